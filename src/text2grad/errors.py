@@ -1,0 +1,29 @@
+"""The two ways a program ends early: a user's mistake (one line) or a bug (a traceback)."""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_SOME_RECORDS_FAILED = 3
+EXIT_BUDGET = 4
+EXIT_INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """A mistake the user can mend: shown as one line, never as a traceback.
+
+    `cure` names the command, key or file that mends it; `exit_code` follows DESIGN
+    (1 failed, 2 usage, 3 some records failed, 4 budget reached).
+    """
+
+    def __init__(self, message: str, cure: str = "", exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(f"{message} ({cure})" if cure else message)
+        self.exit_code = exit_code
+
+
+class UsageError(UserError):
+    """The command line or the configuration cannot be understood (exit code 2)."""
+
+    def __init__(self, message: str, cure: str = "") -> None:
+        super().__init__(message, cure, EXIT_USAGE)

@@ -1,0 +1,226 @@
+"""The words of text2grad: examples, spans, critiques, feedback records, and the `Critic` protocol.
+
+Plain data, no tensors. A critique points at characters; `align` turns characters into tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from text2grad.errors import UserError
+
+Label = Literal[1, -1]
+FailureKind = Literal["refused", "invalid", "truncated", "exhausted", "unsupported"]
+
+
+class Record(BaseModel):
+    """Base of everything written to disk: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Message(Record):
+    """One chat turn."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class Span(Record):
+    """A labelled character interval of a response.
+
+    `start` and `end` are Unicode code points, `end` exclusive; `text` is the quote itself, so that a
+    record can be checked without trusting its offsets. `label` is +1 (good) or -1 (poor).
+    """
+
+    start: int = Field(ge=0)
+    end: int
+    label: Label
+    text: str
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.end <= self.start:
+            raise ValueError(f"empty span [{self.start}, {self.end})")
+        return self
+
+
+class Source(Record):
+    """Who gave the feedback, and by which prompt."""
+
+    kind: Literal["llm", "program", "human", "reward_model"]
+    model: str = ""
+    prompt_version: str = ""
+
+
+class Failure(Record):
+    """A critique that could not be had. It is a record, never a score and never an empty critique."""
+
+    kind: FailureKind
+    message: str
+    raw: str = ""
+
+
+class Critique(Record):
+    """Feedback on one response: free text, the spans it talks about, and a verdict in [-1, 1].
+
+    `score` is None when the critic gives no verdict. `unmatched` counts quotes that are not in the
+    response, `ambiguous` quotes that occur more than once and do not say which; neither yields a span
+    (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one.
+    """
+
+    text: str
+    spans: tuple[Span, ...] = ()
+    score: float | None = Field(default=None, ge=-1.0, le=1.0)
+    unmatched: int = 0
+    ambiguous: int = 0
+
+
+Judgement = Critique | Failure
+
+
+class Example(Record):
+    """One prompt: what the policy is asked, a reference answer if there is one, and task data in `meta`."""
+
+    id: str
+    prompt: tuple[Message, ...] = Field(min_length=1)
+    reference: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
+class Critic(Protocol):
+    """Anything that gives feedback: an LLM, a program, people, or a trained reward model.
+
+    One call judges a batch, because a local model is only fast in batches; the answers come in the
+    order of the questions and there are exactly as many. A critic never raises for one bad response:
+    it returns a `Failure` in its place.
+    """
+
+    source: Source
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Judge `responses[i]` as an answer to `examples[i]`."""
+        ...
+
+
+class Feedback(Record):
+    """One line of a feedback file: an answered prompt with its critique, or with the error that replaced it."""
+
+    id: str
+    prompt: tuple[Message, ...] = Field(min_length=1)
+    response: str
+    critique: str = ""
+    spans: tuple[Span, ...] = ()
+    score: float | None = Field(default=None, ge=-1.0, le=1.0)
+    error: Failure | None = None
+    source: Source
+    usage: dict[str, float] = Field(default_factory=dict)
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _spans_quote_the_response(self) -> Self:
+        for span in self.spans:
+            if self.response[span.start : span.end] != span.text:
+                found = self.response[span.start : span.end]
+                raise ValueError(
+                    f"span [{span.start}, {span.end}) says {span.text!r} but the response has {found!r} there"
+                )
+        return self
+
+    @classmethod
+    def of(cls, example: Example, response: str, judgement: Judgement, source: Source) -> Feedback:
+        """The record of one judged response."""
+        common = {"id": example.id, "prompt": example.prompt, "response": response, "source": source}
+        if isinstance(judgement, Failure):
+            return cls(**common, error=judgement, meta=example.meta)
+        counts = {"unmatched": judgement.unmatched, "ambiguous": judgement.ambiguous}
+        return cls(
+            **common,
+            critique=judgement.text,
+            spans=judgement.spans,
+            score=judgement.score,
+            meta={**example.meta, **{k: v for k, v in counts.items() if v}},
+        )
+
+    def judgement(self) -> Judgement:
+        """The critique (or failure) this record holds."""
+        if self.error is not None:
+            return self.error
+        return Critique(
+            text=self.critique,
+            spans=self.spans,
+            score=self.score,
+            unmatched=int(self.meta.get("unmatched", 0)),
+            ambiguous=int(self.meta.get("ambiguous", 0)),
+        )
+
+
+R = TypeVar("R", bound=Record)
+
+
+def first_error(error: ValidationError) -> str:
+    """A pydantic error as one line: where, and what is wrong."""
+    detail = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in detail["loc"])
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
+    """Read records of `kind` from a JSON Lines file.
+
+    Raises:
+        UserError: the file is missing or unreadable, or a line is not such a record; names the line.
+    """
+    try:
+        handle = path.open(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    with handle:
+        for number, line in enumerate(_decoded(handle, path), start=1):
+            if not line.strip():
+                continue
+            try:
+                yield kind.model_validate(json.loads(line), strict=False)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line") from error
+            except ValidationError as error:
+                raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
+
+
+def _decoded(handle: Iterable[str], path: Path) -> Iterator[str]:
+    try:
+        yield from handle
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
+
+
+def append_jsonl(path: Path, records: Iterable[Record]) -> int:
+    """Append records, one line each, flushed to disk; returns how many. Fields that are None are left out."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with path.open("a", encoding="utf-8") as handle:
+        for record in records:
+            handle.write(record.model_dump_json(exclude_none=True) + "\n")
+            count += 1
+        handle.flush()
+        os.fsync(handle.fileno())
+    return count
+
+
+def write_jsonl(path: Path, records: Iterable[Record]) -> int:
+    """Write a whole file at once: to a temporary name, then renamed, so that a crash leaves the old one."""
+    temporary = path.with_name(path.name + ".partial")
+    temporary.unlink(missing_ok=True)
+    count = append_jsonl(temporary, records)
+    if not count:
+        temporary.touch()
+    temporary.replace(path)
+    return count

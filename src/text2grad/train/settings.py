@@ -1,0 +1,63 @@
+"""Settings of the training loops, with the paper's choice available for each (METHOD's table).
+
+Plain settings; importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from text2grad.policy.settings import Settings
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+class SupervisedSettings(Settings):
+    """Masked next-token training: SFT on responses, and the reward model on z (paper, section 3.4)."""
+
+    epochs: float = Field(default=2.0, gt=0)
+    batch_size: int = Field(default=8, ge=1, description="sequences per optimizer step")
+    micro_batch_size: int = Field(default=8, ge=1, description="sequences per forward pass")
+    lr: float = Field(default=1e-5, gt=0)
+    schedule: Schedule = "linear"
+    warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_length: int | None = Field(default=None, ge=8, description="tokens; None: the model's own limit")
+
+
+class PPOSettings(Settings):
+    """NL-gradient PPO (paper, section 3.5 and Algorithm 4)."""
+
+    steps: int = Field(default=50, ge=1, description="rollout batches")
+    rollouts: int = Field(default=64, ge=1, description="responses per step (the update batch)")
+    samples_per_prompt: int = Field(default=1, ge=1)
+    epochs: int = Field(default=4, ge=1, description="passes over one batch of rollouts")
+    mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass")
+    micro_batch_size: int = Field(default=64, ge=1, description="responses per forward pass")
+    lr: float = Field(default=1e-6, gt=0)
+    value_lr: float | None = Field(default=None, gt=0, description="for the value head; None: lr")
+    schedule: Schedule = "constant"
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    lam: float = Field(default=0.95, ge=0, le=1)
+    clip: float = Field(default=0.2, gt=0, description="epsilon of the policy ratio; inf: no clipping")
+    value_clip: float = Field(default=0.2, gt=0)
+    value_coefficient: float = Field(default=0.1, ge=0)
+    value_target: Literal["gae", "mc"] = "gae"
+    value_warmup: int = Field(default=5, ge=0, description="steps that train only the value function")
+    normalisation: Literal["none", "scale", "whiten"] = "scale"
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    entropy_sign: Literal["bonus", "paper"] = "bonus"
+    kl: Literal["full", "k1", "k3"] = "full"
+    kl_coefficient: float = Field(default=0.05, ge=0)
+    kl_target: float | None = Field(default=6.0, gt=0, description="mean KL per sequence; None: fixed")
+    kl_horizon: int = Field(default=10_000, ge=1, description="responses")
+    loss_average: Literal["token", "sequence"] = "token"
+    max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops")
+    checkpoint_every: int = Field(default=0, ge=0, description="steps; 0: only at the end")
+    samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
+    samples_written: int = Field(default=8, ge=0)
