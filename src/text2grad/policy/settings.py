@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-
-class Settings(BaseModel):
-    """Base of all settings: immutable, unknown keys refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from text2grad.settings import Settings
 
 
 class LoraSettings(Settings):

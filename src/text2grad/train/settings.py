@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from text2grad.policy.settings import Settings
+from text2grad.settings import Settings
 
 Schedule = Literal["constant", "linear", "cosine"]
 

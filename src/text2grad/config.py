@@ -1,0 +1,300 @@
+"""One configuration for every stage: YAML presets, files, and `--section.key value` on top.
+
+Read strictly: an unknown key, a key given twice, a wrong type or a Python tag is an error of one line that
+names the key. Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from text2grad.align import CreditSettings
+from text2grad.errors import UsageError, UserError
+from text2grad.policy.settings import GenerationSettings, PolicySettings
+from text2grad.settings import Settings
+from text2grad.tasks.base import TaskSettings
+from text2grad.train.settings import PPOSettings, SupervisedSettings
+
+PRESETS = Path(__file__).parent / "configs"
+
+
+class RunSettings(Settings):
+    """Where a run is written, and what makes it repeatable."""
+
+    folder: Path = Field(default=Path("runs/default"), description="everything a run writes goes here")
+    seed: int = Field(default=0, ge=0)
+    threads: int = Field(default=1, ge=1, description="CPU threads of torch; more than the cores is slower")
+
+
+class RewardModelSettings(Settings):
+    """The reward model: a chat model trained to write the critique and its span map (paper, section 3.4)."""
+
+    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
+    training: SupervisedSettings = SupervisedSettings()
+    generation: GenerationSettings = GenerationSettings(temperature=0.0)
+    heldout_share: float = Field(default=0.1, ge=0, lt=1, description="share of the feedback kept for measuring it")
+
+
+class CriticSettings(Settings):
+    """Who gives the feedback: while annotating, and in the training loop."""
+
+    kind: Literal["reward_model", "program", "prompted", "human"] = Field(
+        default="reward_model", description="reward_model: trained here; prompted: any OpenAI-compatible endpoint"
+    )
+    model: str = Field(default="", description="name at the endpoint (prompted) or folder (reward_model)")
+    base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")
+    prompt: str | None = Field(default=None, description="file that replaces the task's critic prompt")
+    ambiguity: Literal["first", "all", "skip"] = Field(
+        default="skip", description="a quote that occurs more than once and does not say which"
+    )
+    concurrency: int = Field(default=8, ge=1, description="requests at a time")
+    max_tokens: int = Field(default=1024, ge=1, description="of one critique")
+
+
+class AnnotateSettings(Settings):
+    """How many responses of the policy are sampled for feedback."""
+
+    prompts: int | None = Field(default=None, ge=1, description="null: every training prompt")
+    samples_per_prompt: int = Field(default=1, ge=1)
+
+
+class EvaluateSettings(Settings):
+    """How a policy is measured on the held-out prompts."""
+
+    samples: int = Field(default=4, ge=1, description="sampled answers to a prompt, beside the greedy one")
+    limit: int | None = Field(default=None, ge=1, description="held-out prompts; null: all")
+
+
+class Config(Settings):
+    """All settings of a run, a section for each part."""
+
+    run: RunSettings = RunSettings()
+    task: TaskSettings
+    policy: PolicySettings
+    sft: SupervisedSettings = SupervisedSettings()
+    reward_model: RewardModelSettings = RewardModelSettings()
+    critic: CriticSettings = CriticSettings()
+    credit: CreditSettings = CreditSettings()
+    ppo: PPOSettings = PPOSettings()
+    generation: GenerationSettings = GenerationSettings()
+    annotate: AnnotateSettings = AnnotateSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without Python objects, without repeated keys, and with `1e-4` read as the number it is."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the strings that `_StrictLoader` would read as numbers."""
+
+
+for _reader in (_StrictLoader, _Dumper):
+    _reader.add_implicit_resolver(  # YAML 1.1 wants a dot in a number with an exponent; people do not
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package, sorted."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def find_config(name: str) -> Path:
+    """The file behind `--config`: a preset's name (`demo`) or a path (`mine.yaml`).
+
+    Raises:
+        UserError: there is no such file.
+        UsageError: there is no such preset.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path
+    preset = PRESETS / f"{name}.yaml"
+    if not preset.is_file():
+        raise UsageError(f"no preset {name!r}", suggestion(name, preset_names()) or "presets: " + ", ".join(preset_names()))
+    return preset
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration: the file, then the overrides, in their order, over the defaults.
+
+    `overrides` are command-line words: `--ppo.lr 1e-4` as two of them, or `--ppo.lr=1e-4` as one. Values
+    are YAML (`--policy.lora null`, `--policy.lora.targets [q_proj]`).
+
+    Raises:
+        UserError: the file cannot be read.
+        UsageError: not YAML, an unknown key, a key given twice or missing, a value of the wrong type.
+    """
+    data = {} if path is None else _read(path)
+    for key, text in _pairs(overrides):
+        _assign(data, key, _value(key, text))
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise _explain(error) from error
+
+
+def dump_config(config: Config) -> str:
+    """The configuration as YAML; `load_config` reads it back equal."""
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"cannot read the configuration {path}: {error.strerror}",
+            f"check the path, or take a preset: {', '.join(preset_names())}",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
+    data = _parse_yaml(text, str(path))
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: sections are expected, found {data!r:.60}", "see `--config demo`")
+    return data
+
+
+def _parse_yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError(f"{where}{line}: {error.problem}", "mend the YAML") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{where}: {str(error).splitlines()[0]}", "mend the YAML") from error
+
+
+def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    words = iter(overrides)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key.startswith("--") or not key[2:]:
+            raise UsageError(f"{word!r} is not a setting", "write --section.key value")
+        if not equals:
+            value = next(words, "--")
+            if value.startswith("--"):
+                raise UsageError(f"{key} needs a value", f"write {key} VALUE or {key}=VALUE")
+        yield key[2:], value
+
+
+def _value(key: str, text: str) -> Any:
+    field = find_field(key)
+    if field is not None and text not in ("null", "~", "") and _accepts(field.annotation) <= {str, Path, NoneType}:
+        return text  # a folder called 2026 is not a number
+    return _parse_yaml(text, f"--{key}")
+
+
+def _assign(data: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = data.get(section)
+        data[section] = dict(inner) if isinstance(inner, Mapping) else {}
+        data = data[section]
+    data[last] = value
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One line of the reference: `ppo.lr`, its type and default in words, and what it means."""
+
+    key: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]:
+    """Every setting there is, in the order of the sections."""
+    for name, field in model.model_fields.items():
+        section = _section(field)
+        if section is not None and not field.description:
+            yield from settings(section, f"{prefix}{name}.")
+            continue
+        yield Setting(prefix + name, _kind(field.annotation), _default(field), field.description or "")
+        if section is not None:
+            yield from settings(section, f"{prefix}{name}.")
+
+
+def find_field(key: str) -> FieldInfo | None:
+    """The field behind a dotted key, or None."""
+    *sections, last = key.split(".")
+    model: type[BaseModel] | None = Config
+    for section in sections:
+        model = _section(model.model_fields[section]) if model and section in model.model_fields else None
+    return model.model_fields.get(last) if model else None
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """`did you mean 'x'?`, or nothing."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    kinds = [kind for kind in _accepts(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return kinds[0] if kinds else None
+
+
+def _accepts(annotation: Any) -> set[Any]:
+    if get_origin(annotation) in (Union, UnionType):
+        return set().union(*(_accepts(part) for part in get_args(annotation)))
+    return {annotation}
+
+
+def _kind(annotation: Any) -> str:
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(_kind(part) for part in get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return " | ".join(str(value) for value in get_args(annotation))
+    if get_origin(annotation) is not None:
+        return f"list of {_kind(get_args(annotation)[0])}"
+    words = {NoneType: "null", str: "text", Path: "path"}
+    name = words.get(annotation, annotation.__name__)
+    return "section" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else name
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "(required)"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "(section)"
+    if value is None:
+        return "null"
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+
+
+def _explain(error: ValidationError) -> UsageError:
+    """The first problem as one line: key, value, what is expected, and the likely cure."""
+    detail = error.errors(include_url=False)[0]
+    path = [str(part) for part in detail["loc"]]
+    key = ".".join(path)
+    if detail["type"] == "extra_forbidden":
+        known = [setting.key for setting in settings()] + list(Config.model_fields)
+        return UsageError(f"unknown setting {key!r}", suggestion(key, known) or "all settings are in docs/cli.md")
+    if detail["type"] == "missing":
+        return UsageError(f"the setting {key!r} is missing", f"set it in the file or with --{key} VALUE")
+    expected = detail["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return UsageError(f"{key} = {detail['input']!r:.80}: {expected}", "see docs/cli.md")

@@ -1,0 +1,112 @@
+"""The prompted critic: any chat model, asked for a critique and its spans in the format z.
+
+The annotator is a strong model with long instructions; the reward model (paper, section 3.4) is a local model
+fine-tuned on what the annotator wrote. Both are this class: they read `judge_messages` and write z.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import get_args
+
+from text2grad import wire
+from text2grad.chat import Answer, Chat
+from text2grad.errors import UserError
+from text2grad.feedback import Example, Failure, Judgement, Message, Source
+
+_HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
+_TAG = re.compile(r"<(?=\s*/?\s*(?:question|response|reference|tests)\b)", re.IGNORECASE)
+
+
+class PromptedCritic:
+    """A critic made of a chat model and a prompt.
+
+    `prompt` is the text of a prompt file (`tasks.base.read_prompt`); `ambiguity` says what a quote that occurs
+    more than once means (METHOD, "quote found twice"). An answer that cannot be read is a `Failure`.
+
+    Raises:
+        UserError: the prompt has an unknown placeholder, or no place for the response.
+    """
+
+    def __init__(
+        self, chat: Chat, prompt: str, source: Source, ambiguity: wire.Ambiguity = "skip"
+    ) -> None:
+        if ambiguity not in get_args(wire.Ambiguity):
+            raise UserError(f"unknown ambiguity {ambiguity!r}", f"one of {', '.join(get_args(wire.Ambiguity))}")
+        check_prompt(prompt)
+        self.source = source
+        self._chat = chat
+        self._prompt = prompt
+        self._ambiguity: wire.Ambiguity = ambiguity
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Ask for all critiques at once and read the answers."""
+        pairs = list(zip(examples, responses, strict=True))
+        answers = self._chat.complete([judge_messages(self._prompt, *pair) for pair in pairs])
+        return [self._read(answer, response) for answer, response in zip(answers, responses, strict=True)]
+
+    def _read(self, answer: Answer, response: str) -> Judgement:
+        if isinstance(answer, Failure):
+            return answer
+        if answer.truncated:
+            # Even where the object is closed: a critique cut short has not said all it had to say.
+            return Failure(kind="truncated", message="the answer ran into the token limit", raw=answer.text)
+        return wire.parse(answer.text, response, ambiguity=self._ambiguity)
+
+
+def judge_messages(prompt: str, example: Example, response: str) -> list[Message]:
+    """The conversation that asks for a critique of `response`; the trained reward model is asked the same.
+
+    `prompt` is the text of a prompt file: parts under `=== system ===` and `=== user ===` headings (without
+    headings: one user turn), with {{prompt}}, {{response}}, {{reference}} and {{meta.key}} filled in one
+    pass. What is filled in is data: it cannot close the tags it stands between, and a placeholder in it stays
+    as it is.
+    """
+    parts = _HEADING.split(prompt)
+    turns = [("user", parts[0])] if len(parts) == 1 else list(zip(parts[1::2], parts[2::2], strict=True))
+    fill = _filler(example, response)
+    return [
+        Message.model_validate({"role": role, "content": _PLACEHOLDER.sub(fill, text.strip("\n"))})
+        for role, text in turns
+    ]
+
+
+def as_data(text: str) -> str:
+    """Text that cannot open or close one of the prompt's tags.
+
+    Only a `<` in front of a tag's own name is changed (to `<\\`), because everything else must stay quotable
+    to the letter.
+    """
+    return _TAG.sub(r"<\\", text)
+
+
+def check_prompt(prompt: str) -> None:
+    """Refuse a prompt that cannot be filled.
+
+    Raises:
+        UserError: an unknown placeholder, or {{response}} is missing.
+    """
+    names = set(_PLACEHOLDER.findall(prompt))
+    unknown = sorted(n for n in names - {"prompt", "response", "reference"} if not n.startswith("meta."))
+    if unknown:
+        raise UserError(
+            f"the prompt asks for {{{{{unknown[0]}}}}}", "known: prompt, response, reference, meta.<key>"
+        )
+    if "response" not in names:
+        raise UserError("the prompt has no {{response}}", "say where the response goes")
+
+
+def _filler(example: Example, response: str) -> Callable[[re.Match[str]], str]:
+    turns = example.prompt
+    alone = len(turns) == 1 and turns[0].role == "user"
+    question = turns[0].content if alone else "\n\n".join(f"{turn.role}: {turn.content}" for turn in turns)
+    values = {"prompt": question, "response": response, "reference": example.reference or "(none)"}
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        value = values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
+        return as_data(value)
+
+    return fill

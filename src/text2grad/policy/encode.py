@@ -1,0 +1,102 @@
+"""Messages to token ids through the tokenizer's own chat template; nothing assumes one template.
+
+A response is tokenised here only when it is a *target* of supervised training. Sampled responses keep the
+ids they were sampled as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from text2grad.errors import UserError
+from text2grad.feedback import Message
+
+_PROBE = "\u2756probe\u2756"
+
+
+def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder or hub name, with a chat template and a padding token.
+
+    Raises:
+        UserError: there is no tokenizer, no chat template, or the template file cannot be read.
+    """
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"no tokenizer in {model!r}: {_first_line(error)}", "give a folder or a hub name") from error
+    if chat_template is not None:
+        tokenizer.chat_template = _read_template(chat_template)
+    if not tokenizer.chat_template:
+        raise UserError(f"the tokenizer of {model!r} has no chat template", "--policy.chat_template FILE.jinja")
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _read_template(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read chat template {path}: {error.strerror}", "check the path") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+
+
+def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
+    """Token ids of a conversation, up to and including the header of the assistant's turn."""
+    text = tokenizer.apply_chat_template(_plain(messages), tokenize=False, add_generation_prompt=True)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def encode_target(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of an assistant's answer as a training target: the text and the end of its turn."""
+    return list(tokenizer(text + turn_end(tokenizer), add_special_tokens=False)["input_ids"])
+
+
+def turn_end(tokenizer: Any) -> str:
+    """What the chat template writes right after an assistant's answer, up to the token that ends generation.
+
+    Found by rendering a probe answer. A template that writes nothing there gets the tokenizer's
+    end-of-sequence token, without which a policy would never learn to stop.
+    """
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}]
+    rendered = tokenizer.apply_chat_template(chat, tokenize=False)
+    tail = rendered.rpartition(_PROBE)[2].rstrip()
+    stops = [token for token in tokenizer.all_special_tokens if tail.startswith(token)]
+    return max(stops, key=len) if stops else str(tokenizer.eos_token)
+
+
+def stop_ids(tokenizer: Any) -> list[int]:
+    """Ids that end a response: the template's end of turn and the tokenizer's end of sequence."""
+    ids = {tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id}
+    return sorted(ids)
+
+
+def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, room: int) -> None:
+    """Refuse prompts that leave no room for `room` new tokens in a context of `limit` tokens.
+
+    Raises:
+        UserError: names the first such prompt by id, and how many there are.
+    """
+    if limit is None:
+        return
+    long = [(name, len(ids)) for name, ids in prompts if len(ids) + room > limit]
+    if long:
+        name, length = long[0]
+        raise UserError(
+            f"{len(long)} of {len(prompts)} prompts are too long: {name!r} has {length} tokens, and with"
+            f" {room} new ones exceeds the model's {limit}",
+            "shorten the prompts, lower generation.max_new_tokens, or take a model with a longer context",
+        )

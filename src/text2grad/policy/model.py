@@ -1,0 +1,269 @@
+"""The policy: a causal language model, its value function, and its frozen reference.
+
+Everything leaves this file response-aligned: index t belongs to the t-th response token, and the logits and
+the value at t are those of the state *before* that token was sampled.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from text2grad.errors import UserError
+from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.settings import LoraSettings, PolicySettings
+
+VALUE_FILE = "value_head.safetensors"
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Prompts padded on the left, responses on the right, so that all responses start at one column.
+
+    `input_ids`, `attention_mask`, `position_ids`: (B, P+T). `response_ids`, `mask`: (B, T).
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    position_ids: Tensor
+    response_ids: Tensor
+    mask: Tensor
+
+    @property
+    def width(self) -> int:
+        """T, the padded response length."""
+        return int(self.mask.shape[1])
+
+    def rows(self, index: Tensor | slice) -> TokenBatch:
+        """The same batch restricted to some rows."""
+        return TokenBatch(
+            self.input_ids[index],
+            self.attention_mask[index],
+            self.position_ids[index],
+            self.response_ids[index],
+            self.mask[index],
+        )
+
+
+@dataclass(frozen=True)
+class PolicyOutput:
+    """`logits` (B, T, V), `values` (B, T) = V(s_t), `last_value` (B,) = V of the state after the response."""
+
+    logits: Tensor
+    values: Tensor
+    last_value: Tensor
+
+
+def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad: int, device: Any) -> TokenBatch:
+    """Pad a batch of prompt and response ids into one rectangle."""
+    prompt_width = max(len(ids) for ids in prompts)
+    width = max(len(ids) for ids in responses)
+    rows, attention, mask = [], [], []
+    for prompt, response in zip(prompts, responses, strict=True):
+        left, right = prompt_width - len(prompt), width - len(response)
+        rows.append([pad] * left + list(prompt) + list(response) + [pad] * right)
+        attention.append([0] * left + [1] * (len(prompt) + len(response)) + [0] * right)
+        mask.append([True] * len(response) + [False] * right)
+    input_ids = torch.tensor(rows, device=device)
+    attention_mask = torch.tensor(attention, device=device)
+    return TokenBatch(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0),
+        response_ids=input_ids[:, prompt_width:],
+        mask=torch.tensor(mask, device=device),
+    )
+
+
+class ValueHead(nn.Module):
+    """Two layers from the trunk's last hidden state to one number. The output layer starts at zero, so V = 0."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(hidden, hidden)
+        self.outer = nn.Linear(hidden, 1)
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, L, H) -> (B, L), in float32 whatever the trunk's type."""
+        inner = torch.tanh(self.inner(hidden.float()))
+        value: Tensor = self.outer(inner).squeeze(-1)
+        return value
+
+
+class Policy(nn.Module):
+    """A causal LM with a value head on its trunk (`shared`), on a detached trunk, or on a trunk of its own.
+
+    The reference is the same model with its adapters off (LoRA), or a frozen copy (full fine-tuning).
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, value_head: str = "shared") -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.value_kind = value_head
+        self.value_head = ValueHead(int(model.config.get_text_config().hidden_size)).to(model.device)
+        self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
+        self._frozen: Any = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def context(self) -> int | None:
+        """The longest sequence the model reads, in tokens, if its configuration says so."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def forward(self, batch: TokenBatch) -> PolicyOutput:
+        """Logits and values of every response token in one pass over the trunk.
+
+        Only the last T+1 positions reach the vocabulary, so no logits of the prompt are ever kept.
+        """
+        hidden, logits = self._trunk(self.model, batch)
+        states = hidden
+        if self.value_kind == "detached":
+            states = hidden.detach()
+        elif self.value_trunk is not None:
+            states, _ = self._trunk(self.value_trunk, batch)
+        values = self.value_head(states)
+        lengths = batch.mask.sum(dim=1, keepdim=True)
+        return PolicyOutput(logits[:, :-1], values[:, :-1], values.gather(1, lengths).squeeze(1))
+
+    def logits(self, batch: TokenBatch) -> Tensor:
+        """Logits (B, T, V) alone; for the reference and for supervised training."""
+        return self._trunk(self.model, batch)[1][:, :-1]
+
+    @staticmethod
+    def _trunk(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        keep = batch.width + 1
+        output = model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+            output_hidden_states=True,
+            logits_to_keep=keep,
+            use_cache=False,
+        )
+        return output.hidden_states[-1][:, -keep:], output.logits
+
+    def freeze_reference(self) -> None:
+        """Make today's weights the reference. With adapters nothing is copied: adapters off is the reference."""
+        if not isinstance(self.model, PeftModel):
+            self._frozen = copy.deepcopy(self.model).eval().requires_grad_(False)
+
+    def reference_logits(self, batch: TokenBatch) -> Tensor:
+        """Logits (B, T, V) of the reference policy, without gradient."""
+        with torch.no_grad():
+            if self._frozen is not None:
+                return self._trunk(self._frozen, batch)[1][:, :-1]
+            if not isinstance(self.model, PeftModel):
+                raise RuntimeError("freeze_reference() was not called before training")
+            with self.model.disable_adapter():
+                return self.logits(batch)
+
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """What the policy loss trains."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def value_parameters(self) -> list[nn.Parameter]:
+        """What belongs to the value function alone."""
+        trunk = list(self.value_trunk.parameters()) if self.value_trunk is not None else []
+        return [*self.value_head.parameters(), *(p for p in trunk if p.requires_grad)]
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Dropout off, gradients off, and back again."""
+        was_training = self.model.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.train(was_training)
+
+    def save(self, folder: Path) -> None:
+        """Write model or adapter, tokenizer and value head; safetensors and JSON only."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(folder, safe_serialization=True)
+        self.tokenizer.save_pretrained(folder)
+        state = {name: tensor.contiguous() for name, tensor in self.value_head.state_dict().items()}
+        save_file(state, str(folder / VALUE_FILE))
+
+
+def load_policy(settings: PolicySettings) -> Policy:
+    """Load a policy from a hub name or a folder written by `Policy.save` or `save_pretrained`.
+
+    A folder that holds an adapter is merged into its base first, so that a new adapter starts from there and
+    the reference (adapters off) is what was loaded.
+
+    Raises:
+        UserError: the folder or name has no model, or no tokenizer.
+    """
+    tokenizer = load_tokenizer(settings.model, settings.chat_template)
+    model = _load_model(settings.model, settings.dtype)
+    if settings.lora is not None:
+        model = add_lora(model, settings.lora)
+    policy = Policy(model.to(choose_device(settings.device)), tokenizer, settings.value_head)
+    saved = Path(settings.model) / VALUE_FILE
+    if saved.is_file():
+        policy.value_head.load_state_dict(load_file(str(saved)))
+    return policy.eval()
+
+
+def _load_model(name: str, dtype: str) -> Any:
+    adapter = Path(name) / "adapter_config.json"
+    try:
+        if adapter.is_file():
+            from peft import AutoPeftModelForCausalLM
+
+            return AutoPeftModelForCausalLM.from_pretrained(name, dtype=dtype).merge_and_unload()
+        AutoConfig.from_pretrained(name, trust_remote_code=False)
+        return AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype, trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0][:200]
+        raise UserError(f"no model in {name!r}: {reason}", "give a model folder or a hub name") from error
+
+
+def add_lora(model: Any, settings: LoraSettings) -> Any:
+    """Wrap a model in trainable low-rank adapters; the base weights are frozen.
+
+    Raises:
+        UserError: a target module is not in the model.
+    """
+    config = LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=list(settings.targets),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        raise UserError(f"cannot add adapters: {error}", "set policy.lora.targets to modules of this model") from error
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is this process's CUDA device if there is one, else the CPU."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")

@@ -1,0 +1,76 @@
+"""A byte-level BPE and a Llama of about a million parameters, made on the spot.
+
+For the embedded demo and for tests: no download, the same code path as a large model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from text2grad.policy.settings import Settings
+
+PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|assistant|>' if message.role == 'assistant' else '<|user|>' }}{{ message.content }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+class TinySettings(Settings):
+    """Size of the model made from scratch."""
+
+    vocabulary: int = 768
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    feed_forward: int = 352
+    context: int = 512
+
+
+def make_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE (any Unicode text has an encoding, none is unknown)."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PAD, USER, ASSISTANT, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=PAD)
+    tokenizer.add_special_tokens({"additional_special_tokens": [USER, ASSISTANT]})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def make_tiny_model(folder: Path, texts: Iterable[str], settings: TinySettings, seed: int) -> None:
+    """Write an untrained model and its tokenizer to `folder` in Hugging Face form."""
+    tokenizer = make_tokenizer(texts, settings.vocabulary)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=settings.hidden,
+        intermediate_size=settings.feed_forward,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        max_position_embeddings=settings.context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,232 @@
+"""Learning curves as geometry: rows of metrics.jsonl -> ticks, paths and labels that the template draws as SVG.
+
+Coordinates are SVG user units, y downwards. Colours belong to page.css (class m0, m1, ... of a method).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+Point = tuple[float, float]
+
+WIDTH, HEIGHT = 360.0, 190.0
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 84.0, 10.0, 24.0
+LABEL_GAP = 13.0
+MAX_POINTS = 400
+
+STYLES = {"text2grad": "m0", "scalar_ppo": "m1", "training": "m0"}
+FREE_STYLES = ("m2", "m3", "m4", "m5")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: (step, value) in order of step. `thin`: one seed of several, drawn behind their mean."""
+
+    name: str
+    points: tuple[Point, ...]
+    thin: bool = False
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark on an axis: where, and the text beside it."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Path:
+    """A drawn curve: SVG path data, or a dot where a single point has no line."""
+
+    style: str
+    thin: bool
+    data: str
+    dots: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class EndLabel:
+    """A curve's name beside its last point."""
+
+    style: str
+    text: str
+    y: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One small multiple. `hover` is JSON for page.js: the x scale, and steps and values of each curve."""
+
+    metric: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    paths: tuple[Path, ...]
+    labels: tuple[EndLabel, ...]
+    hover: str
+    not_finite: int
+
+
+def number(value: float | None) -> str:
+    """A value for people: three significant digits, a true minus sign, no needless zeros."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if size and (size < 1e-3 or size >= 1e6):
+        text = f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+    elif size >= 1000:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.3g}"
+    return text.replace("-", "−")
+
+
+def style_of(name: str, names: Sequence[str]) -> str:
+    """The CSS class of a method's colour and dash: fixed for the two we compare, the rest in order."""
+    if name in STYLES:
+        return STYLES[name]
+    others = [other for other in names if other not in STYLES]
+    return FREE_STYLES[others.index(name) % len(FREE_STYLES)]
+
+
+def points_of(rows: Iterable[dict[str, Any]], metric: str) -> tuple[Point, ...]:
+    """The (step, value) pairs of one metric; rows that do not hold a number for it are passed over."""
+    return tuple(
+        (float(row["step"]), float(row[metric]))
+        for row in rows
+        if isinstance(row.get(metric), (int, float)) and not isinstance(row.get(metric), bool)
+    )
+
+
+def metrics_of(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Names of all numeric metrics, in order of first appearance, without `step`."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(k for k, v in row.items() if isinstance(v, (int, float)) and k != "step"))
+    return list(names)
+
+
+def mean_line(name: str, lines: Sequence[Line]) -> Line:
+    """The mean over seeds at every step that all of them reached."""
+    values = [dict(line.points) for line in lines]
+    shared = sorted(set(values[0]).intersection(*values[1:]))
+    return Line(name, tuple((step, fmean(value[step] for value in values)) for step in shared))
+
+
+def chart(metric: str, lines: Sequence[Line]) -> Chart | None:
+    """The geometry of one metric's chart; None when no curve has a finite point."""
+    finite = [Line(line.name, tuple(filter(_is_finite, line.points)), line.thin) for line in lines]
+    everything = [point for line in finite for point in line.points]
+    if not everything:
+        return None
+    x_range = _padded([x for x, _ in everything], share=0.0)
+    y_range = _padded([y for _, y in everything], share=0.06)
+    names = list(dict.fromkeys(line.name for line in lines))
+    bold = [line for line in finite if not line.thin and line.points]
+    return Chart(
+        metric=metric,
+        x_ticks=tuple(Tick(_x(at, x_range), number(at)) for at in ticks(*x_range, whole=True)),
+        y_ticks=tuple(Tick(_y(at, y_range), number(at)) for at in ticks(*y_range)),
+        paths=tuple(_path(line, style_of(line.name, names), x_range, y_range) for line in lines if line.points),
+        labels=_end_labels(bold, names, y_range) if len(names) > 1 else (),
+        hover=_hover(bold, x_range),
+        not_finite=sum(len(line.points) for line in lines) - len(everything),
+    )
+
+
+def ticks(low: float, high: float, count: int = 4, whole: bool = False) -> list[float]:
+    """Round values (1, 2 or 5 times a power of ten) inside [low, high], about `count` of them."""
+    rough = (high - low) / count
+    magnitude = 10.0 ** math.floor(math.log10(rough))
+    step = next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor >= rough * 0.999)
+    if whole:
+        step = max(1.0, round(step))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions near `wanted`, at least `gap` apart and inside [low, high] as far as there is room."""
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    placed = [wanted[i] for i in order]
+    for i in range(1, len(placed)):
+        placed[i] = max(placed[i], placed[i - 1] + gap)
+    if placed:
+        placed[-1] = min(placed[-1], high)
+    for i in range(len(placed) - 2, -1, -1):
+        placed[i] = min(placed[i], placed[i + 1] - gap)
+    result = [0.0] * len(wanted)
+    for i, position in zip(order, placed, strict=True):
+        result[i] = max(position, low)
+    return result
+
+
+def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
+    """At most about `limit` points that keep every spike: the lowest and highest of each stretch."""
+    if len(points) <= limit:
+        return list(points)
+    size = math.ceil(2 * len(points) / limit)
+    kept: list[Point] = [points[0]]
+    for begin in range(1, len(points) - 1, size):
+        stretch = points[begin : min(begin + size, len(points) - 1)]
+        extremes = {min(stretch, key=lambda p: p[1]), max(stretch, key=lambda p: p[1])}
+        kept.extend(sorted(extremes))
+    return [*kept, points[-1]]
+
+
+def _is_finite(point: Point) -> bool:
+    return math.isfinite(point[0]) and math.isfinite(point[1])
+
+
+def _padded(values: Sequence[float], share: float) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    room = (high - low) * share or (0.0 if high > low else max(abs(high) * 0.1, 0.5))
+    return low - room, high + room
+
+
+def _x(value: float, scale: tuple[float, float]) -> float:
+    return round(LEFT + (value - scale[0]) / (scale[1] - scale[0]) * (WIDTH - LEFT - RIGHT), 1)
+
+
+def _y(value: float, scale: tuple[float, float]) -> float:
+    return round(HEIGHT - BOTTOM - (value - scale[0]) / (scale[1] - scale[0]) * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def _path(line: Line, style: str, x_range: tuple[float, float], y_range: tuple[float, float]) -> Path:
+    """Path data that breaks where a value is not finite; a point between two breaks becomes a dot."""
+    stretches: list[list[Point]] = [[]]
+    for point in thinned(line.points):
+        if _is_finite(point):
+            stretches[-1].append((_x(point[0], x_range), _y(point[1], y_range)))
+        elif stretches[-1]:
+            stretches.append([])
+    drawn = ("M" + "L".join(f"{x:g} {y:g}" for x, y in s) for s in stretches if len(s) > 1)
+    return Path(style, line.thin, "".join(drawn), tuple(s[0] for s in stretches if len(s) == 1))
+
+
+def _end_labels(lines: Sequence[Line], names: Sequence[str], y_range: tuple[float, float]) -> tuple[EndLabel, ...]:
+    wanted = [_y(line.points[-1][1], y_range) for line in lines]
+    placed = spread_out(wanted, LABEL_GAP, TOP, HEIGHT - BOTTOM)
+    return tuple(
+        EndLabel(style_of(line.name, names), line.name, round(y, 1)) for line, y in zip(lines, placed, strict=True)
+    )
+
+
+def _hover(lines: Sequence[Line], x_range: tuple[float, float]) -> str:
+    curves = []
+    for line in lines:
+        kept = thinned(line.points)
+        curves.append({"name": line.name, "steps": [x for x, _ in kept], "values": [_short(y) for _, y in kept]})
+    scale = {"low": x_range[0], "high": x_range[1], "left": LEFT, "right": WIDTH - RIGHT}
+    return json.dumps({"scale": scale, "curves": curves}, separators=(",", ":"))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+

@@ -1,0 +1,208 @@
+"""Read a run folder into plain data. Every part is optional: a run may be young, or stopped half-way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from text2grad.errors import UserError
+from text2grad.feedback import Failure, Feedback, Message, Span, first_error, read_jsonl
+
+Row = dict[str, Any]
+Numbers = list[float | None]
+
+
+class Part(BaseModel):
+    """Base of what the report reads: keys it does not know are left alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Sample(Part):
+    """One written sample of a PPO run: a response, its critique, and one number per token and quantity.
+
+    All lists have one entry per response token (T); `starts` and `ends` are code points of `response`.
+    """
+
+    step: int
+    id: str = ""
+    prompt: tuple[Message, ...] = ()
+    response: str
+    critique: str = ""
+    spans: tuple[Span, ...] = ()
+    score: float | None = None
+    failure: Failure | None = None
+    tokens: list[str] = Field(default_factory=list)
+    starts: list[int] = Field(default_factory=list)
+    ends: list[int] = Field(default_factory=list)
+    delta: Numbers = Field(default_factory=list)
+    kl: Numbers = Field(default_factory=list)
+    reward: Numbers = Field(default_factory=list)
+    value: Numbers = Field(default_factory=list)
+    advantage: Numbers = Field(default_factory=list)
+    logp: Numbers = Field(default_factory=list)
+
+
+class Answer(Part):
+    """One policy's answer to a held-out prompt."""
+
+    name: str
+    response: str
+    scores: dict[str, float | None] = Field(default_factory=dict)
+
+
+class BeforeAfter(Part):
+    """The answers of several policies to one held-out prompt; the first is the one compared against."""
+
+    id: str = ""
+    prompt: tuple[Message, ...] = ()
+    reference: str = ""
+    answers: tuple[Answer, ...] = ()
+
+
+class MetricRow(BaseModel):
+    """One line of a metrics.jsonl: `step` and any number of named values."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    step: float
+
+
+@dataclass(frozen=True)
+class Method:
+    """One PPO run: its metrics (one dict per step) and its written samples."""
+
+    name: str
+    metrics: list[Row]
+    samples: list[Sample]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Everything the report shows. `seeds` are the run folders inside this one; `notes` are warnings to print."""
+
+    path: Path
+    summary: Row
+    config: str
+    sft: list[Row]
+    reward_model: list[Row]
+    methods: list[Method]
+    feedback: list[Feedback]
+    before_after: list[BeforeAfter]
+    evaluation: dict[str, Row]
+    seeds: list[RunFolder]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when no stage has left anything here."""
+        parts = (self.summary, self.sft, self.reward_model, self.methods, self.feedback, self.before_after)
+        return not any((*parts, self.evaluation, self.seeds))
+
+
+P = TypeVar("P", bound=BaseModel)
+
+
+def read_run(path: Path) -> RunFolder:
+    """Read a run folder, and the `seed-*` run folders inside it.
+
+    Raises:
+        UserError: the folder is missing or holds nothing of a run, or a file in it is damaged (names the line).
+    """
+    if not path.is_dir():
+        raise UserError(f"no run folder {path}", "`text2grad demo` makes one, or give the folder of a run")
+    run = _read(path, [_read(seed, []) for seed in seed_folders(path)])
+    if run.is_empty:
+        cure = "`text2grad demo`, or `text2grad sft`, `train-reward` and `train`, fill it"
+        raise UserError(f"nothing to report in {path}", cure)
+    return run
+
+
+def seed_folders(path: Path) -> list[Path]:
+    """The `seed-*` folders of a run over several seeds, in the order of their numbers."""
+    found = [folder for folder in path.glob("seed-*") if folder.is_dir()]
+    return sorted(found, key=lambda folder: (len(folder.name), folder.name))
+
+
+def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
+    notes: list[str] = []
+    feedback = path / "feedback.jsonl"
+    return RunFolder(
+        path=path,
+        summary=_read_object(path / "summary.json"),
+        config=_read_text(path / "config.yaml"),
+        sft=_read_metrics(path / "sft" / "metrics.jsonl", notes),
+        reward_model=_read_metrics(path / "reward_model" / "metrics.jsonl", notes),
+        methods=_read_methods(path / "ppo", notes),
+        feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
+        before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
+        evaluation={file.stem: _read_object(file) for file in sorted((path / "evaluation").glob("*.json"))},
+        seeds=seeds,
+        notes=notes,
+    )
+
+
+def _read_methods(path: Path, notes: list[str]) -> list[Method]:
+    methods = [
+        Method(
+            name=folder.name,
+            metrics=_read_metrics(folder / "metrics.jsonl", notes),
+            samples=read_lines(folder / "samples.jsonl", Sample, notes),
+        )
+        for folder in sorted(path.glob("*"), reverse=True)  # text2grad before scalar_ppo
+        if folder.is_dir()
+    ]
+    return [method for method in methods if method.metrics or method.samples]
+
+
+def _read_metrics(path: Path, notes: list[str]) -> list[Row]:
+    return [row.model_dump() for row in read_lines(path, MetricRow, notes)]
+
+
+def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
+    """Read a JSON Lines file of the run; missing: nothing. A torn last line is skipped with a note.
+
+    A run that is still going, or was killed, may end in half a line; anywhere else that is damage.
+
+    Raises:
+        UserError: a line is not such a record.
+    """
+    lines = _read_text(path).split("\n")
+    records: list[P] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(kind.model_validate(json.loads(line)))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise UserError(f"{path}:{number}: not JSON: {error.msg}", f"remove line {number}") from error
+            notes.append(f"The last line of {path.parent.name}/{path.name} is cut off and was left out.")
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
+    return records
+
+
+def _read_object(path: Path) -> Row:
+    text = _read_text(path)
+    if not text:
+        return {}
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: not JSON: {error.msg}", "remove it and run the stage again") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a JSON object", "remove it and run the stage again")
+    return value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}", "check that it is a readable UTF-8 file") from error

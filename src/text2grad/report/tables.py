@@ -1,0 +1,103 @@
+"""The results of summary.json as rows of text, for the page and for the terminal alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import stdev
+from typing import Any
+
+REWARD_MODEL_ROWS = (("good tokens", "good"), ("poor tokens", "poor"))
+REWARD_MODEL_COLUMNS = ("precision", "recall")
+RATES = {
+    "unmatched": "quotes that are not in the response",
+    "unreadable": "answers that do not parse",
+    "wrong_sign_rate": "labelled tokens given the other sign",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of the results: its mean, its spread over seeds if there are several, and the seeds' values."""
+
+    mean: float | None
+    spread: float | None = None
+    seeds: tuple[float, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """For example `0.412 ± 0.020`, or `–` where nothing was measured."""
+        if self.mean is None:
+            return "–"
+        return f"{self.mean:.3f}" + (f" ± {self.spread:.3f}" if self.spread is not None else "")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results table: `cells[i][j]` is row i (a policy) in column j (a way to measure)."""
+
+    metric: str
+    columns: list[str]
+    names: list[str]
+    cells: list[list[Cell]]
+
+    @property
+    def has_spread(self) -> bool:
+        """True when any figure is a mean over seeds."""
+        return any(cell.spread is not None for row in self.cells for cell in row)
+
+
+def results(summary: Mapping[str, Any]) -> Results:
+    """Read the rows of summary.json.
+
+    `seeds` of a row is either a list of numbers (the sampled metric of each seed) or a list of objects
+    holding every column.
+    """
+    rows = [row for row in summary.get("rows") or [] if isinstance(row, Mapping)]
+    columns = list(dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value)))
+    return Results(
+        metric=str(summary.get("metric", "")),
+        columns=columns,
+        names=[str(row.get("name", "")) for row in rows],
+        cells=[[_cell(row, column, columns) for column in columns] for row in rows],
+    )
+
+
+def _cell(row: Mapping[str, Any], column: str, columns: Sequence[str]) -> Cell:
+    value = row.get(column)
+    seeds = _seed_values(row.get("seeds") or [], column, columns)
+    spread = stdev(seeds) if len(seeds) > 1 else None
+    return Cell(float(value) if is_number(value) and value is not None else None, spread, seeds)
+
+
+def _seed_values(seeds: Sequence[Any], column: str, columns: Sequence[str]) -> tuple[float, ...]:
+    listed = "sampled" if "sampled" in columns else columns[0]
+    if column == listed and all(map(is_number, seeds)):
+        return tuple(map(float, seeds))
+    values = [seed.get(column) for seed in seeds if isinstance(seed, Mapping)]
+    return tuple(float(value) for value in values if value is not None and is_number(value))
+
+
+def is_number(value: object) -> bool:
+    """True for a finite int or float (a bool is not a number)."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def reward_model_grid(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Precision and recall of the reward model's tokens: one row each for good and poor; none if not measured."""
+    grid = [
+        (title, [_share(figures.get(f"{label}_{column}")) for column in REWARD_MODEL_COLUMNS])
+        for title, label in REWARD_MODEL_ROWS
+    ]
+    return grid if any(cell != "–" for _, row in grid for cell in row) else []
+
+
+def reward_model_rates(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Every other figure of the reward model: (name, value, what it is)."""
+    in_grid = {f"{label}_{column}" for _, label in REWARD_MODEL_ROWS for column in REWARD_MODEL_COLUMNS}
+    return [(k, _share(v), RATES.get(k, "")) for k, v in figures.items() if k not in in_grid and is_number(v)]
+
+
+def _share(value: Any) -> str:
+    return f"{value:.3f}" if is_number(value) else "–"

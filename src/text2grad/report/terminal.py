@@ -1,0 +1,90 @@
+"""The results and samples on a terminal, by rich. Without colour the signs are spelled out: [+good+] [-poor-]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from text2grad.report.folder import Sample
+from text2grad.report.tables import REWARD_MODEL_COLUMNS, results, reward_model_grid, reward_model_rates
+from text2grad.report.visible import stripped
+
+STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
+BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
+
+
+def results_table(summary: Mapping[str, Any]) -> Table:
+    """The results of summary.json: a row for each policy, a column for each way to measure."""
+    found = results(summary)
+    table = Table(title=stripped(f"Held-out {found.metric}".strip()), title_justify="left")
+    table.add_column("policy")
+    for column in found.columns:
+        table.add_column(Text(stripped(column)), justify="right")
+    for name, cells in zip(found.names, found.cells, strict=True):
+        table.add_row(Text(stripped(name)), *(cell.text for cell in cells))
+    if found.has_spread:
+        table.caption = "± standard deviation over the seeds"
+    return table
+
+
+def reward_model_table(figures: Mapping[str, Any]) -> Table:
+    """The reward model measured against held-out critiques: token precision and recall, and its failures."""
+    table = Table(title="Reward model, held-out", title_justify="left")
+    table.add_column("measured on")
+    for column in REWARD_MODEL_COLUMNS:
+        table.add_column(column, justify="right")
+    for name, cells in reward_model_grid(figures):
+        table.add_row(name, *cells)
+    for name, value, what in reward_model_rates(figures):
+        table.add_row(Text(stripped(f"{name}: {what}" if what else name)), value, "")
+    return table
+
+
+def show_samples(console: Console, samples: Sequence[Mapping[str, Any]], count: int = 5) -> None:
+    """Print up to `count` rows of samples.jsonl: tokens coloured by delta (good, poor, neutral), critique beneath."""
+    for row in samples[:count]:
+        sample = Sample.model_validate(row)
+        console.print(_heading(sample))
+        console.print(coloured_tokens(sample, brackets=console.no_color or not console.is_terminal))
+        console.print(_critique(sample))
+        console.print()
+
+
+def coloured_tokens(sample: Sample, brackets: bool) -> Text:
+    """The response as text with a style per token; with `brackets`, runs of one sign are bracketed as well."""
+    text = Text()
+    for sign, tokens in _runs(sample):
+        opening, closing = BRACKETS[sign] if brackets else ("", "")
+        body = stripped("".join(tokens))
+        text.append(f"{opening}{body}{closing}" if body else "", STYLES[sign])
+    return text
+
+
+def _runs(sample: Sample) -> Iterator[tuple[int, list[str]]]:
+    deltas = [*sample.delta, *[None] * len(sample.tokens)]
+    signed = [(_sign(delta), token) for token, delta in zip(sample.tokens, deltas, strict=False)]
+    if not sample.tokens:
+        signed = [(0, sample.response)]
+    for sign, run in groupby(signed, key=lambda pair: pair[0]):
+        yield sign, [token for _, token in run]
+
+
+def _sign(delta: float | None) -> int:
+    value = delta or 0.0
+    return (value > 0) - (value < 0)
+
+
+def _heading(sample: Sample) -> Text:
+    score = "" if sample.score is None else f" · score {sample.score:+.2f}"
+    return Text(stripped(f"{sample.id} · step {sample.step}{score}"), style="bold")
+
+
+def _critique(sample: Sample) -> Text:
+    if sample.failure is not None:
+        return Text(stripped(f"no critique: {sample.failure.kind}: {sample.failure.message}"), style="yellow")
+    return Text(stripped(sample.critique), style="italic")

@@ -1,0 +1,256 @@
+"""From logits and token rewards to advantages: the arithmetic of paper section 3.5 before the loss.
+
+Pure functions, tensors in and tensors out. B is the number of responses, T the length of the longest,
+V the vocabulary. A (B, T) tensor is response-aligned: index t is the t-th response token, and the reward
+at t belongs to the action that produced it. `mask` is boolean and True on response tokens only; what
+lies outside it may hold any finite number and reaches no result. Half-precision input is raised to
+float32. A wrong rank, shape or dtype raises `ValueError` with the name of the offender.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+KL_ERROR_LIMIT = 0.2
+EPSILON = 1e-8
+
+
+def check_shapes(rank: int, **tensors: Tensor) -> None:
+    """All tensors have this rank and one common shape; a tensor named `mask` is boolean.
+
+    Raises:
+        ValueError: names the tensor that differs.
+    """
+    first, expected = next((name, tensor.shape) for name, tensor in tensors.items())
+    for name, tensor in tensors.items():
+        if tensor.ndim != rank:
+            raise ValueError(f"{name} has {tensor.ndim} axes {tuple(tensor.shape)}, expected {rank}")
+        if tensor.shape != expected:
+            raise ValueError(f"{name} is {tuple(tensor.shape)} but {first} is {tuple(expected)}")
+        if name == "mask" and tensor.dtype != torch.bool:
+            raise ValueError(f"mask is {tensor.dtype}, expected torch.bool")
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Raise half precision (and integers) to float32; float32 and float64 stay as they are."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+# Masked statistics --------------------------------------------------------------------------------
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean of `x` over the True positions of `mask`, both (B, T); a scalar, 0 when nothing is True."""
+    check_shapes(x.ndim, x=x, mask=mask)
+    x = at_least_float32(x)
+    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+
+
+def masked_var(x: Tensor, mask: Tensor) -> Tensor:
+    """Sample variance (Bessel's correction) of `x` over `mask`; a scalar, 0 for fewer than two positions."""
+    centred = at_least_float32(x) - masked_mean(x, mask)
+    squares = torch.where(mask, centred, 0).square()
+    return squares.sum() / (mask.sum() - 1).clamp(min=1)
+
+
+def masked_rms(x: Tensor, mask: Tensor) -> Tensor:
+    """Root mean square of `x` over `mask`; a scalar, 0 (with gradient 0) when all of it is 0."""
+    check_shapes(x.ndim, x=x, mask=mask)
+    mean_square = masked_mean(torch.where(mask, at_least_float32(x), 0).square(), mask)
+    positive = mean_square > 0
+    return torch.where(positive, torch.where(positive, mean_square, 1).sqrt(), 0)
+
+
+# Log-probabilities, entropy, KL -------------------------------------------------------------------
+
+
+def _log_softmax(logits: Tensor, temperature: float, name: str = "logits") -> Tensor:
+    """log p over V at `temperature`; forbidden tokens (logit -inf) get a finite floor, so 0 * log 0 is 0."""
+    check_shapes(3, **{name: logits})
+    if not temperature > 0:
+        raise ValueError(
+            f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability"
+        )
+    log_p = torch.log_softmax(at_least_float32(logits) / temperature, dim=-1)
+    return log_p.clamp(min=torch.finfo(log_p.dtype).min)
+
+
+def token_logps(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
+    """log pi(y_t | x, y_<t) of the sampled tokens.
+
+    Args:
+        logits: (B, T, V); row t is the prediction *for* token t, made before it was seen.
+        ids: (B, T) token ids; padding may hold any id of the vocabulary.
+        temperature: the one the response was sampled at (METHOD, "sampling temperature").
+
+    Returns:
+        (B, T) log-probabilities, at most 0.
+    """
+    check_shapes(2, ids=ids, logits=logits[..., 0])
+    return _log_softmax(logits, temperature).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+
+
+def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """H_t = -sum_v p(v) log p(v) in nats, (B, T, V) -> (B, T)."""
+    log_p = _log_softmax(logits, temperature)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def kl_full(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(policy || reference) at every token, summed over the vocabulary: sum_v p(v) log(p(v) / ref(v)).
+
+    (B, T, V) twice -> (B, T), never negative beyond rounding. The paper's "Full" (Table 9).
+    """
+    check_shapes(3, logits=logits, ref_logits=ref_logits)
+    log_p = _log_softmax(logits, temperature)
+    log_ref = _log_softmax(ref_logits, temperature, "ref_logits")
+    return (log_p.exp() * (log_p - log_ref)).sum(-1)
+
+
+def kl_k1(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Estimate of KL(policy || reference) from the sampled token: log p - log ref, (B, T).
+
+    Unbiased, high variance, can be negative (Schulman 2020, "Approximating KL divergence", k1).
+    """
+    check_shapes(2, logp=logp, ref_logp=ref_logp)
+    return at_least_float32(logp) - at_least_float32(ref_logp)
+
+
+def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Estimate of KL(policy || reference) from the sampled token: exp(-d) - 1 + d with d = log p - log ref.
+
+    (B, T). Unbiased, low variance, never negative (Schulman 2020, k3).
+    """
+    log_ratio = kl_k1(logp, ref_logp)
+    return torch.expm1(-log_ratio) + log_ratio
+
+
+def adaptive_kl(coefficient: float, observed: float, target: float, horizon: float, count: int) -> float:
+    """The next KL coefficient: coefficient * (1 + error * count / horizon).
+
+    error = observed / target - 1, clipped to +-0.2 (Ziegler et al. 2019, section 2.2). `observed` is the
+    mean over responses of the KL summed over their tokens; `count` the responses since the last call.
+    """
+    error = min(max(observed / target - 1.0, -KL_ERROR_LIMIT), KL_ERROR_LIMIT)
+    return coefficient * (1.0 + error * count / horizon)
+
+
+# Rewards, advantages, returns ---------------------------------------------------------------------
+
+
+def token_rewards(delta: Tensor, kl: Tensor, coefficient: float, mask: Tensor) -> Tensor:
+    """r_t^total = delta_t - beta * kl_t (paper, section 3.5), (B, T), 0 outside the mask."""
+    check_shapes(2, delta=delta, kl=kl, mask=mask)
+    return torch.where(mask, at_least_float32(delta) - coefficient * at_least_float32(kl), 0)
+
+
+def _check_prefix(mask: Tensor, bootstrap: Tensor) -> None:
+    if bootstrap.shape != mask.shape[:1]:
+        raise ValueError(f"bootstrap is {tuple(bootstrap.shape)}, expected {tuple(mask.shape[:1])}")
+    if (mask[:, 1:] & ~mask[:, :-1]).any():
+        raise ValueError("mask has a gap: responses are right-padded, and credit is never cut inside one")
+
+
+def gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float, bootstrap: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation (paper, section 3.5; Algorithm 4, line 16).
+
+    A_t = sum_l (gamma lam)^l td_error_{t+l},  td_error_t = r_t + gamma V_{t+1} - V_t.
+
+    Args:
+        rewards, values: (B, T); `values[:, t]` is V(x, y_<t), read before token t.
+        mask: (B, T), a prefix of each row.
+        gamma, lam: discount and GAE parameter in [0, 1].
+        bootstrap: (B,), V after the last response token: of a truncated response what the value
+            function says there, 0 for a finished one.
+
+    Returns:
+        advantages and returns (= advantages + values), both (B, T) and 0 outside the mask.
+    """
+    check_shapes(2, rewards=rewards, values=values, mask=mask)
+    _check_prefix(mask, bootstrap)
+    rewards, values = at_least_float32(rewards), at_least_float32(values)
+    next_value = bootstrap.to(values.dtype)
+    running = torch.zeros_like(next_value)
+    columns: list[Tensor] = []
+    for t in reversed(range(rewards.shape[1])):
+        live = mask[:, t]
+        td_error = rewards[:, t] + gamma * next_value - values[:, t]
+        running = torch.where(live, td_error + gamma * lam * running, 0)
+        next_value = torch.where(live, values[:, t], next_value)
+        columns.append(running)
+    advantages = torch.stack(columns[::-1], dim=1)
+    return advantages, torch.where(mask, advantages + values, 0)
+
+
+def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -> Tensor:
+    """Monte-Carlo returns sum_k gamma^(k-t) r_k, (B, T), 0 outside the mask (Algorithm 4, lines 16 and 24).
+
+    `bootstrap` (B,) is V after the last response token and enters as one more reward there.
+    """
+    check_shapes(2, rewards=rewards, mask=mask)
+    _check_prefix(mask, bootstrap)
+    rewards = at_least_float32(rewards)
+    running = bootstrap.to(rewards.dtype)
+    columns: list[Tensor] = []
+    for t in reversed(range(rewards.shape[1])):
+        live = mask[:, t]
+        running = torch.where(live, rewards[:, t] + gamma * running, running)
+        columns.append(torch.where(live, running, 0))
+    return torch.stack(columns[::-1], dim=1)
+
+
+def normalise(advantages: Tensor, mask: Tensor, mode: Literal["none", "scale", "whiten"]) -> Tensor:
+    """Bring advantages to unit size over the batch, (B, T) -> (B, T), 0 outside the mask.
+
+    `scale` divides by the root mean square and keeps every sign; `whiten` subtracts the mean and divides
+    by the standard deviation, which punishes neutral text whenever most spans are good (METHOD).
+    """
+    check_shapes(2, advantages=advantages, mask=mask)
+    advantages = at_least_float32(advantages)
+    if mode == "scale":
+        advantages = advantages / (masked_rms(advantages, mask) + EPSILON)
+    elif mode == "whiten":
+        centred = advantages - masked_mean(advantages, mask)
+        advantages = centred * torch.rsqrt(masked_var(advantages, mask) + EPSILON)
+    elif mode != "none":
+        raise ValueError(f"normalisation is {mode!r}, expected none, scale or whiten")
+    return torch.where(mask, advantages, 0)
+
+
+# What is logged -----------------------------------------------------------------------------------
+
+
+def wrong_sign_rate(delta: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """Share of the labelled tokens (delta != 0) whose advantage has the other sign; 0 without labels."""
+    check_shapes(2, delta=delta, advantages=advantages, mask=mask)
+    labelled = mask & (delta != 0)
+    wrong = delta.sign() * advantages.sign() < 0
+    return masked_mean(wrong.float(), labelled)
+
+
+def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """1 - Var(returns - values) / Var(returns) over the mask; 1 is perfect, 0 when returns are constant."""
+    check_shapes(2, returns=returns, values=values, mask=mask)
+    total = masked_var(returns, mask)
+    unexplained = masked_var(at_least_float32(returns) - at_least_float32(values), mask)
+    return torch.where(total > 0, 1 - unexplained / torch.where(total > 0, total, 1), 0)
+
+
+def reward_length_correlation(reward_sums: Tensor, lengths: Tensor) -> Tensor:
+    """Pearson correlation of the summed token rewards with the response lengths, both (B,).
+
+    A scalar in [-1, 1]; 0 when either is constant. METHOD, "length bias": the sum of +-1 per token grows
+    with the length of the spans.
+    """
+    check_shapes(1, reward_sums=reward_sums, lengths=lengths)
+    x, y = at_least_float32(reward_sums), at_least_float32(lengths)
+    constant = ((x == x[:1]).all() | (y == y[:1]).all()).item()
+    if constant:
+        return x.new_zeros(())
+    x, y = x - x.mean(), y - y.mean()
+    return (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()

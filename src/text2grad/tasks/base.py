@@ -1,0 +1,135 @@
+"""What a task is: prompts with reference answers, a prompt for its critic, and a measure that needs no model."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Iterable
+from importlib import resources
+from typing import Literal, Protocol, cast
+
+from pydantic import Field
+
+from text2grad.errors import UserError
+from text2grad.feedback import Example, Message
+from text2grad.settings import Settings
+
+Split = Literal["train", "heldout"]
+
+TASKS = {
+    "code": "text2grad.tasks.code:CodeTask",
+    "demo": "text2grad.tasks.demo:DemoTask",
+    "qa": "text2grad.tasks.qa:QATask",
+    "summarization": "text2grad.tasks.summarization:SummarizationTask",
+}
+
+
+class TaskSettings(Settings):
+    """Which task, and which data."""
+
+    name: str = Field(description="summarization, qa, code, demo, or a plug-in as module:Class")
+    data: str = Field(default="", description="file of a published shape, or a hub name; empty: the task's own")
+    limit: int | None = Field(default=None, ge=1, description="records read; None: all")
+    context_characters: int | None = Field(default=None, ge=0, description="of the passages shown; None: all")
+    heldout_share: float = Field(default=0.2, ge=0.0, lt=1.0, description="of the questions")
+    seed: int = Field(default=0, description="of the split")
+
+
+class Task(Protocol):
+    """Prompts to train on and to be judged on. A plug-in is a class called with its `TaskSettings`."""
+
+    name: str
+    critic_prompt: str
+    """Stem of the annotator's prompt file in tasks/prompts."""
+
+    def examples(self, split: Split) -> list[Example]:
+        """The prompts of one split. No question is in both."""
+        ...
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """How good a response is, by a measure that needs no model; each in [0, 1], higher is better."""
+        ...
+
+
+def load_task(settings: TaskSettings) -> Task:
+    """The task named in `settings`: one of `TASKS`, or a plug-in written as `module:Class`.
+
+    Raises:
+        UserError: there is no such task, module or class.
+    """
+    target = TASKS.get(settings.name, settings.name)
+    module_name, separator, class_name = target.partition(":")
+    if not separator:
+        raise UserError(f"unknown task {settings.name!r}", f"one of {', '.join(TASKS)}, or module:Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # A module that the plug-in itself lacks is a different mistake from a plug-in that is not there.
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise
+        raise UserError(f"task {settings.name!r}: no module {error.name}", "is it on PYTHONPATH?") from error
+    if not hasattr(module, class_name):
+        raise UserError(f"task {settings.name!r}: {module_name} has no {class_name}", "check the class name")
+    return cast(Task, getattr(module, class_name)(settings))
+
+
+def conversation_text(prompt: Iterable[Message]) -> str:
+    """A conversation as text: one user turn as it is, several with their roles in front."""
+    turns = list(prompt)
+    if len(turns) == 1 and turns[0].role == "user":
+        return turns[0].content
+    return "\n\n".join(f"{turn.role}: {turn.content}" for turn in turns)
+
+
+def split_of(question: str, settings: TaskSettings) -> Split:
+    """Which split a question belongs to: decided by its words alone.
+
+    Equal questions (but for case and white space) always fall together, whatever record they stand in and
+    however many records are read, so that nothing learnt in training is measured as new.
+    """
+    words = " ".join(question.casefold().split())
+    digest = hashlib.sha256(f"{settings.seed}\n{words}".encode()).digest()
+    share = int.from_bytes(digest[:8], "big") / 2**64
+    return "heldout" if share < settings.heldout_share else "train"
+
+
+def in_split(examples: Iterable[Example], split: Split, settings: TaskSettings) -> list[Example]:
+    """The examples of one split; a question is `meta["question"]` where given, else the whole prompt."""
+    return [example for example in examples if split_of(question_of(example), settings) == split]
+
+
+def question_of(example: Example) -> str:
+    """The words that tell one question from another."""
+    return str(example.meta.get("question") or conversation_text(example.prompt))
+
+
+def rouge_l(reference: str, response: str) -> float:
+    """ROUGE-L F1 of a response against one reference, with stemming; 0 where either is empty."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    return float(scorer.score(reference, response)["rougeL"].fmeasure)
+
+
+def read_prompt(name: str) -> str:
+    """The text of a prompt file: a stem in tasks/prompts, or a path of your own ending in .txt.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    folder = resources.files("text2grad.tasks") / "prompts"
+    names = sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
+    if name in names:
+        return (folder / f"{name}.txt").read_text(encoding="utf-8")
+    if not name.endswith(".txt"):
+        raise UserError(f"unknown prompt {name!r}", f"one of {', '.join(names)}, or a .txt file of your own")
+    try:
+        with open(name, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the prompt {name}", "check the path; it must be UTF-8 text") from error
+
+
+def prompt_version(name: str, text: str) -> str:
+    """`name@hash`: changes with every change of the text, so that old feedback is never mistaken for new."""
+    return f"{name}@{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,0 +1,281 @@
+"""The embedded task: KodCode-shaped problems from a seeded generator. No network, no data files.
+
+A problem asks for a small Python function made of three *parts* (say: keep the even ones; square each; return
+the sum). A *combination* is a family with its three parts; constants do not count. Held-out problems use
+combinations that no training problem has, so a policy must put parts together that it never saw together.
+
+Supervised demonstrations are written by a simulated programmer who makes mistakes: each part has a wrong
+version that looks right (`>` for "at least"), written at the part's `slip` rate. For some parts the slip is
+more common than the truth, so imitation alone learns the mistake, greedy decoding included. What is right is
+only told by the tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from text2grad.feedback import Example, Message
+
+HABIT, RARE = 0.6, 0.15
+
+
+@dataclass(frozen=True)
+class Part:
+    """One step of a program: how the question says it, how it is written, and how it is written wrong.
+
+    `{k}` stands for the problem's constant of this part, if it has one. `slip` is the share of
+    demonstrations that use a wrong version.
+    """
+
+    name: str
+    phrase: str
+    code: str
+    wrong: tuple[str, ...]
+    slip: float
+
+
+@dataclass(frozen=True)
+class Family:
+    """Programs of one shape: three slots of parts and how question, program and inputs are put together."""
+
+    name: str
+    question: str
+    program: str
+    slots: tuple[tuple[Part, ...], tuple[Part, ...], tuple[Part, ...]]
+
+    def combinations(self) -> Iterator[tuple[Part, ...]]:
+        """Every choice of one part per slot."""
+        return itertools.product(*self.slots)
+
+
+def _parts(*rows: tuple[str, str, str, tuple[str, ...], float]) -> tuple[Part, ...]:
+    return tuple(Part(*row) for row in rows)
+
+
+LISTS = Family(
+    "list",
+    "Write f(xs): keep the numbers that are {0}, {1}, and return {2}.",
+    "def f(xs):\n    ys = [x for x in xs if {0}]\n    zs = [{1} for y in ys]\n    return {2}\n",
+    (
+        _parts(
+            ("even", "even", "x % 2 == 0", ("x % 2 == 1",), RARE),
+            ("odd", "odd", "x % 2 == 1", ("x % 2 == 0",), RARE),
+            ("positive", "positive", "x > 0", ("x >= 0", "x < 0"), RARE),
+            ("at_least", "at least {k}", "x >= {k}", ("x > {k}",), HABIT),
+            ("at_most", "at most {k}", "x <= {k}", ("x < {k}",), HABIT),
+            ("above", "greater than {k}", "x > {k}", ("x >= {k}", "x < {k}"), RARE),
+            ("below", "less than {k}", "x < {k}", ("x <= {k}", "x > {k}"), RARE),
+            ("multiple", "multiples of {k}", "x % {k} == 0", ("x // {k} == 0", "x % {k} == 1"), RARE),
+        ),
+        _parts(
+            ("double", "double each", "y * 2", ("y + 2",), RARE),
+            ("square", "square each", "y * y", ("y * 2",), HABIT),
+            ("add", "add {k} to each", "y + {k}", ("y * {k}",), RARE),
+            ("subtract", "subtract {k} from each", "y - {k}", ("{k} - y",), RARE),
+            ("from", "subtract each from {k}", "{k} - y", ("y - {k}",), HABIT),
+            ("times", "multiply each by {k}", "y * {k}", ("y + {k}",), RARE),
+            ("negate", "negate each", "-y", ("abs(y)",), RARE),
+        ),
+        _parts(
+            ("sum", "their sum", "sum(zs)", ("len(zs)",), RARE),
+            ("count", "how many there are", "len(zs)", ("sum(zs)",), RARE),
+            ("largest", "the largest or 0", "max(zs, default=0)", ("min(zs, default=0)",), RARE),
+            ("smallest", "the smallest or 0", "min(zs, default=0)", ("max(zs, default=0)",), RARE),
+            ("ascending", "them in order", "sorted(zs)", ("zs",), HABIT),
+            ("backwards", "them in reverse", "zs[::-1]", ("zs[:-1]",), RARE),
+            ("distinct", "how many differ", "len(set(zs))", ("len(zs)",), HABIT),
+        ),
+    ),
+)
+
+TEXTS = Family(
+    "text",
+    "Write f(s): keep the characters that are {0}, {1}, and return {2}.",
+    "def f(s):\n    cs = [c for c in s if {0}]\n    ds = [{1} for c in cs]\n    return {2}\n",
+    (
+        _parts(
+            ("vowels", "vowels", "c in 'aeiou'", ("c not in 'aeiou'",), RARE),
+            ("others", "not vowels", "c not in 'aeiou'", ("c in 'aeiou'",), RARE),
+            ("digits", "digits", "c.isdigit()", ("c.isalpha()",), RARE),
+            ("letters", "letters", "c.isalpha()", ("c.isalnum()",), HABIT),
+            ("upper", "upper case", "c.isupper()", ("c.islower()",), RARE),
+            ("lower", "lower case", "c.islower()", ("c.isupper()", "c.isalpha()"), RARE),
+            ("nonspace", "not spaces", "c != ' '", ("c == ' '",), RARE),
+        ),
+        _parts(
+            ("twice", "write each {k} times", "c * {k}", ("c + '{k}'",), RARE),
+            ("capital", "make each upper case", "c.upper()", ("c.lower()",), RARE),
+            ("small", "make each lower case", "c.lower()", ("c.upper()",), RARE),
+            ("swap", "swap the case of each", "c.swapcase()", ("c.upper()",), HABIT),
+            ("code", "take the code of each", "ord(c)", ("chr(c)",), RARE),
+            ("quote", "put a star after each", "c + '*'", ("'*' + c",), HABIT),
+        ),
+        _parts(
+            ("list", "the list", "ds", ("cs",), RARE),
+            ("count", "how many there are", "len(ds)", ("len(s)",), HABIT),
+            ("backwards", "them in reverse", "ds[::-1]", ("ds[:-1]",), RARE),
+            ("ascending", "them in order", "sorted(ds)", ("ds",), HABIT),
+            ("distinct", "how many differ", "len(set(ds))", ("len(ds)",), RARE),
+            ("first", "the first {k}", "ds[:{k}]", ("ds[{k}:]",), RARE),
+            ("last", "the last {k}", "ds[-{k}:]", ("ds[:-{k}]", "ds[{k}:]"), RARE),
+        ),
+    ),
+)
+
+LOOPS = Family(
+    "loop",
+    "Write f(n): for i {0}, if i is {1}, {2}; return the total.",
+    "def f(n):\n    total = 0\n    for i in {0}:\n        if {1}:\n            total {2}\n    return total\n",
+    (
+        _parts(
+            ("through", "from 1 through n", "range(1, n + 1)", ("range(1, n)",), HABIT),
+            ("below", "from 0 below n", "range(n)", ("range(n + 1)",), RARE),
+            ("after", "from {k} through n", "range({k}, n + 1)", ("range({k}, n)",), RARE),
+            ("before", "from {k} below n", "range({k}, n)", ("range({k}, n + 1)",), RARE),
+            ("steps", "from 0 below n by {k}", "range(0, n, {k})", ("range(n, {k})",), RARE),
+            ("down", "from n down to 1", "range(n, 0, -1)", ("range(n, 1, -1)",), HABIT),
+        ),
+        _parts(
+            ("even", "even", "i % 2 == 0", ("i % 2 == 1",), RARE),
+            ("odd", "odd", "i % 2 == 1", ("i % 2 == 0",), RARE),
+            ("at_least", "at least {k}", "i >= {k}", ("i > {k}",), HABIT),
+            ("above", "greater than {k}", "i > {k}", ("i >= {k}",), RARE),
+            ("multiple", "a multiple of {k}", "i % {k} == 0", ("i // {k} == 0", "i % {k} == 1"), RARE),
+            ("no_multiple", "no multiple of {k}", "i % {k} != 0", ("i % {k} == 0",), RARE),
+            ("not", "not {k}", "i != {k}", ("i == {k}",), RARE),
+        ),
+        _parts(
+            ("add", "add i", "+= i", ("+= 1",), RARE),
+            ("square", "add its square", "+= i * i", ("+= i * 2",), HABIT),
+            ("count", "count it", "+= 1", ("+= i",), RARE),
+            ("times", "add {k} times i", "+= {k} * i", ("+= {k} + i",), RARE),
+            ("more", "add i plus {k}", "+= i + {k}", ("+= i * {k}",), RARE),
+            ("minus", "subtract i", "-= i", ("+= i",), RARE),
+        ),
+    ),
+)
+
+FAMILIES = (LISTS, TEXTS, LOOPS)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A combination with its constants."""
+
+    family: Family
+    parts: tuple[Part, ...]
+    constants: tuple[int, ...]
+
+    @property
+    def combination(self) -> str:
+        """The structure: family and parts, without constants. What training and held-out never share."""
+        return "/".join((self.family.name, *(part.name for part in self.parts)))
+
+    def question(self) -> str:
+        """What the policy is asked."""
+        return self.family.question.format(*self._fill([part.phrase for part in self.parts]))
+
+    def program(self, slips: Sequence[int | None] = (None, None, None)) -> str:
+        """The program; `slips[i]` picks a wrong version of part i, None the right one."""
+        chosen = [
+            part.code if slip is None else part.wrong[slip]
+            for part, slip in zip(self.parts, slips, strict=True)
+        ]
+        return self.family.program.format(*self._fill(chosen))
+
+    def _fill(self, texts: Sequence[str]) -> list[str]:
+        return [text.format(k=k) for text, k in zip(texts, self.constants, strict=True)]
+
+
+def split_combinations(heldout_share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """Training and held-out combinations: disjoint, and every part occurs in training."""
+    train: list[tuple[Family, tuple[Part, ...]]] = []
+    heldout: list[tuple[Family, tuple[Part, ...]]] = []
+    for family in FAMILIES:
+        combinations = list(family.combinations())
+        random.Random(f"{seed}/{family.name}").shuffle(combinations)
+        cut = round(len(combinations) * heldout_share)
+        heldout += [(family, parts) for parts in combinations[:cut]]
+        train += [(family, parts) for parts in combinations[cut:]]
+    return train, heldout
+
+
+def problems(combinations: Sequence[Any], count: int, rng: random.Random) -> list[Problem]:
+    """`count` problems over the combinations, each used about equally often, constants from 2 to 9."""
+    chosen: list[Any] = []
+    while len(chosen) < count:
+        chosen += rng.sample(combinations, min(len(combinations), count - len(chosen)))
+    return [
+        Problem(family, parts, tuple(rng.randint(2, 9) for _ in parts)) for family, parts in chosen
+    ]
+
+
+def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
+    """KodCode-shaped test functions whose expected values come from running the reference program."""
+    space: dict[str, Any] = {}
+    exec(problem.program(), space)  # our own generated program, not a model's
+    lines = ["from solution import f", ""]
+    for index, argument in enumerate(_arguments(problem, rng, count)):
+        lines += [f"def test_{index}():", f"    assert f({argument!r}) == {space['f'](argument)!r}", ""]
+    return "\n".join(lines)
+
+
+def _arguments(problem: Problem, rng: random.Random, count: int) -> list[Any]:
+    if problem.family is LISTS:
+        edges = [k + step for k in problem.constants for step in (-1, 0, 1)]
+        pool = [*edges, *range(-9, 19)]
+        return [[], edges, *([rng.choice(pool) for _ in range(rng.randint(3, 8))] for _ in range(count - 2))]
+    if problem.family is TEXTS:
+        pool_text = "abeiouXYZAE 1234 ?"
+        words = ["".join(rng.choice(pool_text) for _ in range(rng.randint(6, 16))) for _ in range(count - 2)]
+        return ["", "Hello World 42 aeiou!", *words]
+    return [0, 1, *(rng.randint(5, 40) for _ in range(count - 2))]
+
+
+class DemoTask:
+    """Seeded problems with references and tests, flawed demonstrations, and a held-out split by combination.
+
+    `examples("sft")` are demonstrations with slips; `"train"` and `"heldout"` carry the right program as
+    reference and the tests in `meta["tests"]`, as KodCode does.
+    """
+
+    name = "demo"
+    critic_prompt = "reward_model"
+
+    def __init__(self, limit: int = 4096, heldout: int = 256, heldout_share: float = 0.2, seed: int = 0) -> None:
+        self.limit = limit
+        self.heldout = heldout
+        self.seed = seed
+        self.combinations = dict(
+            zip(("train", "heldout"), split_combinations(heldout_share, seed), strict=True)
+        )
+
+    def examples(self, split: str) -> list[Example]:
+        """The examples of one split: `sft`, `train` or `heldout`; the same for equal seeds."""
+        rng = random.Random(f"{self.seed}/{split}")
+        pool = self.combinations["heldout" if split == "heldout" else "train"]
+        count = self.heldout if split == "heldout" else self.limit
+        chosen = problems(pool, count, rng)
+        return [self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)]
+
+    def _example(self, name: str, problem: Problem, split: str, rng: random.Random) -> Example:
+        reference = problem.program(_slips(problem, rng) if split == "sft" else (None, None, None))
+        meta: dict[str, Any] = {"combination": problem.combination, "entry_point": "f"}
+        if split != "sft":
+            meta["tests"] = make_tests(problem, rng)
+        prompt = (Message(role="user", content=problem.question()),)
+        return Example(id=name, prompt=prompt, reference=reference, meta=meta)
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """Nothing can be said without running the tests; the stage that owns a runner does that."""
+        return {}
+
+
+def _slips(problem: Problem, rng: random.Random) -> list[int | None]:
+    return [
+        rng.randrange(len(part.wrong)) if rng.random() < part.slip else None for part in problem.parts
+    ]

@@ -1,0 +1,307 @@
+"""`rl.advantage` against literal numbers, brute force, and O(T^2) oracles in numpy.
+
+No test here takes an argument: test_faults.py runs every one of them against faulty copies of the module.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from text2grad.rl import advantage
+
+Array = NDArray[np.float64]
+GARBAGE = 7e4
+
+
+def close(actual: torch.Tensor, expected: object, atol: float = 1e-6) -> None:
+    expected = torch.as_tensor(expected, dtype=actual.dtype)
+    torch.testing.assert_close(actual.detach(), expected, rtol=0, atol=atol)
+
+
+def ragged(seed: int, batch: int = 5, length: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random float64 rewards, values and a right-padded mask with an empty and a full row; garbage in the padding."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, length, (batch,), generator=generator)
+    lengths[0], lengths[-1] = length, 0
+    mask = torch.arange(length) < lengths[:, None]
+    rewards = torch.randn(batch, length, generator=generator, dtype=torch.float64)
+    values = torch.randn(batch, length, generator=generator, dtype=torch.float64)
+    return rewards.masked_fill(~mask, GARBAGE), values.masked_fill(~mask, -GARBAGE), mask
+
+
+def gae_oracle(
+    rewards: Array, values: Array, length: int, gamma: float, lam: float, bootstrap: float
+) -> Array:
+    """A_t as the double sum the paper writes, one response at a time."""
+    following = np.append(values[1:length], bootstrap) if length else np.zeros(0)
+    result = np.zeros_like(rewards)
+    for t in range(length):
+        for k in range(t, length):
+            td_error = rewards[k] + gamma * following[k] - values[k]
+            result[t] += (gamma * lam) ** (k - t) * td_error
+    return result
+
+
+# Masked statistics
+
+
+def test_masked_statistics_by_hand() -> None:
+    x = torch.tensor([[1.0, 2.0, GARBAGE], [3.0, 4.0, GARBAGE]])
+    mask = x < GARBAGE
+    close(advantage.masked_mean(x, mask), 2.5)
+    close(advantage.masked_var(x, mask), 5 / 3)
+    close(advantage.masked_rms(x, mask), math.sqrt(7.5))
+
+
+def test_masked_statistics_of_nothing_are_zero() -> None:
+    x = torch.full((2, 3), GARBAGE)
+    nothing = torch.zeros(2, 3, dtype=torch.bool)
+    one = torch.tensor([[True, False, False], [False, False, False]])
+    for statistic in (advantage.masked_mean, advantage.masked_var, advantage.masked_rms):
+        close(statistic(x, nothing), 0.0)
+    close(advantage.masked_var(x, one), 0.0)
+
+
+def test_masked_rms_of_zeros_has_a_gradient() -> None:
+    x = torch.zeros(1, 3, requires_grad=True)
+    advantage.masked_rms(x, torch.ones(1, 3, dtype=torch.bool)).backward()
+    close(x.grad, [[0.0, 0.0, 0.0]])
+
+
+# Log-probabilities, entropy, KL
+
+
+def test_token_logps_by_hand() -> None:
+    logits = torch.tensor([[[0.0, math.log(4)], [math.log(3), 0.0]]])
+    ids = torch.tensor([[1, 1]])
+    close(advantage.token_logps(logits, ids), [[math.log(0.8), math.log(0.25)]])
+    # At temperature 2 the odds 4 : 1 become 2 : 1, and 3 : 1 become sqrt(3) : 1.
+    close(advantage.token_logps(logits, ids, 2.0), [[math.log(2 / 3), -math.log(1 + math.sqrt(3))]])
+
+
+def test_entropy_by_hand() -> None:
+    logits = torch.tensor([[[0.0, 0.0], [0.0, math.log(4)]]])
+    close(advantage.entropy(logits), [[math.log(2), 0.2 * math.log(5) + 0.8 * math.log(1.25)]])
+    close(advantage.entropy(logits, 2.0), [[math.log(2), math.log(3) - 2 / 3 * math.log(2)]])
+
+
+def test_kl_full_by_hand() -> None:
+    policy = torch.tensor([[[0.0, 0.0]]])
+    reference = torch.tensor([[[math.log(0.25), math.log(0.75)]]])
+    close(advantage.kl_full(policy, reference), [[0.5 * math.log(4 / 3)]])
+    close(advantage.kl_full(reference, policy), [[0.25 * math.log(0.5) + 0.75 * math.log(1.5)]])
+    hot = 0.5 * math.log((1 + math.sqrt(3)) ** 2 / (4 * math.sqrt(3)))
+    close(advantage.kl_full(policy, reference, 2.0), [[hot]])
+
+
+def test_kl_estimators_by_hand() -> None:
+    logp, ref_logp = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, -1.0]])
+    close(advantage.kl_k1(logp, ref_logp), [[0.5, -1.0]])
+    close(advantage.kl_k3(logp, ref_logp), [[math.exp(-0.5) - 0.5, math.e - 2.0]])
+
+
+def test_kl_estimators_are_unbiased() -> None:
+    """The expectation of k1 and k3 under the policy, summed over the vocabulary, is the full KL."""
+    generator = torch.Generator().manual_seed(0)
+    logits, ref_logits = torch.randn(2, 3, 4, 6, generator=generator, dtype=torch.float64)
+    log_p, log_ref = logits.log_softmax(-1), ref_logits.log_softmax(-1)
+    exact = advantage.kl_full(logits, ref_logits)
+    for estimator in (advantage.kl_k1, advantage.kl_k3):
+        columns = [log_p[..., v].exp() * estimator(log_p[..., v], log_ref[..., v]) for v in range(6)]
+        close(torch.stack(columns).sum(0), exact, atol=1e-12)
+    assert (exact > 0).all()
+
+
+def test_forbidden_tokens_leave_no_nan() -> None:
+    """A logit of -inf (constrained decoding) has probability 0: it adds nothing and its gradient is 0."""
+    logits = torch.tensor([[[0.0, math.log(4), -math.inf]]], requires_grad=True)
+    ref_logits = torch.tensor([[[0.0, 0.0, -math.inf]]])
+    kl = advantage.kl_full(logits, ref_logits)
+    total = kl + advantage.entropy(logits) + advantage.token_logps(logits, torch.tensor([[0]]))
+    close(total, [[math.log(2) + math.log(0.2)]])
+    total.sum().backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+
+
+def test_half_precision_is_raised_to_float32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 50, generator=generator).to(torch.bfloat16)
+    ids = torch.randint(0, 50, (2, 3), generator=generator)
+    for result, expected in (
+        (advantage.token_logps(logits, ids), advantage.token_logps(logits.float(), ids)),
+        (advantage.entropy(logits), advantage.entropy(logits.float())),
+        (advantage.kl_full(logits, logits + 1), advantage.kl_full(logits.float(), (logits + 1).float())),
+    ):
+        assert result.dtype == torch.float32
+        assert torch.equal(result, expected)
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, ref_logits = torch.randn(2, 2, 3, 4, generator=generator, dtype=torch.float64)
+    logits.requires_grad_()
+    ids = torch.randint(0, 4, (2, 3), generator=generator)
+    assert torch.autograd.gradcheck(lambda x: advantage.token_logps(x, ids, 0.7), logits)
+    assert torch.autograd.gradcheck(lambda x: advantage.entropy(x, 0.7), logits)
+    assert torch.autograd.gradcheck(lambda x: advantage.kl_full(x, ref_logits, 0.7), logits)
+
+
+def test_adaptive_kl_by_hand() -> None:
+    expected = {12.0: 0.200048, 6.6: 0.200024, 6.0: 0.2, 5.7: 0.199988, 0.0: 0.199952}
+    for observed, coefficient in expected.items():
+        assert advantage.adaptive_kl(0.2, observed, 6.0, 10_000, 12) == pytest.approx(coefficient, abs=1e-12)
+    assert advantage.adaptive_kl(0.05, 30.0, 3.0, 100, 50) == pytest.approx(0.055, abs=1e-12)
+
+
+# Rewards, advantages, returns
+
+
+def test_token_rewards_by_hand() -> None:
+    delta, kl = torch.tensor([[1.0, 0.0, -1.0, GARBAGE]]), torch.tensor([[0.1, 0.2, -0.3, GARBAGE]])
+    mask = torch.tensor([[True, True, True, False]])
+    close(advantage.token_rewards(delta, kl, 0.5, mask), [[0.95, -0.1, -0.85, 0.0]])
+
+
+def test_gae_by_hand() -> None:
+    """Two copies of one response, the first finished and the second truncated with V = 2 after it."""
+    rewards = torch.tensor([[1.0, 0.0, -1.0, GARBAGE]]).repeat(2, 1)
+    values = torch.tensor([[0.5, 0.25, 0.125, GARBAGE]]).repeat(2, 1)
+    mask = torch.tensor([[True, True, True, False]]).repeat(2, 1)
+    advantages, returns = advantage.gae(rewards, values, mask, 0.9, 0.8, torch.tensor([0.0, 2.0]))
+    close(advantages, [[0.0428, -0.9475, -1.125, 0.0], [0.97592, 0.3485, 0.675, 0.0]])
+    close(returns, [[0.5428, -0.6975, -1.0, 0.0], [1.47592, 0.5985, 0.8, 0.0]])
+
+
+def test_gae_gives_the_numbers_of_rlax() -> None:
+    """The literals of rlax's multistep_test.py; its second row is cut where its discount is 0."""
+    rewards = torch.tensor([[0.0, 0.0, 1.0, 0.0, -0.5], [0.0, 0.0, 0.0, 0.0, 0.0]])
+    values = torch.tensor([[1.0, 4.0, -3.0, -2.0, -1.0], [-3.0, -2.0, -1.0, 0.0, GARBAGE]])
+    mask = torch.arange(5) < torch.tensor([[5], [4]])
+    bootstrap = torch.tensor([-1.0, 0.0])
+    first = {
+        1.0: [-1.45118, -4.4557, 2.5396, 0.5249, -0.49],
+        0.7: [-0.676979, -5.248167, 2.4846, 0.6704, -0.49],
+        0.4: [0.56731, -6.042, 2.3431, 0.815, -0.49],
+    }
+    second = {1.0: [3.0, 2.0, 1.0, 0.0], 0.7: [2.2899, 1.73, 1.0, 0.0], 0.4: [1.725, 1.46, 1.0, 0.0]}
+    for lam in first:
+        long, _ = advantage.gae(rewards[:1], values[:1], mask[:1], 0.99, lam, bootstrap[:1])
+        close(long, [first[lam]], atol=1e-3)  # rlax's own tolerance: some of its literals are cut
+        short, _ = advantage.gae(rewards, values, mask, 0.9, lam, bootstrap)
+        close(short[1], [*second[lam], 0.0], atol=1e-6)
+
+
+def test_gae_equals_the_double_sum() -> None:
+    for seed, (gamma, lam) in enumerate([(1.0, 0.95), (0.9, 1.0), (0.97, 0.5), (1.0, 0.0), (0.0, 0.9)]):
+        rewards, values, mask = ragged(seed)
+        bootstrap = torch.randn(len(mask), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        advantages, returns = advantage.gae(rewards, values, mask, gamma, lam, bootstrap)
+        for b, length in enumerate(mask.sum(1).tolist()):
+            expected = gae_oracle(
+                rewards[b].numpy(), values[b].numpy(), length, gamma, lam, bootstrap[b].item()
+            )
+            close(advantages[b], expected, atol=1e-12)
+            close(returns[b], np.where(mask[b], expected + values[b].numpy(), 0), atol=1e-12)
+
+
+def test_padding_changes_no_advantage() -> None:
+    rewards, values, mask = ragged(1)
+    bootstrap = torch.linspace(-1, 1, len(mask), dtype=torch.float64)
+    longer = [torch.nn.functional.pad(x, (0, 3)) for x in (rewards, values, mask)]
+    short = advantage.gae(rewards, values, mask, 0.99, 0.95, bootstrap)
+    for before, after in zip(short, advantage.gae(*longer, 0.99, 0.95, bootstrap), strict=True):
+        assert torch.equal(before, after[:, :-3]) and not after[:, -3:].any()
+
+
+def test_mc_returns_by_hand_and_as_gae_with_lambda_one() -> None:
+    rewards = torch.tensor([[1.0, 2.0, 3.0, GARBAGE]])
+    mask = torch.tensor([[True, True, True, False]])
+    close(advantage.mc_returns(rewards, mask, 0.5, torch.zeros(1)), [[2.75, 3.5, 3.0, 0.0]])
+    close(advantage.mc_returns(rewards, mask, 0.5, torch.tensor([8.0])), [[3.75, 5.5, 7.0, 0.0]])
+    rewards, values, mask = ragged(2)
+    bootstrap = torch.linspace(-1, 1, len(mask), dtype=torch.float64)
+    _, returns = advantage.gae(rewards, values, mask, 0.9, 1.0, bootstrap)
+    close(advantage.mc_returns(rewards, mask, 0.9, bootstrap), returns, atol=1e-11)
+
+
+def test_without_discount_lambda_and_value_the_advantage_is_the_reward() -> None:
+    """Definition 1: A_t = delta_t."""
+    rewards, _, mask = ragged(3)
+    zeros = torch.zeros_like(rewards)
+    advantages, _ = advantage.gae(rewards, zeros, mask, 0.0, 0.0, zeros[:, 0])
+    assert torch.equal(advantages, rewards.masked_fill(~mask, 0))
+
+
+def test_normalise_by_hand() -> None:
+    advantages = torch.tensor([[1.0, 2.0, GARBAGE], [3.0, 4.0, GARBAGE]])
+    mask = advantages < GARBAGE
+    close(advantage.normalise(advantages, mask, "none"), [[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]])
+    scaled = [[0.3651484, 0.7302967, 0.0], [1.0954451, 1.4605935, 0.0]]
+    close(advantage.normalise(advantages, mask, "scale"), scaled)
+    whitened = [[-1.1618950, -0.3872983, 0.0], [0.3872983, 1.1618950, 0.0]]
+    close(advantage.normalise(advantages, mask, "whiten"), whitened)
+
+
+def test_normalising_zeros_gives_zeros() -> None:
+    zeros, mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
+    for mode in ("none", "scale", "whiten"):
+        close(advantage.normalise(zeros, mask, mode), zeros)
+
+
+# What is logged
+
+
+def test_wrong_sign_rate_by_hand() -> None:
+    delta = torch.tensor([[1.0, 1.0, -1.0, -1.0, 0.0, 1.0]])
+    advantages = torch.tensor([[0.5, -0.5, -0.1, 0.0, -3.0, -9.0]])
+    mask = torch.tensor([[True, True, True, True, True, False]])
+    close(advantage.wrong_sign_rate(delta, advantages, mask), 0.25)
+    close(advantage.wrong_sign_rate(-delta, advantages, mask), 0.5)
+    close(advantage.wrong_sign_rate(torch.zeros_like(delta), advantages, mask), 0.0)
+
+
+def test_explained_variance_by_hand() -> None:
+    returns = torch.tensor([[1.0, 2.0, 3.0, 4.0, GARBAGE]])
+    mask = returns < GARBAGE
+    close(advantage.explained_variance(returns, returns, mask), 1.0)
+    close(advantage.explained_variance(returns, torch.zeros_like(returns), mask), 0.0)
+    close(advantage.explained_variance(returns, torch.tensor([[1.5, 2.5, 2.5, 3.5, 0.0]]), mask), 0.8)
+    close(advantage.explained_variance(torch.ones_like(returns), returns, mask), 0.0)
+
+
+def test_reward_length_correlation_by_hand() -> None:
+    lengths = torch.tensor([10, 20, 30])
+    close(advantage.reward_length_correlation(torch.tensor([1.0, 2.0, 3.0]), lengths), 1.0)
+    close(advantage.reward_length_correlation(torch.tensor([3.0, 2.0, 1.0]), lengths), -1.0)
+    close(advantage.reward_length_correlation(torch.tensor([1.0, 3.0, 2.0]), lengths), 0.5)
+    close(advantage.reward_length_correlation(torch.full((3,), 0.1), lengths), 0.0)
+    close(advantage.reward_length_correlation(torch.tensor([1.0, 3.0, 2.0]), torch.full((3,), 7)), 0.0)
+
+
+# What is refused
+
+
+def test_wrong_shapes_are_named() -> None:
+    x, mask, vector = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2)
+    gap = torch.tensor([[True, False, True], [True, True, True]])
+    with pytest.raises(ValueError, match=r"mask is \(2, 4\) but x is \(2, 3\)"):
+        advantage.masked_mean(x, torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"mask is torch.float32, expected torch.bool"):
+        advantage.masked_mean(x, x)
+    with pytest.raises(ValueError, match=r"logits has 2 axes \(2, 3\), expected 3"):
+        advantage.entropy(x)
+    with pytest.raises(ValueError, match=r"bootstrap is \(3,\), expected \(2,\)"):
+        advantage.gae(x, x, mask, 1.0, 1.0, torch.zeros(3))
+    with pytest.raises(ValueError, match="mask has a gap"):
+        advantage.gae(x, x, gap, 1.0, 1.0, vector)
+    with pytest.raises(ValueError, match="mask has a gap"):
+        advantage.mc_returns(x, gap, 1.0, vector)
+    with pytest.raises(ValueError, match="normalisation is 'center'"):
+        advantage.normalise(x, mask, "center")
+    with pytest.raises(ValueError, match="temperature is 0.0, expected > 0"):
+        advantage.token_logps(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long), 0.0)
