@@ -82,15 +82,16 @@ class OpenAIChat:
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
         """Ask for all conversations at once, `concurrency` at a time."""
-        with ThreadPoolExecutor(self._concurrency) as pool:
+        pool = ThreadPoolExecutor(self._concurrency)
+        try:
             pending = [pool.submit(self._one, conversation) for conversation in conversations]
             done, _ = wait(pending, return_when=FIRST_EXCEPTION)
-            if any(future.exception() for future in done):
-                pool.shutdown(cancel_futures=True)
-        # A cancelled request always stands behind the one that failed, but not always in list order.
-        for future in done:
-            future.result()
-        return [future.result() for future in pending]
+            for future in done:
+                future.result()
+            return [future.result() for future in pending]
+        finally:
+            # After a user's mistake, or Ctrl-C, nothing more is sent (and paid).
+            pool.shutdown(cancel_futures=True)
 
     def _one(self, conversation: Conversation) -> Answer:
         import openai
@@ -110,16 +111,21 @@ class OpenAIChat:
             schema = {"name": "critique", "schema": self._json_schema}
             options["response_format"] = {"type": "json_schema", "json_schema": schema}
         messages: list[Any] = [{"role": turn.role, "content": turn.content} for turn in conversation]
-        create = self._client.chat.completions.create
         try:
-            return create(model=self.name, messages=messages, **options)
+            return self._create(messages, options)
         except openai.BadRequestError as error:
             if self._json_schema is None or "response_format" not in str(error.body):
                 raise
             # This server cannot constrain its answers; wire.parse judges them all the same.
             self._json_schema = None
             del options["response_format"]
-            return create(model=self.name, messages=messages, **options)
+            return self._create(messages, options)
+
+    def _create(self, messages: list[Any], options: dict[str, Any]) -> ChatCompletion:
+        reply: ChatCompletion = self._client.chat.completions.create(
+            model=self.name, messages=messages, **options
+        )
+        return reply
 
     def _refused_request(self, error: openai.APIStatusError) -> Failure:
         """The failure of one conversation, or the user's mistake that would fail them all."""
@@ -127,7 +133,9 @@ class OpenAIChat:
         if status in (401, 403):
             raise UserError(f"{self._server} refused the key ({status})", "check the API key") from None
         if status == 404:
-            raise UserError(f"{self._server} has no model {self.name!r}", "check the model and base_url") from None
+            raise UserError(
+                f"{self._server} has no model {self.name!r}", "check the model and base_url"
+            ) from None
         if error.code == "insufficient_quota":
             raise UserError(f"{self._server}: the account's quota is used up", "add credit") from None
         if error.code == "content_filter":
@@ -176,7 +184,7 @@ def _answer(reply: ChatCompletion) -> Answer:
 
 
 class ScriptedChat:
-    """A chat model for tests: plays back `answers` in order, or asks a function; remembers what it was asked."""
+    """A chat model for tests: plays back `answers`, or asks a function; remembers what it was asked."""
 
     def __init__(
         self, answers: Sequence[str | Answer] | Callable[[Conversation], str | Answer], name: str = "scripted"

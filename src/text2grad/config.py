@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from text2grad.align import CreditSettings
 from text2grad.errors import UsageError, UserError
@@ -42,17 +43,25 @@ class RewardModelSettings(Settings):
     policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
     training: SupervisedSettings = SupervisedSettings()
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
-    heldout_share: float = Field(default=0.1, ge=0, lt=1, description="share of the feedback kept for measuring it")
+    heldout_share: float = Field(
+        default=0.1, ge=0, lt=1, description="share of the feedback kept for measuring it"
+    )
+
+
+CriticKind = Literal["reward_model", "program", "prompted", "human"]
 
 
 class CriticSettings(Settings):
     """Who gives the feedback: while annotating, and in the training loop."""
 
-    kind: Literal["reward_model", "program", "prompted", "human"] = Field(
-        default="reward_model", description="reward_model: trained here; prompted: any OpenAI-compatible endpoint"
+    kind: CriticKind = Field(
+        default="reward_model",
+        description="reward_model: trained here; prompted: any OpenAI-compatible endpoint",
     )
     model: str = Field(default="", description="name at the endpoint (prompted) or folder (reward_model)")
-    base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")
+    base_url: str | None = Field(
+        default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY"
+    )
     prompt: str | None = Field(default=None, description="file that replaces the task's critic prompt")
     ambiguity: Literal["first", "all", "skip"] = Field(
         default="skip", description="a quote that occurs more than once and does not say which"
@@ -64,6 +73,7 @@ class CriticSettings(Settings):
 class AnnotateSettings(Settings):
     """How many responses of the policy are sampled for feedback."""
 
+    critic: CriticKind | None = Field(default=None, description="who annotates; null: critic.kind")
     prompts: int | None = Field(default=None, ge=1, description="null: every training prompt")
     samples_per_prompt: int = Field(default=1, ge=1)
 
@@ -97,9 +107,11 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-            seen.add(key.value)
+            if str(key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+            seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -109,7 +121,9 @@ class _Dumper(yaml.SafeDumper):
 
 for _reader in (_StrictLoader, _Dumper):
     _reader.add_implicit_resolver(  # YAML 1.1 wants a dot in a number with an exponent; people do not
-        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+        list("-+0123456789"),
     )
 
 
@@ -130,7 +144,9 @@ def find_config(name: str) -> Path:
         return path
     preset = PRESETS / f"{name}.yaml"
     if not preset.is_file():
-        raise UsageError(f"no preset {name!r}", suggestion(name, preset_names()) or "presets: " + ", ".join(preset_names()))
+        raise UsageError(
+            f"no preset {name!r}", suggestion(name, preset_names()) or "presets: " + ", ".join(preset_names())
+        )
     return preset
 
 
@@ -178,7 +194,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _parse_yaml(text: str, where: str) -> Any:
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UsageError(f"{where}{line}: {error.problem}", "mend the YAML") from error
@@ -200,8 +216,10 @@ def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _value(key: str, text: str) -> Any:
-    field = find_field(key)
-    if field is not None and text not in ("null", "~", "") and _accepts(field.annotation) <= {str, Path, NoneType}:
+    section, _, last = key.rpartition(".")
+    model = _section_at(section)
+    kinds = _accepts(model.model_fields[last].annotation) if model and last in model.model_fields else set()
+    if kinds and kinds <= {str, Path} | ({NoneType} if text not in ("null", "~") else set()):
         return text  # a folder called 2026 is not a number
     return _parse_yaml(text, f"--{key}")
 
@@ -225,35 +243,38 @@ class Setting:
     meaning: str
 
 
-def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[Setting]:
-    """Every setting there is, in the order of the sections."""
+def describe_settings(
+    model: type[BaseModel] = Config, prefix: str = "", values: BaseModel | None = None
+) -> Iterator[Setting]:
+    """Every setting there is, in the order of the sections; `values` are the defaults of this one."""
     for name, field in model.model_fields.items():
+        default = getattr(values, name) if values else field.get_default(call_default_factory=True)
         section = _section(field)
-        if section is not None and not field.description:
-            yield from settings(section, f"{prefix}{name}.")
-            continue
-        yield Setting(prefix + name, _kind(field.annotation), _default(field), field.description or "")
+        if section is None or NoneType in _accepts(field.annotation):
+            yield Setting(prefix + name, _kind(field.annotation), _shown(default), _meaning(field))
         if section is not None:
-            yield from settings(section, f"{prefix}{name}.")
+            inner = default if isinstance(default, BaseModel) else None
+            yield from describe_settings(section, f"{prefix}{name}.", inner)
 
 
-def find_field(key: str) -> FieldInfo | None:
-    """The field behind a dotted key, or None."""
-    *sections, last = key.split(".")
-    model: type[BaseModel] | None = Config
-    for section in sections:
-        model = _section(model.model_fields[section]) if model and section in model.model_fields else None
-    return model.model_fields.get(last) if model else None
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """`did you mean 'x'?`, or nothing."""
+def suggestion(word: str, known: Sequence[str], prefix: str = "") -> str:
+    """`did you mean 'x'?` for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else ""
+    return f"did you mean {prefix + near[0]!r}?" if near else ""
+
+
+def _section_at(key: str) -> type[BaseModel] | None:
+    """The model behind a dotted section; the whole configuration is the section without a name."""
+    model: type[BaseModel] | None = Config
+    for part in filter(None, key.split(".")):
+        model = _section(model.model_fields[part]) if model and part in model.model_fields else None
+    return model
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
-    kinds = [kind for kind in _accepts(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    kinds = [
+        kind for kind in _accepts(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)
+    ]
     return kinds[0] if kinds else None
 
 
@@ -275,26 +296,36 @@ def _kind(annotation: Any) -> str:
     return "section" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else name
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "(required)"
-    value = field.get_default(call_default_factory=True)
-    if isinstance(value, BaseModel):
-        return "(section)"
-    if value is None:
-        return "null"
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+def _shown(default: Any) -> str:
+    if default is None or default is PydanticUndefined:
+        return "null" if default is None else "(required)"
+    return f"[{', '.join(map(str, default))}]" if isinstance(default, tuple) else str(default)
+
+
+def _meaning(field: FieldInfo) -> str:
+    return (field.description or "").replace("None:", "null:")
 
 
 def _explain(error: ValidationError) -> UsageError:
     """The first problem as one line: key, value, what is expected, and the likely cure."""
     detail = error.errors(include_url=False)[0]
-    path = [str(part) for part in detail["loc"]]
-    key = ".".join(path)
+    key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        known = [setting.key for setting in settings()] + list(Config.model_fields)
-        return UsageError(f"unknown setting {key!r}", suggestion(key, known) or "all settings are in docs/cli.md")
+        return UsageError(f"unknown setting {key!r}", _nearest_setting(key))
     if detail["type"] == "missing":
         return UsageError(f"the setting {key!r} is missing", f"set it in the file or with --{key} VALUE")
     expected = detail["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return UsageError(f"{key} = {detail['input']!r:.80}: {expected}", "see docs/cli.md")
+    known = next((each for each in describe_settings() if each.key == key), None)
+    cure = f"{key} is of type {known.kind}, by default {known.default}" if known else ""
+    return UsageError(f"{key} = {detail['input']!r:.80}: {expected}", cure)
+
+
+def _nearest_setting(key: str) -> str:
+    section, _, last = key.rpartition(".")
+    siblings = list((_section_at(section) or Config).model_fields)
+    if near := suggestion(last, siblings, f"{section}." if section else ""):
+        return near
+    namesakes = [each.key for each in describe_settings() if each.key.rpartition(".")[2] == last]
+    if namesakes:
+        return f"did you mean {' or '.join(map(repr, namesakes))}?"
+    return f"{section} has {', '.join(siblings)}" if section else f"sections are {', '.join(siblings)}"

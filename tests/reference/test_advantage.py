@@ -24,7 +24,7 @@ def close(actual: torch.Tensor, expected: object, atol: float = 1e-6) -> None:
 
 
 def ragged(seed: int, batch: int = 5, length: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random float64 rewards, values and a right-padded mask with an empty and a full row; garbage in the padding."""
+    """Random rewards, values and a right-padded mask, one row empty and one full; garbage in the padding."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, length, (batch,), generator=generator)
     lengths[0], lengths[-1] = length, 0
@@ -78,10 +78,10 @@ def test_masked_rms_of_zeros_has_a_gradient() -> None:
 
 def test_token_logps_by_hand() -> None:
     logits = torch.tensor([[[0.0, math.log(4)], [math.log(3), 0.0]]])
-    ids = torch.tensor([[1, 1]])
-    close(advantage.token_logps(logits, ids), [[math.log(0.8), math.log(0.25)]])
+    ids = torch.tensor([[1, 0]])
+    close(advantage.token_logps(logits, ids), [[math.log(0.8), math.log(0.75)]])
     # At temperature 2 the odds 4 : 1 become 2 : 1, and 3 : 1 become sqrt(3) : 1.
-    close(advantage.token_logps(logits, ids, 2.0), [[math.log(2 / 3), -math.log(1 + math.sqrt(3))]])
+    close(advantage.token_logps(logits, ids, 2.0), [[math.log(2 / 3), -math.log(1 + 1 / math.sqrt(3))]])
 
 
 def test_entropy_by_hand() -> None:
@@ -193,7 +193,7 @@ def test_gae_gives_the_numbers_of_rlax() -> None:
         long, _ = advantage.gae(rewards[:1], values[:1], mask[:1], 0.99, lam, bootstrap[:1])
         close(long, [first[lam]], atol=1e-3)  # rlax's own tolerance: some of its literals are cut
         short, _ = advantage.gae(rewards, values, mask, 0.9, lam, bootstrap)
-        close(short[1], [*second[lam], 0.0], atol=1e-6)
+        close(short[1], [*second[lam], 0.0], atol=1e-3)
 
 
 def test_gae_equals_the_double_sum() -> None:
@@ -303,5 +303,5 @@ def test_wrong_shapes_are_named() -> None:
         advantage.mc_returns(x, gap, 1.0, vector)
     with pytest.raises(ValueError, match="normalisation is 'center'"):
         advantage.normalise(x, mask, "center")
-    with pytest.raises(ValueError, match="temperature is 0.0, expected > 0"):
+    with pytest.raises(ValueError, match=r"temperature is 0\.0, expected > 0"):
         advantage.token_logps(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long), 0.0)

@@ -23,7 +23,7 @@ def close(actual: torch.Tensor, expected: object, atol: float = 1e-6) -> None:
 def linear_policy(
     seed: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A softmax policy theta (D, V) over features (B, T, D), sampled ids, delta in {-1, 0, 1}, and a ragged mask."""
+    """A softmax policy theta (D, V), features (B, T, D), sampled ids, delta in {-1, 0, 1}, a ragged mask."""
     generator = torch.Generator().manual_seed(seed)
     theta = torch.randn(5, 7, generator=generator, dtype=torch.float64, requires_grad=True)
     features = torch.randn(4, 6, 5, generator=generator, dtype=torch.float64)
@@ -111,7 +111,7 @@ def test_policy_loss_agrees_with_finite_differences() -> None:
 
 
 def test_value_loss_by_hand() -> None:
-    """Clipping may only raise the error: a value that moved too far toward its return still has its full error."""
+    """Clipping only ever raises the error: a value that jumped to its return is judged where it may stand."""
     old_values, returns = torch.zeros(1, 4), torch.tensor([[1.0, 1.0, -1.0, 0.1]])
     values = torch.tensor([[0.5, 0.1, 0.5, 0.5]], requires_grad=True)
     per_token = loss.value_loss(values, old_values, returns, 0.2)

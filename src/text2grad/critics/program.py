@@ -88,7 +88,9 @@ class ProgramCritic:
             span = _line_span(program, response, line, -1, "the traceback ends here")
             return Critique(text=f"{what} The error comes from line {line}.", spans=span, score=-1.0)
         reason = "the tests fail and nothing says which line"
-        return Critique(text=what, spans=_span(response, program, 0, len(program.code), -1, reason), score=-1.0)
+        return Critique(
+            text=what, spans=_span(response, program, 0, len(program.code), -1, reason), score=-1.0
+        )
 
 
 def _failure_text(verdict: Verdict, brief: bool) -> str:
@@ -122,7 +124,9 @@ def _by_reference(
     for piece in different:
         quote = program.code[piece.start : piece.end]
         spans += _span(response, program, piece.start, piece.end, -1, "")
-        notes.append(f"`{quote}` should be `{piece.wanted}`." if piece.wanted else f"`{quote}` should not be there.")
+        notes.append(
+            f"`{quote}` should be `{piece.wanted}`." if piece.wanted else f"`{quote}` should not be there."
+        )
     return Critique(text=" ".join([what, *notes]), spans=tuple(_ordered(spans)), score=-1.0)
 
 
@@ -287,9 +291,7 @@ def _span(
     return (Span(start=left, end=right, label=label, text=response[left:right], reason=reason),)
 
 
-def _line_span(
-    program: Program, response: str, line: int, label: Label, reason: str
-) -> tuple[Span, ...]:
+def _line_span(program: Program, response: str, line: int, label: Label, reason: str) -> tuple[Span, ...]:
     lines = program.code.splitlines(keepends=True)
     if not 1 <= line <= len(lines):
         return ()

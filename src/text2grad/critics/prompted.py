@@ -14,6 +14,7 @@ from text2grad import wire
 from text2grad.chat import Answer, Chat
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
+from text2grad.tasks.base import conversation_text
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
@@ -23,18 +24,18 @@ _TAG = re.compile(r"<(?=\s*/?\s*(?:question|response|reference|tests)\b)", re.IG
 class PromptedCritic:
     """A critic made of a chat model and a prompt.
 
-    `prompt` is the text of a prompt file (`tasks.base.read_prompt`); `ambiguity` says what a quote that occurs
-    more than once means (METHOD, "quote found twice"). An answer that cannot be read is a `Failure`.
+    `prompt` is the text of a prompt file (`tasks.base.read_prompt`); `ambiguity` says what a quote that
+    occurs more than once means (METHOD, "quote found twice"). An unreadable answer is a `Failure`.
 
     Raises:
         UserError: the prompt has an unknown placeholder, or no place for the response.
     """
 
-    def __init__(
-        self, chat: Chat, prompt: str, source: Source, ambiguity: wire.Ambiguity = "skip"
-    ) -> None:
+    def __init__(self, chat: Chat, prompt: str, source: Source, ambiguity: wire.Ambiguity = "skip") -> None:
         if ambiguity not in get_args(wire.Ambiguity):
-            raise UserError(f"unknown ambiguity {ambiguity!r}", f"one of {', '.join(get_args(wire.Ambiguity))}")
+            raise UserError(
+                f"unknown ambiguity {ambiguity!r}", f"one of {', '.join(get_args(wire.Ambiguity))}"
+            )
         check_prompt(prompt)
         self.source = source
         self._chat = chat
@@ -60,9 +61,9 @@ def judge_messages(prompt: str, example: Example, response: str) -> list[Message
     """The conversation that asks for a critique of `response`; the trained reward model is asked the same.
 
     `prompt` is the text of a prompt file: parts under `=== system ===` and `=== user ===` headings (without
-    headings: one user turn), with {{prompt}}, {{response}}, {{reference}} and {{meta.key}} filled in one
-    pass. What is filled in is data: it cannot close the tags it stands between, and a placeholder in it stays
-    as it is.
+    headings: one user turn; a note before the first heading is not sent), with {{prompt}}, {{response}},
+    {{reference}} and {{meta.key}} filled in one pass. What is filled in is data: it cannot close the tags it
+    stands between, and a placeholder in it stays as it is.
     """
     parts = _HEADING.split(prompt)
     turns = [("user", parts[0])] if len(parts) == 1 else list(zip(parts[1::2], parts[2::2], strict=True))
@@ -99,14 +100,17 @@ def check_prompt(prompt: str) -> None:
 
 
 def _filler(example: Example, response: str) -> Callable[[re.Match[str]], str]:
-    turns = example.prompt
-    alone = len(turns) == 1 and turns[0].role == "user"
-    question = turns[0].content if alone else "\n\n".join(f"{turn.role}: {turn.content}" for turn in turns)
-    values = {"prompt": question, "response": response, "reference": example.reference or "(none)"}
+    values = {
+        "prompt": conversation_text(example.prompt),
+        "response": response,
+        "reference": example.reference or "(none)",
+    }
 
     def fill(match: re.Match[str]) -> str:
         name = match[1]
-        value = values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
+        value = (
+            values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
+        )
         return as_data(value)
 
     return fill

@@ -116,7 +116,7 @@ class Policy(nn.Module):
         self.value_kind = value_head
         self.value_head = ValueHead(int(model.config.get_text_config().hidden_size)).to(model.device)
         self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
-        self._frozen: Any = None
+        self._frozen: tuple[Any, ...] = ()  # in a tuple, so that train() and parameters() pass it over
 
     @property
     def device(self) -> torch.device:
@@ -164,13 +164,13 @@ class Policy(nn.Module):
     def freeze_reference(self) -> None:
         """Make today's weights the reference. With adapters nothing is copied: adapters off is the reference."""
         if not isinstance(self.model, PeftModel):
-            self._frozen = copy.deepcopy(self.model).eval().requires_grad_(False)
+            self._frozen = (copy.deepcopy(self.model).eval().requires_grad_(False),)
 
     def reference_logits(self, batch: TokenBatch) -> Tensor:
         """Logits (B, T, V) of the reference policy, without gradient."""
         with torch.no_grad():
-            if self._frozen is not None:
-                return self._trunk(self._frozen, batch)[1][:, :-1]
+            if self._frozen:
+                return self._trunk(self._frozen[0], batch)[1][:, :-1]
             if not isinstance(self.model, PeftModel):
                 raise RuntimeError("freeze_reference() was not called before training")
             with self.model.disable_adapter():

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from text2grad.settings import Settings
+from text2grad.settings import Settings as Settings
 
 
 class LoraSettings(Settings):

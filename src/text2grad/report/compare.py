@@ -83,7 +83,7 @@ def line_diff(before: str, after: str) -> list[DiffLine]:
 
 
 def _lines(text: str) -> list[str]:
-    return visible(text).split("\n") if text else []
+    return visible(text).removesuffix("\n").split("\n") if text else []
 
 
 def _marked(kind: str, lines: Sequence[str]) -> list[DiffLine]:

@@ -1,4 +1,4 @@
-"""Learning curves as geometry: rows of metrics.jsonl -> ticks, paths and labels that the template draws as SVG.
+"""Learning curves as geometry: rows of metrics.jsonl -> ticks, paths and labels; the template draws them.
 
 Coordinates are SVG user units, y downwards. Colours belong to page.css (class m0, m1, ... of a method).
 """
@@ -61,7 +61,10 @@ class EndLabel:
 
 @dataclass(frozen=True)
 class Chart:
-    """One small multiple. `hover` is JSON for page.js: the x scale, and steps and values of each curve."""
+    """One small multiple. `hover` is JSON for page.js: the x scale, and steps and values of each curve.
+
+    `last` says in words where the curves end; `not_finite` counts points that are NaN or infinite.
+    """
 
     metric: str
     x_ticks: tuple[Tick, ...]
@@ -69,6 +72,7 @@ class Chart:
     paths: tuple[Path, ...]
     labels: tuple[EndLabel, ...]
     hover: str
+    last: str
     not_finite: int
 
 
@@ -118,28 +122,33 @@ def mean_line(name: str, lines: Sequence[Line]) -> Line:
     return Line(name, tuple((step, fmean(value[step] for value in values)) for step in shared))
 
 
-def chart(metric: str, lines: Sequence[Line]) -> Chart | None:
-    """The geometry of one metric's chart; None when no curve has a finite point."""
+def chart(metric: str, lines: Sequence[Line], names: Sequence[str]) -> Chart | None:
+    """The geometry of one metric's chart; None when no curve has a finite point.
+
+    `names` are all curves of the page, so that each keeps its style in every chart.
+    """
     finite = [Line(line.name, tuple(filter(_is_finite, line.points)), line.thin) for line in lines]
     everything = [point for line in finite for point in line.points]
     if not everything:
         return None
     x_range = _padded([x for x, _ in everything], share=0.0)
     y_range = _padded([y for _, y in everything], share=0.06)
-    names = list(dict.fromkeys(line.name for line in lines))
     bold = [line for line in finite if not line.thin and line.points]
     return Chart(
         metric=metric,
         x_ticks=tuple(Tick(_x(at, x_range), number(at)) for at in ticks(*x_range, whole=True)),
         y_ticks=tuple(Tick(_y(at, y_range), number(at)) for at in ticks(*y_range)),
-        paths=tuple(_path(line, style_of(line.name, names), x_range, y_range) for line in lines if line.points),
+        paths=tuple(
+            _path(line, style_of(line.name, names), x_range, y_range) for line in lines if line.points
+        ),
         labels=_end_labels(bold, names, y_range) if len(names) > 1 else (),
         hover=_hover(bold, x_range),
+        last=_last(bold),
         not_finite=sum(len(line.points) for line in lines) - len(everything),
     )
 
 
-def ticks(low: float, high: float, count: int = 4, whole: bool = False) -> list[float]:
+def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
     """Round values (1, 2 or 5 times a power of ten) inside [low, high], about `count` of them."""
     rough = (high - low) / count
     magnitude = 10.0 ** math.floor(math.log10(rough))
@@ -209,11 +218,14 @@ def _path(line: Line, style: str, x_range: tuple[float, float], y_range: tuple[f
     return Path(style, line.thin, "".join(drawn), tuple(s[0] for s in stretches if len(s) == 1))
 
 
-def _end_labels(lines: Sequence[Line], names: Sequence[str], y_range: tuple[float, float]) -> tuple[EndLabel, ...]:
+def _end_labels(
+    lines: Sequence[Line], names: Sequence[str], y_range: tuple[float, float]
+) -> tuple[EndLabel, ...]:
     wanted = [_y(line.points[-1][1], y_range) for line in lines]
     placed = spread_out(wanted, LABEL_GAP, TOP, HEIGHT - BOTTOM)
     return tuple(
-        EndLabel(style_of(line.name, names), line.name, round(y, 1)) for line, y in zip(lines, placed, strict=True)
+        EndLabel(style_of(line.name, names), line.name, round(y, 1))
+        for line, y in zip(lines, placed, strict=True)
     )
 
 
@@ -221,12 +233,17 @@ def _hover(lines: Sequence[Line], x_range: tuple[float, float]) -> str:
     curves = []
     for line in lines:
         kept = thinned(line.points)
-        curves.append({"name": line.name, "steps": [x for x, _ in kept], "values": [_short(y) for _, y in kept]})
+        curves.append(
+            {"name": line.name, "steps": [x for x, _ in kept], "values": [_short(y) for _, y in kept]}
+        )
     scale = {"low": x_range[0], "high": x_range[1], "left": LEFT, "right": WIDTH - RIGHT}
     return json.dumps({"scale": scale, "curves": curves}, separators=(",", ":"))
 
 
+def _last(lines: Sequence[Line]) -> str:
+    ends = (f"{line.name} {number(line.points[-1][1])}" for line in lines)
+    return f"step {number(max(line.points[-1][0] for line in lines))}: " + " · ".join(ends) if lines else ""
+
+
 def _short(value: float) -> float:
     return float(f"{value:.4g}")
-
-

@@ -82,7 +82,7 @@ class Method:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Everything the report shows. `seeds` are the run folders inside this one; `notes` are warnings to print."""
+    """Everything the report shows. `seeds` are the run folders inside this one; `notes` are warnings."""
 
     path: Path
     summary: Row
@@ -110,7 +110,7 @@ def read_run(path: Path) -> RunFolder:
     """Read a run folder, and the `seed-*` run folders inside it.
 
     Raises:
-        UserError: the folder is missing or holds nothing of a run, or a file in it is damaged (names the line).
+        UserError: the folder is missing or holds nothing of a run, or a file in it is damaged (says where).
     """
     if not path.is_dir():
         raise UserError(f"no run folder {path}", "`text2grad demo` makes one, or give the folder of a run")
@@ -182,7 +182,9 @@ def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
                 raise UserError(f"{path}:{number}: not JSON: {error.msg}", f"remove line {number}") from error
             notes.append(f"The last line of {path.parent.name}/{path.name} is cut off and was left out.")
         except ValidationError as error:
-            raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
+            raise UserError(
+                f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}"
+            ) from error
     return records
 
 

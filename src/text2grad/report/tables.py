@@ -19,7 +19,7 @@ RATES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of the results: its mean, its spread over seeds if there are several, and the seeds' values."""
+    """One figure of the results: its mean, its spread over several seeds, and the seeds' values."""
 
     mean: float | None
     spread: float | None = None
@@ -64,6 +64,16 @@ def results(summary: Mapping[str, Any]) -> Results:
     )
 
 
+def with_seeds(summary: Mapping[str, Any], of_seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """`summary` with the `seeds` of every row taken from the seeds' own summaries, if all have that row."""
+    by_name = [{row.get("name"): row for row in seed.get("rows") or []} for seed in of_seeds]
+    rows = []
+    for row in summary.get("rows") or []:
+        found = [names[row.get("name")] for names in by_name if row.get("name") in names]
+        rows.append({**row, "seeds": found} if found and len(found) == len(by_name) else row)
+    return {**summary, "rows": rows}
+
+
 def _cell(row: Mapping[str, Any], column: str, columns: Sequence[str]) -> Cell:
     value = row.get(column)
     seeds = _seed_values(row.get("seeds") or [], column, columns)
@@ -85,7 +95,7 @@ def is_number(value: object) -> bool:
 
 
 def reward_model_grid(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Precision and recall of the reward model's tokens: one row each for good and poor; none if not measured."""
+    """The reward model's token precision and recall, a row for good and for poor; no rows if not measured."""
     grid = [
         (title, [_share(figures.get(f"{label}_{column}")) for column in REWARD_MODEL_COLUMNS])
         for title, label in REWARD_MODEL_ROWS

@@ -1,4 +1,4 @@
-"""The results and samples on a terminal, by rich. Without colour the signs are spelled out: [+good+] [-poor-]."""
+"""The results and samples on a terminal, by rich. Without colour, signs are brackets: [+good+] [-poor-]."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
 def results_table(summary: Mapping[str, Any]) -> Table:
     """The results of summary.json: a row for each policy, a column for each way to measure."""
     found = results(summary)
-    table = Table(title=stripped(f"Held-out {found.metric}".strip()), title_justify="left")
+    table = Table(title=Text(stripped(f"Held-out {found.metric}".strip())), title_justify="left")
     table.add_column("policy")
     for column in found.columns:
         table.add_column(Text(stripped(column)), justify="right")
@@ -46,7 +46,7 @@ def reward_model_table(figures: Mapping[str, Any]) -> Table:
 
 
 def show_samples(console: Console, samples: Sequence[Mapping[str, Any]], count: int = 5) -> None:
-    """Print up to `count` rows of samples.jsonl: tokens coloured by delta (good, poor, neutral), critique beneath."""
+    """Print up to `count` rows of samples.jsonl: tokens coloured by the sign of delta, critique beneath."""
     for row in samples[:count]:
         sample = Sample.model_validate(row)
         console.print(_heading(sample))
@@ -56,7 +56,7 @@ def show_samples(console: Console, samples: Sequence[Mapping[str, Any]], count: 
 
 
 def coloured_tokens(sample: Sample, brackets: bool) -> Text:
-    """The response as text with a style per token; with `brackets`, runs of one sign are bracketed as well."""
+    """The response with a style per token; with `brackets`, runs of one sign are bracketed as well."""
     text = Text()
     for sign, tokens in _runs(sample):
         opening, closing = BRACKETS[sign] if brackets else ("", "")
@@ -66,12 +66,21 @@ def coloured_tokens(sample: Sample, brackets: bool) -> Text:
 
 
 def _runs(sample: Sample) -> Iterator[tuple[int, list[str]]]:
+    """Runs of tokens with one sign: the characters of the response that each token adds."""
     deltas = [*sample.delta, *[None] * len(sample.tokens)]
-    signed = [(_sign(delta), token) for token, delta in zip(sample.tokens, deltas, strict=False)]
-    if not sample.tokens:
-        signed = [(0, sample.response)]
+    signed = [(_sign(delta), text) for delta, text in zip(deltas, _token_texts(sample), strict=False)]
     for sign, run in groupby(signed, key=lambda pair: pair[0]):
-        yield sign, [token for _, token in run]
+        yield sign, [text for _, text in run]
+
+
+def _token_texts(sample: Sample) -> Iterator[str]:
+    """Per token its characters (once, where several tokens share one), or its name where it has none."""
+    if not sample.tokens:
+        yield sample.response
+    done = 0
+    for token, start, end in zip(sample.tokens, sample.starts, sample.ends, strict=False):
+        yield sample.response[max(start, done) : end] if end > start else token
+        done = max(done, end)
 
 
 def _sign(delta: float | None) -> int:

@@ -37,7 +37,7 @@ def _shown(character: str) -> str:
 
 
 def token_label(token: str) -> str:
-    """A token as a cell of the strip shows it: `visible`, with white space drawn (· ⏎ ⇥); ∅ if it is empty."""
+    """A token as a cell of the strip shows it: `visible`, with white space drawn (· ⏎ ⇥); ∅ if empty."""
     return "".join(_WHITESPACE.get(character) or _shown(character) for character in token) or "∅"
 
 

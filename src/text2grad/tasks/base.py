@@ -1,20 +1,22 @@
-"""What a task is: prompts with reference answers, a prompt for its critic, and a measure that needs no model."""
+"""What a task is: prompts with reference answers, its critic's prompt, and a measure that needs no model."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 from collections.abc import Iterable
+from functools import cache
 from importlib import resources
-from typing import Literal, Protocol, cast
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field
 
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Message
+from text2grad.feedback import Example, Feedback, Message
 from text2grad.settings import Settings
 
-Split = Literal["train", "heldout"]
+Split = Literal["sft", "train", "heldout"]
 
 TASKS = {
     "code": "text2grad.tasks.code:CodeTask",
@@ -28,7 +30,9 @@ class TaskSettings(Settings):
     """Which task, and which data."""
 
     name: str = Field(description="summarization, qa, code, demo, or a plug-in as module:Class")
-    data: str = Field(default="", description="file of a published shape, or a hub name; empty: the task's own")
+    data: str = Field(
+        default="", description="file of a published shape, or a hub name; empty: the task's own"
+    )
     limit: int | None = Field(default=None, ge=1, description="records read; None: all")
     context_characters: int | None = Field(default=None, ge=0, description="of the passages shown; None: all")
     heldout_share: float = Field(default=0.2, ge=0.0, lt=1.0, description="of the questions")
@@ -43,7 +47,10 @@ class Task(Protocol):
     """Stem of the annotator's prompt file in tasks/prompts."""
 
     def examples(self, split: Split) -> list[Example]:
-        """The prompts of one split. No question is in both."""
+        """The prompts of one split: `sft` with what the policy first imitates in `reference`, `train` for
+        feedback and policy optimisation (they may be the same prompts), `heldout` to measure on. No question
+        of `heldout` is in the others.
+        """
         ...
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
@@ -81,7 +88,7 @@ def conversation_text(prompt: Iterable[Message]) -> str:
     return "\n\n".join(f"{turn.role}: {turn.content}" for turn in turns)
 
 
-def split_of(question: str, settings: TaskSettings) -> Split:
+def split_of(question: str, settings: TaskSettings) -> Literal["train", "heldout"]:
     """Which split a question belongs to: decided by its words alone.
 
     Equal questions (but for case and white space) always fall together, whatever record they stand in and
@@ -94,21 +101,26 @@ def split_of(question: str, settings: TaskSettings) -> Split:
 
 
 def in_split(examples: Iterable[Example], split: Split, settings: TaskSettings) -> list[Example]:
-    """The examples of one split; a question is `meta["question"]` where given, else the whole prompt."""
-    return [example for example in examples if split_of(question_of(example), settings) == split]
+    """The examples of one split, by `question_of`; those of `sft` are those of `train`."""
+    wanted = "heldout" if split == "heldout" else "train"
+    return [example for example in examples if split_of(question_of(example), settings) == wanted]
 
 
-def question_of(example: Example) -> str:
-    """The words that tell one question from another."""
+def question_of(example: Example | Feedback) -> str:
+    """The words that tell one question from another: `meta["question"]` where given, else the prompt."""
     return str(example.meta.get("question") or conversation_text(example.prompt))
 
 
 def rouge_l(reference: str, response: str) -> float:
     """ROUGE-L F1 of a response against one reference, with stemming; 0 where either is empty."""
+    return float(_rouge_scorer().score(reference, response)["rougeL"].fmeasure)
+
+
+@cache
+def _rouge_scorer() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    scorer = RougeScorer(["rougeL"], use_stemmer=True)
-    return float(scorer.score(reference, response)["rougeL"].fmeasure)
+    return RougeScorer(["rougeL"], use_stemmer=True)
 
 
 def read_prompt(name: str) -> str:
@@ -130,6 +142,10 @@ def read_prompt(name: str) -> str:
         raise UserError(f"cannot read the prompt {name}", "check the path; it must be UTF-8 text") from error
 
 
-def prompt_version(name: str, text: str) -> str:
-    """`name@hash`: changes with every change of the text, so that old feedback is never mistaken for new."""
-    return f"{name}@{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+def prompt_version(name: str) -> str:
+    """`name@hash` of a prompt file: changes with its text, so that old feedback is never mistaken for new.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    return f"{Path(name).stem}@{hashlib.sha256(read_prompt(name).encode()).hexdigest()[:8]}"

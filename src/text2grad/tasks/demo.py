@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad.feedback import Example, Message
+from text2grad.tasks.base import TaskSettings
 
 HABIT, RARE = 0.6, 0.15
+DEFAULT_PROBLEMS, HELDOUT_PROBLEMS = 4096, 256
 
 
 @dataclass(frozen=True)
@@ -209,9 +211,7 @@ def problems(combinations: Sequence[Any], count: int, rng: random.Random) -> lis
     chosen: list[Any] = []
     while len(chosen) < count:
         chosen += rng.sample(combinations, min(len(combinations), count - len(chosen)))
-    return [
-        Problem(family, parts, tuple(rng.randint(2, 9) for _ in parts)) for family, parts in chosen
-    ]
+    return [Problem(family, parts, tuple(rng.randint(2, 9) for _ in parts)) for family, parts in chosen]
 
 
 def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
@@ -246,21 +246,21 @@ class DemoTask:
     name = "demo"
     critic_prompt = "reward_model"
 
-    def __init__(self, limit: int = 4096, heldout: int = 256, heldout_share: float = 0.2, seed: int = 0) -> None:
-        self.limit = limit
-        self.heldout = heldout
-        self.seed = seed
-        self.combinations = dict(
-            zip(("train", "heldout"), split_combinations(heldout_share, seed), strict=True)
-        )
+    def __init__(self, settings: TaskSettings) -> None:
+        self.limit = settings.limit or DEFAULT_PROBLEMS
+        self.seed = settings.seed
+        train, heldout = split_combinations(settings.heldout_share, settings.seed)
+        self.combinations = {"train": train, "heldout": heldout}
 
     def examples(self, split: str) -> list[Example]:
         """The examples of one split: `sft`, `train` or `heldout`; the same for equal seeds."""
         rng = random.Random(f"{self.seed}/{split}")
         pool = self.combinations["heldout" if split == "heldout" else "train"]
-        count = self.heldout if split == "heldout" else self.limit
+        count = HELDOUT_PROBLEMS if split == "heldout" else self.limit
         chosen = problems(pool, count, rng)
-        return [self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)]
+        return [
+            self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)
+        ]
 
     def _example(self, name: str, problem: Problem, split: str, rng: random.Random) -> Example:
         reference = problem.program(_slips(problem, rng) if split == "sft" else (None, None, None))
@@ -276,6 +276,4 @@ class DemoTask:
 
 
 def _slips(problem: Problem, rng: random.Random) -> list[int | None]:
-    return [
-        rng.randrange(len(part.wrong)) if rng.random() < part.slip else None for part in problem.parts
-    ]
+    return [rng.randrange(len(part.wrong)) if rng.random() < part.slip else None for part in problem.parts]

@@ -1,0 +1,56 @@
+# `make` lists the targets. Everything runs inside .venv, which the first target that needs it creates.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# Where pip finds torch beside the package index. The default holds builds for the CPU, a tenth of the size;
+# for a CUDA build from the package index itself: make install TORCH_INDEX=
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+# Two processes with one thread each: torch with two threads on two busy cores is many times slower.
+export OMP_NUM_THREADS ?= 1
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check lint types format golden clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+install: $(READY)  ## make .venv and install text2grad with its tested set of packages
+
+demo: $(READY)  ## the whole method on a small task: minutes on a CPU, no key, no download
+	$(BIN)/text2grad demo
+
+test: $(READY)  ## run the tests
+	$(BIN)/python -m pytest -W error -n $(WORKERS)
+
+check: lint types test  ## everything that must hold before a change lands
+
+lint: $(READY)  ## formatting and style
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+
+types: $(READY)  ## strict types
+	$(BIN)/mypy --strict
+
+format: $(READY)  ## put formatting and imports in order
+	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+golden: $(READY)  ## rewrite the golden files (docs/cli.md, prompts, pages); read the diff before you commit it
+	WRITE_GOLDEN=1 $(BIN)/python -m pytest -W error -q tests/golden
+
+clean:  ## remove .venv and caches; runs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "text2grad needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "cannot make $(VENV): on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --retries 1 -c constraints.txt torch $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,312 @@
+"""The command line: words in, one stage run, a summary out.
+
+Nothing heavy is imported before a command has been chosen, so that `--help` is quick. Progress and summaries
+are text on stderr; with `--json` the last line of stdout is the summary as one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from text2grad import __version__
+from text2grad.console import nearest_option, run_stage, split_overrides
+from text2grad.errors import EXIT_DONE, EXIT_FAILED, UsageError, UserError
+
+if TYPE_CHECKING:
+    from text2grad.config import Config
+
+app = typer.Typer(
+    name="text2grad",
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: quick, and the same on every terminal
+    pretty_exceptions_enable=False,  # a rich traceback prints local variables, keys among them
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+Configuration = Annotated[
+    str, typer.Option("--config", metavar="NAME|FILE", help="A preset by name, or a YAML file of your own.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the summary as one JSON object, the last line of stdout.")
+]
+SETTINGS_HELP = "Any setting can be changed on top: --section.key VALUE, e.g. --ppo.lr 1e-5."
+
+
+class Target(StrEnum):
+    """What `evaluate` measures."""
+
+    POLICY = "policy"
+    REWARD_MODEL = "reward-model"
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Train a language model from written feedback.
+
+    A critique says in words what is good and what is poor in an answer. text2grad ties it to the exact
+    words it talks about, turns those into a reward for each token, and trains the model on them.
+
+    First steps, without a GPU, a key or a download: text2grad doctor, then text2grad demo.
+    """
+    if version:
+        typer.echo(f"text2grad {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("import", epilog=SETTINGS_HELP)
+def import_feedback(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file with the feedback.")],
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="What the file is; jsonl: our own records.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
+    ] = None,
+    config: Configuration = "",
+    as_json: AsJson = False,
+) -> None:
+    """Turn feedback you have into records.
+
+    Reads critiques written by people (or by any tool) and finds the words they talk about. Reports how many
+    records and spans were read, and how many quotes were not found or were ambiguous.
+
+    \b
+    Example:
+      text2grad import dev_feedback.json --kind finegrained_qa --out feedback.jsonl
+    """
+    if not config and out is None:
+        raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")
+    chosen = _configuration(context, config or "demo")
+    run_stage(lambda: _stages().run_import(chosen, source, kind, out), as_json)
+
+
+@app.command(epilog=SETTINGS_HELP)
+def annotate(context: typer.Context, config: Configuration = "demo", as_json: AsJson = False) -> None:
+    """Sample answers and have a critic judge them.
+
+    The critic is set by critic.kind: program (runs unit tests) or prompted (a chat model behind any
+    OpenAI-compatible endpoint). An answer whose critique failed is kept with its error; exit code 3 says so.
+
+    \b
+    Example:
+      text2grad annotate --config mine.yaml --critic.kind prompted --critic.model gpt-4o
+    """
+    chosen = _configuration(context, config)
+    run_stage(lambda: _stages().run_annotate(chosen), as_json)
+
+
+@app.command(epilog=SETTINGS_HELP)
+def sft(context: typer.Context, config: Configuration = "demo", as_json: AsJson = False) -> None:
+    """Fine-tune the policy on reference answers.
+
+    Supervised, before any feedback. The result is where training from feedback starts, and the
+    reference it may not drift far from.
+
+    \b
+    Example:
+      text2grad sft --config mine.yaml --sft.epochs 1
+    """
+    chosen = _configuration(context, config)
+    run_stage(lambda: _stages().run_sft(chosen), as_json)
+
+
+@app.command("train-reward", epilog=SETTINGS_HELP)
+def train_reward(context: typer.Context, config: Configuration = "demo", as_json: AsJson = False) -> None:
+    """Train the model that criticises.
+
+    The reward model is a chat model that writes the critique and marks the words. It learns from
+    <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
+    answers: measure this before you train a policy against it.
+
+    \b
+    Example:
+      text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
+    """
+    chosen = _configuration(context, config)
+    run_stage(lambda: _stages().run_train_reward(chosen), as_json)
+
+
+@app.command(epilog=SETTINGS_HELP)
+def train(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Folder of this run below <run.folder>/ppo.")
+    ] = "text2grad",
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
+    """Train the policy from feedback.
+
+    NL-gradient PPO with the critic in the loop. Each step: sample answers, have them criticised, turn
+    the marked words into token rewards, update. --credit.scheme last_token is ordinary PPO with one
+    score for the whole answer.
+
+    \b
+    Example:
+      text2grad train --config mine.yaml --name scalar_ppo --credit.scheme last_token
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
+    chosen = _configuration(context, config)
+    run_stage(lambda: _stages().run_train(chosen, name), as_json)
+
+
+@app.command(epilog=SETTINGS_HELP)
+def evaluate(
+    context: typer.Context,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...) or a model folder.")
+    ] = "text2grad",
+    which: Annotated[Target, typer.Option("--which", help="What TARGET is.")] = Target.POLICY,
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
+    """Measure a policy or a reward model.
+
+    A policy answers the held-out prompts; a reward model judges the held-out feedback.
+
+    \b
+    Examples:
+      text2grad evaluate text2grad --config mine.yaml
+      text2grad evaluate reward_model --which reward-model --config mine.yaml
+    """
+    chosen = _configuration(context, config)
+    run_stage(lambda: _stages().run_evaluate(chosen, target, which.value), as_json)
+
+
+@app.command()
+def report(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The run's folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's page for the browser.
+
+    One HTML file: curves, coloured answers, the reward of every token.
+
+    \b
+    Example:
+      text2grad report runs/demo
+    """
+    _no_settings(context, "report")
+    run_stage(lambda: _stages().run_report(folder), as_json)
+
+
+@app.command(epilog=SETTINGS_HELP)
+def demo(
+    context: typer.Context,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Repeat with this many seeds.")] = 1,
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
+    """Run the whole method on a small task.
+
+    Minutes on a CPU; no key, no download. Fine-tunes a tiny model, criticises its programs by running
+    their tests, trains a reward model on the critiques, trains the policy against it, and compares
+    with ordinary PPO on held-out problems.
+
+    \b
+    Example:
+      text2grad demo --seeds 3 --run.folder runs/my-demo
+    """
+    chosen = _configuration(context, config)
+
+    def whole_job() -> Mapping[str, Any]:
+        from text2grad.demo import run_demo
+
+        return run_demo(chosen, seeds)
+
+    run_stage(whole_job, as_json, quiet=True)
+
+
+@app.command()
+def doctor(
+    context: typer.Context,
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="FOLDER", help="Check this model folder as well.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine and a model folder.
+
+    Each problem comes with its cure; exit code 1 if there is one.
+
+    \b
+    Example:
+      text2grad doctor --model models/Qwen2.5-0.5B-Instruct
+    """
+    _no_settings(context, "doctor")
+    from text2grad import doctor as examination
+
+    checks = examination.examine(model)
+    if as_json:
+        typer.echo(json.dumps(examination.as_dict(checks)))
+    else:
+        typer.echo(examination.as_text(checks))
+    raise typer.Exit(EXIT_DONE if all(check.ok for check in checks) else EXIT_FAILED)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The program `text2grad`; always leaves through SystemExit.
+
+    A user's mistake is one line on stderr and its exit code (2: usage); an interruption is 130; a bug keeps
+    its traceback.
+    """
+    try:
+        words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
+        _refuse_unknown_options(words)
+        app(args=words, prog_name="text2grad", obj=overrides)
+    except UserError as error:
+        typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
+        sys.exit(error.exit_code)
+    sys.exit(EXIT_DONE)
+
+
+def _refuse_unknown_options(words: Sequence[str]) -> None:
+    """Unknown options get a suggestion from the command's own options and from all settings."""
+    group: Any = typer.main.get_command(app)
+    command = next((group.commands[word] for word in words if word in group.commands), group)
+    known = {"-h", "--help"} | {
+        option for part in (group, command) for each in part.params for option in each.opts
+    }
+    for word in words:
+        name = word.partition("=")[0]
+        if word == "--":
+            return
+        if name.startswith("--") and name not in known:
+            raise UsageError(f"unknown option {name}", nearest_option(name, sorted(known)))
+
+
+def _stages() -> Any:
+    from text2grad import stages
+
+    return stages
+
+
+def _configuration(context: typer.Context, name: str) -> Config:
+    from text2grad.config import find_config, load_config
+
+    return load_config(find_config(name), context.obj or ())
+
+
+def _no_settings(context: typer.Context, command: str) -> None:
+    if context.obj:
+        raise UsageError(f"{command} takes no settings, got {context.obj[0]}", f"text2grad {command} --help")
+
+
+if __name__ == "__main__":
+    main()

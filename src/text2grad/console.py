@@ -1,0 +1,79 @@
+"""What every command does around its stage: settings on the command line, the summary, the exit code."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED
+
+
+def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part `--section.key VALUE` (and `--section.key=VALUE`) from the words that belong to the command."""
+    words: list[str] = []
+    overrides: list[str] = []
+    waiting = iter(arguments)
+    for word in waiting:
+        name, equals, _ = word.partition("=")
+        if word == "--":
+            return [*words, word, *waiting], overrides
+        if not (name.startswith("--") and "." in name):
+            words.append(word)
+            continue
+        overrides.append(word)
+        if not equals:
+            overrides.extend([value] if (value := next(waiting, None)) is not None else [])
+    return words, overrides
+
+
+def nearest_option(name: str, known: Sequence[str]) -> str:
+    """A cure for a mistyped option: the nearest option of the command, or the setting it may be short for."""
+    from text2grad.config import describe_settings, suggestion
+
+    same_word = [
+        f"--{each.key}" for each in describe_settings() if each.key.endswith("." + name.removeprefix("--"))
+    ]
+    if same_word:
+        return f"did you mean {' or '.join(same_word)}?"
+    return suggestion(name, known) or "text2grad COMMAND --help lists the options"
+
+
+def run_stage(stage: Callable[[], Mapping[str, Any]], as_json: bool, quiet: bool = False) -> None:
+    """Run a stage, print its summary (unless it prints its own), and leave with 3 if some records failed."""
+    try:
+        summary = stage()
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if as_json:
+        typer.echo(json.dumps(_jsonable(summary)))
+    elif not quiet:
+        typer.echo("\n".join(_lines(summary)), err=True)
+    if summary.get("failed_records", 0) > 0:
+        raise typer.Exit(EXIT_SOME_RECORDS_FAILED)
+
+
+def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for key, value in summary.items():
+        label = indent + key.replace("_", " ")
+        if isinstance(value, Mapping):
+            lines += [label, *_lines(value, indent + "  ")]
+        else:
+            lines.append(f"{label}: {value:.4g}" if isinstance(value, float) else f"{label}: {value}")
+    return lines
+
+
+def _jsonable(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)

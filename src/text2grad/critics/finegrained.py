@@ -1,0 +1,104 @@
+"""FineGrainedRLHF's QA feedback: error spans that people marked in an answer, and what they found missing.
+
+Every error span is poor; what lies outside is neutral, because nobody called it good. Offsets are characters
+of "prediction 1", as published. The verdict is `span_score`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from text2grad.feedback import Critique, Feedback, Source, Span
+from text2grad.tasks.loaders import Row, text_of
+from text2grad.tasks.qa import FINEGRAINED_KEYS as KEYS
+from text2grad.tasks.qa import finegrained_example, passage_sentence
+
+__all__ = ["KEYS", "record", "shortened", "span_score"]
+
+_SAYS = {
+    "Irrelevant": "{quote} does not answer the question.",
+    "Redundant": "{quote} is redundant.",
+    "Wrong-Grounding": "{quote} contradicts the passages.",
+    "Unverifiable": "{quote} is not supported by the passages.",
+    "Incoherent": "{quote} is incoherent.",
+}
+_MISSING = {
+    "Missing-Answer": "The answer is missing: {quote}",
+    "Missing-Major-Auxiliary": "Important context is missing: {quote}",
+    "Missing-Minor-Auxiliary": "Helpful context is missing: {quote}",
+}
+
+
+def record(row: Row, id: str, context_characters: int | None = None) -> Feedback:
+    """One published record as feedback.
+
+    Raises:
+        ValueError: text is missing, an offset lies outside the answer, or a pointer outside the passages.
+    """
+    if absent := sorted(KEYS - row.keys()):
+        raise ValueError(f"no {absent[0]!r}")
+    example = finegrained_example(row, id, context_characters)
+    response, passages = text_of(row, "prediction 1"), row["passages"]
+    errors, missing = _objects(row["feedback"], "errors"), _objects(row["feedback"], "missing-info")
+    spans = sorted((_span(error, response, passages) for error in errors), key=lambda span: span.start)
+    sentences = [_sentence(_SAYS, span.reason.partition(":")[0], span.text) for span in spans]
+    sentences += [_missing(item, passages) for item in missing]
+    critique = Critique(
+        text=" ".join(sentences) or "No error was found.",
+        spans=tuple(spans),
+        score=span_score(response, spans),
+    )
+    return Feedback.of(example, response, critique, Source(kind="human"))
+
+
+def span_score(response: str, spans: Sequence[Span]) -> float:
+    """A verdict from poor spans: 1 - 2 · (share of the response's characters in them), so in [-1, 1].
+
+    No error is 1, an answer wrong from end to end is -1; overlaps count once. Missing information does not
+    count: it has no extent. Rounded to two digits, because a model has to learn to write it.
+    """
+    poor = {position for span in spans if span.label == -1 for position in range(span.start, span.end)}
+    return round(1 - 2 * len(poor) / len(response), 2) if response else 0.0
+
+
+def shortened(text: str, words: int = 8) -> str:
+    """The text on one line, in quotes, cut after so many words."""
+    parts = text.split()
+    return f'"{" ".join(parts[:words])}{" …" if len(parts) > words else ""}"'
+
+
+def _span(error: Mapping[str, Any], response: str, passages: Sequence[Sequence[str]]) -> Span:
+    start, end = error.get("start"), error.get("end")
+    if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start < end <= len(response):
+        raise ValueError(f"error span [{start}, {end}) is not inside the {len(response)} characters")
+    kind = text_of(error, "error type")
+    explanation = _explanation(str(error.get("explanation", "")), passages)
+    reason = f"{kind}: {explanation}" if explanation else kind
+    return Span(start=start, end=end, label=-1, text=response[start:end], reason=reason)
+
+
+def _explanation(text: str, passages: Sequence[Sequence[str]]) -> str:
+    """The person's evidence: words, or (wrong grounding) a pointer to the sentence that is right."""
+    if not text.startswith("{"):
+        return " ".join(text.split())
+    try:
+        return f"the passage says: {passage_sentence(passages, json.loads(text))}"
+    except json.JSONDecodeError as error:
+        raise ValueError(f"explanation is neither text nor a pointer: {error.msg}") from error
+
+
+def _missing(item: Mapping[str, Any], passages: Sequence[Sequence[str]]) -> str:
+    return _sentence(_MISSING, text_of(item, "error type"), passage_sentence(passages, item), words=30)
+
+
+def _sentence(says: Mapping[str, str], kind: str, quote: str, words: int = 8) -> str:
+    return says.get(kind, kind + ": {quote}").replace("{quote}", shortened(quote, words))
+
+
+def _objects(feedback: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = feedback.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ValueError(f"feedback.{key} is not a list of objects")
+    return value

@@ -1,0 +1,139 @@
+"""People as critics: import of published human feedback, and a critic that plays it back.
+
+Nothing is guessed. A quote that is not in the response, or stands there more than once, yields no span and
+is counted; so is a comment that does not say whether it praises or criticises. What the person wrote stays in
+the critique's text in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from text2grad.critics import finegrained, squality
+from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Example, Failure, Feedback, Judgement, Record, Source, read_jsonl
+from text2grad.tasks.loaders import Row, bad_record, read_rows
+
+KINDS = ("auto", "feedback", "finegrained_qa", "squality")
+
+
+class ImportReport(Record):
+    """What an import found. `spans` counts labelled spans; the four counts after it say what yielded none:
+    quotes not in the response, quotes that occur more than once, comments without polarity, and quotes that
+    repeat another of the same review. `no_spans` and `failed` count records.
+    """
+
+    source: str
+    records: int
+    spans: int
+    unmatched: int = 0
+    ambiguous: int = 0
+    no_polarity: int = 0
+    repeated: int = 0
+    no_spans: int = 0
+    failed: int = 0
+
+
+class Imported(Record):
+    """All records of a file, in its order, and what was found."""
+
+    records: list[Feedback]
+    report: ImportReport
+
+
+def import_feedback(path: Path, kind: str = "auto", context_characters: int | None = None) -> Imported:
+    """Read people's feedback as records.
+
+    `kind`: `finegrained_qa` (train_feedback.json and dev_feedback.json of FineGrainedRLHF), `squality`
+    (all-responses.jsonl of SQuALITY's human evaluation), `feedback` (our own records), or `auto`.
+    `context_characters` must be what the policy's task uses (`TaskSettings`), so that both see one prompt.
+
+    Raises:
+        UserError: the file cannot be read, is of none of these kinds, or has a bad record (which one).
+    """
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}")
+    if kind == "feedback":
+        return _imported("feedback", list(read_jsonl(path, Feedback)), path)
+    rows = list(read_rows(path))
+    kind = _kind_of(rows, path) if kind == "auto" else kind
+    if kind == "feedback":
+        return _imported(kind, list(read_jsonl(path, Feedback)), path)
+    if kind == "squality":
+        return _imported(kind, list(squality.records(rows, path)), path)
+    return _imported(kind, _finegrained(rows, path, context_characters), path)
+
+
+class HumanCritic:
+    """Answers with what people said about exactly this response to exactly this example; else `unsupported`.
+
+    Raises:
+        UserError: two records say different things about one response to one example.
+    """
+
+    source = Source(kind="human")
+
+    def __init__(self, records: Iterable[Feedback]) -> None:
+        self._known: dict[tuple[str, str], Judgement] = {}
+        for record in records:
+            key, judgement = (record.id, record.response), record.judgement()
+            if self._known.setdefault(key, judgement) != judgement:
+                raise UserError(
+                    f"two critiques of one response to {record.id!r}", "give each review an id of its own"
+                )
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Look the pairs up; a response nobody has reviewed gives a `Failure`."""
+        return [self._of(example, text) for example, text in zip(examples, responses, strict=True)]
+
+    def _of(self, example: Example, response: str) -> Judgement:
+        unknown = Failure(kind="unsupported", message=f"{example.id}: nobody has reviewed this response")
+        return self._known.get((example.id, response), unknown)
+
+
+def example_of(record: Feedback) -> Example:
+    """The example a record is about; its reference is the answer as people corrected it, if there is one."""
+    corrected = record.meta.get("corrected") or record.meta.get("gold") or ""
+    return Example(id=record.id, prompt=record.prompt, reference=str(corrected), meta=record.meta)
+
+
+def _kind_of(rows: Sequence[Row], path: Path) -> str:
+    known = {
+        "finegrained_qa": finegrained.KEYS,
+        "squality": squality.NESTED_KEYS,
+        "squality, flat": squality.FLAT_KEYS,
+        "feedback": frozenset({"id", "prompt", "response", "source"}),
+    }
+    for name, keys in known.items():
+        if rows and keys <= rows[0].keys():
+            return name.partition(",")[0]
+    raise UserError(f"{path}: cannot tell what kind of feedback this is", f"--kind {'|'.join(KINDS[1:])}")
+
+
+def _finegrained(rows: Sequence[Row], path: Path, context_characters: int | None) -> list[Feedback]:
+    records: list[Feedback] = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            records.append(finegrained.record(row, f"{path.stem}-{number}", context_characters))
+        except ValueError as error:
+            raise bad_record(path, number, error) from error
+    return records
+
+
+def _imported(source: str, records: list[Feedback], path: Path) -> Imported:
+    if not records:
+        raise UserError(f"{path} has no records", "check that it is the right file")
+    counts = {
+        name: sum(int(record.meta.get(name, 0)) for record in records)
+        for name in ("unmatched", "ambiguous", "no_polarity", "repeated")
+    }
+    report = ImportReport(
+        source=source,
+        records=len(records),
+        spans=sum(len(record.spans) for record in records),
+        no_spans=sum(not record.spans for record in records),
+        failed=sum(record.error is not None for record in records),
+        **counts,
+    )
+    return Imported(records=records, report=report)

@@ -1,0 +1,175 @@
+"""The main job in one command: SFT, annotate, reward model, text2grad and scalar PPO, evaluation, report.
+
+It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
+prompts, rollouts, optimizer steps and reward model; they differ in the credit scheme alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from text2grad import stages
+from text2grad.config import Config
+from text2grad.errors import UserError
+from text2grad.report.terminal import results_table, reward_model_table, show_samples
+from text2grad.tasks.base import load_task
+
+SCALAR_PPO = {"scheme": "last_token"}
+ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
+REWARD_MODEL_FIGURES = (
+    *("good_precision", "good_recall", "poor_precision", "poor_recall"),
+    *("unmatched", "unreadable"),
+)
+
+
+def run_demo(config: Config, seeds: int) -> dict[str, Any]:
+    """Run the main job once per seed and show what came of it; returns the figures of the summary."""
+    started = time.perf_counter()
+    root = config.run.folder
+    chosen = [config.run.seed + index for index in range(seeds)]
+    results = [_run_seed(_of_seed(config, seed, root / f"seed-{seed}" if seeds > 1 else root)) for seed in chosen]
+    seconds = round(time.perf_counter() - started, 1)
+    figures = _figures(results, seconds)
+    summary = _summary(figures, chosen, config)
+    stages.write_json(root / "summary.json", summary)
+    page = stages.run_report(root)["out"]
+    _show(summary, results[0]["folder"], page)
+    return figures
+
+
+def _of_seed(config: Config, seed: int, folder: Path) -> Config:
+    """The same job with another seed: another split of combinations, other demonstrations, other weights."""
+    return config.model_copy(
+        update={
+            "run": config.run.model_copy(update={"seed": seed, "folder": folder}),
+            "task": config.task.model_copy(update={"seed": seed}),
+        }
+    )
+
+
+def _run_seed(config: Config) -> dict[str, Any]:
+    started = time.perf_counter()
+    stages.run_sft(config)
+    stages.run_annotate(config)
+    reward_model = stages.run_train_reward(config)
+    _train_side_by_side(config)
+    measured = {name: stages.run_evaluate(config, name, "policy") for name, _ in ROWS}
+    folder = config.run.folder
+    _write_before_after(config)
+    rates = {name: {"greedy": m["greedy_pass"], "sampled": m["sampled_pass"]} for name, m in measured.items()}
+    figures = {name: reward_model[name] for name in REWARD_MODEL_FIGURES}
+    seconds = round(time.perf_counter() - started, 1)
+    result = {**rates, "reward_model": figures, "folder": folder}
+    stages.write_json(folder / "summary.json", _summary(_figures([result], seconds), [config.run.seed], config))
+    return result
+
+
+def _train_side_by_side(config: Config) -> None:
+    """Both PPO runs as processes of the command line, one thread each."""
+    arms = {"text2grad": config, "scalar_ppo": _scalar(config)}
+    running = {name: _start(name, arm) for name, arm in arms.items()}
+    codes = {name: process.wait() for name, process in running.items()}
+    failed = [name for name, code in codes.items() if code]
+    if failed:
+        raise UserError(f"{' and '.join(failed)} did not finish", "the reason stands above")
+
+
+def _scalar(config: Config) -> Config:
+    return config.model_copy(update={"credit": config.credit.model_copy(update=SCALAR_PPO)})
+
+
+def _start(name: str, config: Config) -> subprocess.Popen[bytes]:
+    single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1})})
+    path = config.run.folder / f"{name}.yaml"
+    path.write_text(stages.dump_config(single), encoding="utf-8")
+    command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def _write_before_after(config: Config) -> None:
+    """Greedy answers of all three policies side by side, those that changed first."""
+    folder = config.run.folder
+    heldout = {example.id: example for example in load_task(config.task).examples("heldout")}
+    answers = {
+        title: {row["id"]: row for row in json.loads((folder / "evaluation" / f"{name}.answers.json").read_text())}
+        for name, title in ROWS
+    }
+    records = [
+        {
+            "id": key,
+            "prompt": [message.model_dump() for message in heldout[key].prompt],
+            "reference": heldout[key].reference,
+            "answers": [
+                {"name": title, "response": answers[title][key]["response"], "scores": answers[title][key]["scores"]}
+                for _, title in ROWS
+            ],
+        }
+        for key in answers["SFT"]
+    ]
+    records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
+    lines = [json.dumps(record, ensure_ascii=False) for record in records[:40]]
+    (folder / "before_after.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _figures(results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Means over the seeds, and the list of each: the object that `--json` prints."""
+    figures: dict[str, Any] = {}
+    for name, _ in ROWS:
+        each = [result[name] for result in results]
+        means = {key: _mean([item[key] for item in each]) for key in ("greedy", "sampled")}
+        figures[name] = {**means, "seeds": each}
+    figures["reward_model"] = {
+        key: _mean([result["reward_model"][key] for result in results]) for key in REWARD_MODEL_FIGURES
+    }
+    return {**figures, "seconds": seconds, "peak_rss_mb": _peak_rss_mb()}
+
+
+def _summary(figures: dict[str, Any], seeds: list[int], config: Config) -> dict[str, Any]:
+    rows = [{"name": title, **figures[name]} for name, title in ROWS]
+    keep = ("reward_model", "seconds", "peak_rss_mb")
+    command = "text2grad demo" + (f" --seeds {len(seeds)}" if len(seeds) > 1 else "")
+    return {
+        "title": f"text2grad demo: {config.task.name}",
+        "metric": "held-out pass@1",
+        "rows": rows,
+        **{key: figures[key] for key in keep},
+        "seeds": seeds,
+        "command": command,
+    }
+
+
+def _show(summary: dict[str, Any], folder: Path, page: str) -> None:
+    console = Console(stderr=True)
+    show_samples(console, _last_samples(folder), 5)
+    console.print(results_table(summary))
+    console.print(reward_model_table(summary["reward_model"]))
+    console.print(f"report: {page}", soft_wrap=True, highlight=False)
+
+
+def _last_samples(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "ppo" / "text2grad" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    samples = [json.loads(line) for line in lines]
+    last = max(sample["step"] for sample in samples)
+    return [sample for sample in samples if sample["step"] == last]
+
+
+def _peak_rss_mb() -> float:
+    """An upper bound on the memory at any time: this process's peak and twice the largest child's."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return round((own + 2 * children) / 1024, 1)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

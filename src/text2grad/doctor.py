@@ -1,0 +1,219 @@
+"""`text2grad doctor`: what this machine and a model folder can do, and the cure for what they cannot.
+
+A check looks and reports; it never changes anything, never uses the network, and never prints a key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+KEYS = ("OPENAI_API_KEY", "HF_TOKEN")
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+DEMO_MEMORY_GB = 4.0
+DEMO_DISK_GB = 0.5
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. `cure` says what to do about it and is empty where nothing need be done."""
+
+    name: str
+    ok: bool
+    detail: str
+    cure: str = ""
+
+
+def examine(model: Path | None = None) -> list[Check]:
+    """All checks of this machine, and of a model folder if one is given."""
+    checks = [check_python(), *check_packages()]
+    usable = all(check.ok for check in checks)
+    if usable:
+        checks += check_devices()
+    checks += [*check_keys(), check_demo(usable)]
+    return [*checks, *check_model(model)] if usable and model is not None else checks
+
+
+def as_text(checks: list[Check]) -> str:
+    """One line a check; a failed one is followed by its cure."""
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:{width}}  {check.detail}")
+        if check.cure:
+            lines.append(f"{'':{width + 8}}-> {check.cure}")
+    return "\n".join(lines)
+
+
+def as_dict(checks: list[Check]) -> dict[str, Any]:
+    """The findings for a program: `ok`, and `checks` as a list."""
+    return {"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]}
+
+
+def check_python() -> Check:
+    """Which Python runs; an older one than text2grad supports could not have imported this file."""
+    return Check("python", True, f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})")
+
+
+def check_packages() -> Iterator[Check]:
+    """Every package text2grad needs, in a version that it supports."""
+    from packaging.requirements import Requirement
+
+    for line in requires("text2grad") or []:
+        requirement = Requirement(line)
+        if requirement.marker is not None:  # an extra
+            continue
+        cure = f"pip install '{requirement}'"
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            yield Check(requirement.name, False, "not installed", cure)
+            continue
+        fits = requirement.specifier.contains(found, prereleases=True)
+        yield Check(
+            requirement.name, fits, f"{found} (supported: {requirement.specifier})", "" if fits else cure
+        )
+
+
+def check_devices() -> Iterator[Check]:
+    """Where a model would run. A CPU is enough for the demo, so nothing here is a failure."""
+    import torch
+
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+    yield Check("cpu", True, f"{cores} cores, {threads} threads of torch, {_memory_gb():.1f} GB of memory")
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        yield Check("gpu", True, ", ".join(names))
+    else:
+        yield Check("gpu", True, "none: enough for the demo; larger models need one")
+
+
+def check_keys() -> Iterator[Check]:
+    """Whether the keys that some commands use are set. They are never shown."""
+    for name in KEYS:
+        set_or_not = (
+            "set" if os.environ.get(name) else "not set (only needed for paid critics or gated models)"
+        )
+        yield Check(name, True, set_or_not)
+
+
+def check_demo(packages_fit: bool) -> Check:
+    """Whether `text2grad demo` has what it needs: the packages, memory, and a folder it may write to."""
+    here = Path.cwd()
+    if not packages_fit:
+        return Check("demo", False, "cannot run", "mend the failed checks above")
+    if _memory_gb() < DEMO_MEMORY_GB:
+        return Check("demo", False, f"needs {DEMO_MEMORY_GB:.0f} GB of memory", "take a larger machine")
+    if not os.access(here, os.W_OK):
+        return Check("demo", False, f"cannot write to {here}", "change to a folder of your own")
+    free = shutil.disk_usage(here).free / 1e9
+    if free < DEMO_DISK_GB:
+        return Check("demo", False, f"{free:.1f} GB free in {here}", f"free {DEMO_DISK_GB} GB")
+    return Check("demo", True, "will run: text2grad demo")
+
+
+def check_model(folder: Path) -> list[Check]:
+    """A model folder in Hugging Face form: configuration, tokenizer, chat template, weights."""
+    if not folder.is_dir():
+        return [Check("model", False, f"no folder {folder}", "download the model, or mend the path")]
+    return [_check_configuration(folder), *_check_tokenizer(folder), *_check_weights(folder)]
+
+
+def _check_configuration(folder: Path) -> Check:
+    name = "model config"
+    file = folder / "config.json"
+    try:
+        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    except OSError:
+        cure = "name the whole model's folder; adapters alone are no model"
+        return Check(name, False, "no config.json", cure)
+    except (ValueError, AttributeError):
+        return Check(name, False, "config.json is not a JSON object", "download the model again")
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return Check(
+            name, False, f"model_type {kind!r} is no causal language model of transformers", "take another"
+        )
+    return Check(name, True, kind)
+
+
+def _check_tokenizer(folder: Path) -> Iterator[Check]:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        cure = "copy tokenizer.json and tokenizer_config.json into the folder"
+        yield Check("tokenizer", False, f"cannot be loaded: {reason:.120}", cure)
+        return
+    yield Check("tokenizer", True, f"{type(tokenizer).__name__}, {len(tokenizer)} tokens")
+    if tokenizer.chat_template:
+        yield Check("chat template", True, "present")
+    else:
+        yield Check("chat template", False, "none", "give a Jinja file with --policy.chat_template FILE")
+
+
+def _check_weights(folder: Path) -> Iterator[Check]:
+    pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        found = f"only pickles ({', '.join(pickles)}), which are never loaded" if pickles else "none"
+        yield Check("weights", False, found, "get the model as safetensors: model.save_pretrained(FOLDER)")
+        return
+    problem = next(filter(None, map(_damage, weights)), "") or _missing_shards(folder)
+    if problem:
+        yield Check("weights", False, problem, "download the file again")
+    else:
+        size = sum(file.stat().st_size for file in weights) / 1e9
+        yield Check("weights", True, f"{len(weights)} safetensors, {size:.2f} GB")
+    if pickles:
+        cure = f"delete {', '.join(pickles)}: a pickle can run any program when it is loaded"
+        yield Check(
+            "no pickles", False, f"{len(pickles)} beside the safetensors; they are never loaded", cure
+        )
+
+
+def _damage(file: Path) -> str:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            tensors.keys()
+    except (SafetensorError, OSError) as error:
+        return f"{file.name} is damaged: {error}"
+    return ""
+
+
+def _missing_shards(folder: Path) -> str:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return ""
+    try:
+        files = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError):
+        return f"{index.name} is damaged"
+    missing = sorted(name for name in files if not (folder / name).is_file())
+    return f"missing {', '.join(missing)}" if missing else ""
+
+
+def _memory_gb() -> float:
+    """Memory of this machine, or of the container it runs in if that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = Path(file).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if re.fullmatch(r"\d+", limit):
+            total = min(total, int(limit) / 1e9)
+    return total

@@ -1,0 +1,89 @@
+"""Numbers for finished texts and runs: ROUGE, pass@k, and a mean with its uncertainty. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+from rouge_score.rouge_scorer import RougeScorer
+
+ROUGE_TYPES = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
+
+
+def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = False) -> dict[str, float]:
+    """Mean F-measures of `candidates[i]` against `references[i]`, each in [0, 1] (paper, Table 2).
+
+    Returns:
+        `rouge1`, `rouge2` and `rouge_l` (the longest common subsequence of the whole text), by the
+        rouge-score package.
+
+    Raises:
+        ValueError: no texts, or lists of different lengths.
+    """
+    if not references:
+        raise ValueError("no texts to score")
+    scorer = RougeScorer(list(ROUGE_TYPES.values()), use_stemmer=stemmer)
+    scores = [scorer.score(reference, text) for reference, text in zip(references, candidates, strict=True)]
+    return {
+        name: sum(score[kind].fmeasure for score in scores) / len(scores)
+        for name, kind in ROUGE_TYPES.items()
+    }
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The chance that at least one of k programs passes, from `passed` of `samples` tries at one problem.
+
+    Unbiased: 1 - C(samples - passed, k) / C(samples, k) (Chen et al. 2021, section 2.1).
+
+    Raises:
+        ValueError: unless 0 <= passed <= samples and 1 <= k <= samples.
+    """
+    if not 0 <= passed <= samples:
+        raise ValueError(f"{passed} of {samples} samples cannot have passed")
+    if not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} needs between 1 and {samples} samples to draw from")
+    return 1.0 - comb(samples - passed, k) / comb(samples, k)
+
+
+def mean_pass_at_k(passed: Sequence[Sequence[bool]], k: int) -> float:
+    """Mean of `pass_at_k` over problems; `passed[i]` are the verdicts of the samples of problem i.
+
+    Raises:
+        ValueError: no problems, or one with fewer than k samples.
+    """
+    if not passed:
+        raise ValueError("no problems to score")
+    return sum(pass_at_k(len(verdicts), sum(verdicts), k) for verdicts in passed) / len(passed)
+
+
+class Interval(NamedTuple):
+    """A mean and the bounds of its bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_with_interval(
+    values: Sequence[float], confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Mean of `values` with a percentile bootstrap interval (Efron 1979); equal seeds give equal bounds.
+
+    Resampling is over the values as given: pass one value per problem, not one per sample, when the samples
+    of a problem belong together.
+
+    Raises:
+        ValueError: no values, or a confidence outside (0, 1).
+    """
+    if not values:
+        raise ValueError("no values to average")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}, expected between 0 and 1")
+    data = np.asarray(values, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    means = [data[rng.integers(len(data), size=len(data))].mean() for _ in range(resamples)]
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Interval(float(data.mean()), float(low), float(high))

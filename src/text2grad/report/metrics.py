@@ -1,0 +1,32 @@
+"""Which curves come first, and one line on how to read each (docs/metrics.md explains them in full)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MAIN = (
+    (r"held_?out.*|.*pass@1.*", "held-out problems, never trained on: higher is better"),
+    (r"(mean_)?score(_mean)?", "the critic's verdict, mean over the batch, −1 to 1"),
+    (r"(mean_)?delta(_mean)?", "token pseudo-reward, mean over the batch"),
+    (r"kl(_mean)?", "distance from the reference policy: must not run away"),
+    (r"wrong_sign_rate", "labelled tokens whose advantage has the other sign: lower is better"),
+    (r"explained_variance", "of the value head: 1 foresees all returns, 0 none"),
+    (r"critic_failed", "share of critiques that failed and were masked out"),
+    (r"(mean_)?(response_)?length(_mean)?|response_tokens", "tokens per response"),
+    (r"entropy", "of the policy, per token: towards 0 it stops exploring"),
+)
+SUPERVISED = ((r"loss|train_loss", "next-token loss"), (r".*loss.*", "next-token loss, held-out"))
+
+
+def arranged(
+    names: Iterable[str], main: tuple[tuple[str, str], ...] = MAIN
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split metric names into the main ones with their explanation, in the order of `main`, and the rest."""
+    rest = list(names)
+    first: list[tuple[str, str]] = []
+    for pattern, about in main:
+        matching = [name for name in rest if re.fullmatch(pattern, name)]
+        first += [(name, about) for name in matching]
+        rest = [name for name in rest if name not in matching]
+    return first, rest

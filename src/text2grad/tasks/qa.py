@@ -1,0 +1,148 @@
+"""Answers to questions: UltraFeedback (paper, section 4.4) and FineGrainedRLHF with human error spans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from text2grad.feedback import Example, Message
+from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
+from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+
+FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
+
+
+class QATask:
+    """Answer a question. Scored by ROUGE-L against the reference answer."""
+
+    name = "qa"
+    critic_prompt = "qa"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        self._settings = settings
+        data = settings.data or "HuggingFaceH4/ultrafeedback_binarized"
+        self._examples = read_examples(data, shapes(settings.context_characters), settings.limit)
+
+    def examples(self, split: Split) -> list[Example]:
+        """Questions of one split, with the reference answer where the data has one."""
+        return in_split(self._examples, split, self._settings)
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """ROUGE-L F1; nothing where there is no reference to compare with."""
+        return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
+
+
+def shapes(context_characters: int | None = None) -> tuple[Shape, ...]:
+    """The published shapes; `context_characters` limits the passages of FineGrainedRLHF's questions."""
+    finegrained = partial(finegrained_example, context_characters=context_characters)
+    return (
+        Shape("FineGrainedRLHF QA", FINEGRAINED_KEYS, finegrained),
+        Shape("UltraFeedback binarized", frozenset({"prompt", "chosen", "rejected"}), _binarized),
+        Shape("Text2Grad's UltraFeedback file", frozenset({"prompt", "response"}), _published_code),
+        Shape("UltraFeedback", frozenset({"instruction", "completions"}), _ultrafeedback),
+    )
+
+
+def finegrained_example(row: Row, fallback_id: str, context_characters: int | None = None) -> Example:
+    """A FineGrainedRLHF question with its passages.
+
+    The reference is the answer as people corrected it. Where they left nothing of it (13 of the 500 in
+    dev_feedback.json), it is the human-written gold answer.
+    """
+    question = text_of(row, "question")
+    feedback = row["feedback"]
+    if not isinstance(feedback, dict):
+        raise ValueError("feedback is not an object")
+    corrected, gold = optional_text(feedback, "corrected-prediction"), optional_text(row, "gold")
+    meta = {"dataset": "finegrained_qa", "question": question, "corrected": corrected, "gold": gold}
+    return Example(
+        id=fallback_id,
+        prompt=(Message(role="user", content=_with_passages(question, row["passages"], context_characters)),),
+        reference=corrected or gold,
+        meta=meta,
+    )
+
+
+def passage_sentence(passages: Sequence[Sequence[str]], where: Mapping[str, Any]) -> str:
+    """The text behind `{"passage_id": p, "sentence_id": [s, ...]}`: passages count from 1, and sentence 0 is
+    the title.
+
+    Raises:
+        ValueError: there is no such sentence.
+    """
+    try:
+        passage = passages[_counted(where["passage_id"], 1)]
+        return " ".join(passage[_counted(number, 0)].strip() for number in where["sentence_id"])
+    except (IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"no sentence {dict(where)} in the passages") from error
+
+
+def _counted(number: Any, first: int) -> int:
+    if not isinstance(number, int) or number < first:
+        raise IndexError(number)
+    return number - first
+
+
+def _with_passages(question: str, passages: Any, context_characters: int | None) -> str:
+    if not isinstance(passages, list) or not all(isinstance(p, list) and len(p) > 1 for p in passages):
+        raise ValueError("passages is not a list of [title, sentence, ...]")
+    if not all(isinstance(sentence, str) for passage in passages for sentence in passage):
+        raise ValueError("a passage has something else than text")
+    left = context_characters
+    parts = [question]
+    for title, first, *rest in passages:
+        sentences = [first.removeprefix(f"{title}\n\n"), *rest]
+        if left is not None:
+            sentences = _fitting(sentences, left)
+            left -= sum(map(len, sentences))
+        if sentences:
+            parts.append(f"{title}: {' '.join(sentences)}")
+    return "\n\n".join(parts)
+
+
+def _fitting(sentences: Sequence[str], characters: int) -> list[str]:
+    """Whole sentences from the front that fit into so many characters."""
+    kept: list[str] = []
+    for sentence in sentences:
+        characters -= len(sentence)
+        if characters < 0:
+            break
+        kept.append(sentence)
+    return kept
+
+
+def _binarized(row: Row, fallback_id: str) -> Example:
+    *prompt, answer = _turns(row["chosen"], "chosen")
+    return _example(row, fallback_id, prompt, answer.content)
+
+
+def _published_code(row: Row, fallback_id: str) -> Example:
+    """One row per response; only a chosen one may stand as reference."""
+    *prompt, answer = _turns(row["response"], "response")
+    return _example(row, fallback_id, prompt, answer.content if row.get("is_chosen") else "")
+
+
+def _ultrafeedback(row: Row, fallback_id: str) -> Example:
+    """The original, four completions each; the reference is the best one, where scores tell which."""
+    completions = [completion for completion in row["completions"] if isinstance(completion, dict)]
+    scored = [
+        completion for completion in completions if isinstance(completion.get("overall_score"), int | float)
+    ]
+    best = max(scored, key=lambda completion: float(completion["overall_score"]), default={})
+    prompt = [Message(role="user", content=text_of(row, "instruction"))]
+    return _example(row, fallback_id, prompt, optional_text(best, "response"))
+
+
+def _turns(value: Any, key: str) -> list[Message]:
+    if not isinstance(value, list) or len(value) < 2:
+        raise ValueError(f"{key!r} is not a conversation that ends with an answer")
+    turns = [Message.model_validate(turn) for turn in value]
+    if turns[-1].role != "assistant":
+        raise ValueError(f"{key!r} does not end with the assistant")
+    return turns
+
+
+def _example(row: Row, fallback_id: str, prompt: Sequence[Message], reference: str) -> Example:
+    id = optional_text(row, "prompt_id", "id") or fallback_id
+    return Example(id=id, prompt=tuple(prompt), reference=reference)

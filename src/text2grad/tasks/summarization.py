@@ -1,0 +1,58 @@
+"""Summaries of posts: SLF5K (paper, section 4.2)."""
+
+from __future__ import annotations
+
+from text2grad.feedback import Example, Message
+from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
+from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+
+
+class SummarizationTask:
+    """Summarise a post. Scored by ROUGE-L against the human summary."""
+
+    name = "summarization"
+    critic_prompt = "summarization"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        self._settings = settings
+        self._examples = read_examples(settings.data or "JeremyAlain/SLF5K", SHAPES, settings.limit)
+
+    def examples(self, split: Split) -> list[Example]:
+        """Posts of one split, with the human summary as reference."""
+        return in_split(self._examples, split, self._settings)
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """ROUGE-L F1; nothing where there is no reference to compare with."""
+        return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
+
+
+def _slf5k(row: Row, fallback_id: str) -> Example:
+    title, post = optional_text(row, "title"), text_of(row, "post")
+    return _example(str(row.get("id") or row.get("idx") or fallback_id), title, post, row)
+
+
+def _published_code(row: Row, fallback_id: str) -> Example:
+    """The input file of the paper's own code: post and generated summary by post id, no reference."""
+    return _example(str(row.get("id") or fallback_id), "", text_of(row, "Post"), row)
+
+
+def _example(id: str, title: str, post: str, row: Row) -> Example:
+    heading = f"Title: {title}\n\n" if title else ""
+    content = f"Write a short summary of this post.\n\n{heading}{post}"
+    meta = {
+        name: text
+        for name, key in (("human_feedback", "feedback"), ("draft", "generated_summary_for_feedback"))
+        if (text := optional_text(row, key))
+    }
+    return Example(
+        id=id,
+        prompt=(Message(role="user", content=content),),
+        reference=optional_text(row, "ideal_human_summary", "tldr_human_reference_summary"),
+        meta=meta,
+    )
+
+
+SHAPES = (
+    Shape("SLF5K", frozenset({"title", "post"}), _slf5k),
+    Shape("Text2Grad's SLF5K file", frozenset({"Post"}), _published_code),
+)

@@ -1,0 +1,141 @@
+"""Supervised fine-tuning: next-token loss on the answer alone (paper, section 3.4 for the reward model).
+
+The same loop trains the SFT policy on responses and the reward model on z = [critique ; span map].
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from text2grad.errors import UserError
+from text2grad.feedback import Message
+from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
+from text2grad.policy.model import Policy, TokenBatch, pack
+from text2grad.rl.advantage import token_logps
+from text2grad.train.run import OnStep, RunLog, learning_rate_factor
+from text2grad.train.settings import SupervisedSettings
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One training pair: a conversation and the answer to learn."""
+
+    id: str
+    prompt: tuple[Message, ...]
+    target: str
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A pair as token ids; the loss is on `target` only."""
+
+    prompt: list[int]
+    target: list[int]
+
+
+def train_supervised(
+    policy: Policy,
+    pairs: Sequence[Pair],
+    settings: SupervisedSettings,
+    folder: Path,
+    seed: int,
+    title: str,
+    heldout: Sequence[Pair] = (),
+    on_step: OnStep | None = None,
+) -> dict[str, float]:
+    """Train in place; returns the last metrics. `heldout` pairs are only measured, at the end.
+
+    The loss is the mean over the answer tokens of the whole optimizer step, so that accumulation over
+    micro-batches does not change the gradient.
+
+    Raises:
+        UserError: there is nothing to train on, or a pair does not fit the context.
+    """
+    if not pairs:
+        raise UserError(f"{title}: nothing to train on", "check the data file and the split")
+    encoded = encode_pairs(policy, pairs, settings)
+    batches = list(plan_batches(encoded, settings, seed))
+    parameters = policy.policy_parameters()
+    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+    factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    metrics: dict[str, float] = {}
+    with RunLog(folder, title, len(batches)) as log:
+        policy.train()
+        for step, batch in enumerate(batches):
+            loss = accumulate_gradient(policy, batch, settings.micro_batch_size)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            metrics = {"loss": loss, "grad_norm": float(norm), "lr": schedule.get_last_lr()[0]}
+            schedule.step()
+            log.metrics(step, metrics)
+            if on_step:
+                on_step(step, metrics)
+    policy.eval()
+    if heldout:
+        metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
+    return metrics
+
+
+def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
+    """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
+    encoded = [
+        Encoded(encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target))
+        for pair in pairs
+    ]
+    limit = min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
+    whole = [(pair.id, [*item.prompt, *item.target]) for pair, item in zip(pairs, encoded, strict=True)]
+    check_lengths(whole, limit, 0)
+    return encoded
+
+
+def plan_batches(
+    encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int
+) -> Iterator[list[Encoded]]:
+    """Optimizer steps: every epoch a new order; a last epoch may be a part of one."""
+    rng = random.Random(seed)
+    total = max(1, round(settings.epochs * len(encoded) / settings.batch_size))
+    stream: list[Encoded] = []
+    for _ in range(total):
+        while len(stream) < settings.batch_size:
+            stream += rng.sample(list(encoded), len(encoded))
+        yield stream[: settings.batch_size]
+        stream = stream[settings.batch_size :]
+
+
+def accumulate_gradient(policy: Policy, batch: Sequence[Encoded], micro_batch_size: int) -> float:
+    """Add the gradient of the batch's token-mean loss; returns that loss. Similar lengths share a pass."""
+    ordered = sorted(batch, key=lambda item: len(item.prompt) + len(item.target))
+    tokens = sum(len(item.target) for item in batch)
+    total = 0.0
+    for start in range(0, len(ordered), micro_batch_size):
+        loss = _loss_sum(policy, ordered[start : start + micro_batch_size]) / tokens
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+    return total
+
+
+def _loss_sum(policy: Policy, items: Sequence[Encoded]) -> torch.Tensor:
+    batch = _pack(policy, items)
+    logp = token_logps(policy.logits(batch), batch.response_ids)
+    return -logp.masked_fill(~batch.mask, 0.0).sum()
+
+
+def _pack(policy: Policy, items: Sequence[Encoded]) -> TokenBatch:
+    pad = policy.tokenizer.pad_token_id
+    return pack([i.prompt for i in items], [i.target for i in items], pad, policy.device)
+
+
+def measure_loss(policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings) -> float:
+    """Mean loss per answer token without training."""
+    tokens = sum(len(item.target) for item in encoded)
+    size = settings.micro_batch_size
+    with policy.evaluating():
+        parts = [float(_loss_sum(policy, encoded[i : i + size])) for i in range(0, len(encoded), size)]
+    return sum(parts) / tokens

@@ -1,0 +1,276 @@
+"""The command line: what it hands to the stages, what it prints where, and how it leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import text2grad
+from text2grad.cli import main
+from text2grad.config import Config
+from text2grad.console import split_overrides
+from text2grad.errors import EXIT_BUDGET, UserError
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class Stages(ModuleType):
+    """Stand-in for `text2grad.stages` and `.demo`: notes each call; answers with `summary`, or raises it."""
+
+    def __init__(self) -> None:
+        super().__init__("text2grad.stages")
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.summary: Mapping[str, Any] | BaseException = {"records": 2}
+
+    def __getattr__(self, name: str) -> Callable[..., Mapping[str, Any]]:
+        if not name.startswith("run_"):
+            raise AttributeError(name)
+        return lambda *given: self._answer(name, given)
+
+    def _answer(self, name: str, given: tuple[Any, ...]) -> Mapping[str, Any]:
+        self.calls.append((name, given))
+        if isinstance(self.summary, BaseException):
+            raise self.summary
+        return self.summary
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
+    fake = Stages()
+    for name in ("stages", "demo"):
+        monkeypatch.setitem(sys.modules, f"text2grad.{name}", fake)
+        monkeypatch.setattr(text2grad, name, fake, raising=False)
+    return fake
+
+
+@pytest.fixture
+def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`run("train", "--json")` -> exit code, stdout, stderr."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(words)
+        assert isinstance(left.value.code, int)
+        return (left.value.code, *capsys.readouterr())
+
+    return call
+
+
+# What the stages are given
+
+
+@pytest.mark.parametrize(
+    ("words", "stage", "rest"),
+    [
+        (
+            ["import", "in.json", "--kind", "squality", "--out", "o.jsonl"],
+            "run_import",
+            (Path("in.json"), "squality", Path("o.jsonl")),
+        ),
+        (
+            ["import", "in.json", "--kind", "squality", "--config", "human_qa"],
+            "run_import",
+            (Path("in.json"), "squality", None),
+        ),
+        (["annotate"], "run_annotate", ()),
+        (["sft"], "run_sft", ()),
+        (["train-reward"], "run_train_reward", ()),
+        (["train"], "run_train", ("text2grad",)),
+        (["train", "--name", "scalar_ppo"], "run_train", ("scalar_ppo",)),
+        (["evaluate"], "run_evaluate", ("text2grad", "policy")),
+        (
+            ["evaluate", "some/folder", "--which", "reward-model"],
+            "run_evaluate",
+            ("some/folder", "reward-model"),
+        ),
+        (["demo"], "run_demo", (1,)),
+        (["demo", "--seeds", "3"], "run_demo", (3,)),
+    ],
+)
+def test_each_command_runs_its_stage(
+    run: Run, stages: Stages, words: list[str], stage: str, rest: tuple[object, ...]
+) -> None:
+    code, out, _ = run(*words, "--run.seed", "5")
+    assert (code, out) == (0, "")
+    [(name, (config, *given))] = stages.calls
+    assert isinstance(config, Config)
+    assert (name, tuple(given), config.run.seed) == (stage, rest, 5)
+    assert config.task.name == ("qa" if "human_qa" in words else "demo")
+
+
+def test_report_takes_a_folder_and_no_settings(run: Run, stages: Stages) -> None:
+    assert run("report", "runs/demo")[0] == 0
+    assert stages.calls == [("run_report", (Path("runs/demo"),))]
+    code, _, err = run("report", "runs/demo", "--run.seed", "5")
+    assert (code, len(stages.calls)) == (2, 1)
+    assert err == "error: report takes no settings, got --run.seed (text2grad report --help)\n"
+
+
+def test_settings_may_stand_anywhere(run: Run, stages: Stages) -> None:
+    run(
+        "--ppo.lr",
+        "1e-3",
+        "train",
+        "--run.folder=somewhere",
+        "--config",
+        "slf5k",
+        "--name",
+        "x",
+        "--ppo.lr=2e-3",
+    )
+    [(_, (config, name))] = stages.calls
+    assert (config.ppo.lr, config.run.folder, name, config.generation.max_new_tokens) == (
+        2e-3,
+        Path("somewhere"),
+        "x",
+        89,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["a", "--x.y", "1", "b"], (["a", "b"], ["--x.y", "1"])),
+        (["--x.y=1", "--json"], (["--json"], ["--x.y=1"])),
+        (["--x.y", "-1"], ([], ["--x.y", "-1"])),
+        (["--out=a.b", "c.d", "-v.w"], (["--out=a.b", "c.d", "-v.w"], [])),
+        (["--x.y"], ([], ["--x.y"])),
+        (["a", "--", "--x.y", "1"], (["a", "--", "--x.y", "1"], [])),
+    ],
+)
+def test_settings_are_told_from_options(words: list[str], expected: tuple[list[str], list[str]]) -> None:
+    assert split_overrides(words) == expected
+
+
+# What is printed where
+
+
+def test_json_is_the_last_line_of_stdout(run: Run, stages: Stages) -> None:
+    stages.summary = {
+        "text2grad": {"sampled": 0.5, "seeds": [0.25, math.nan]},
+        "out": Path("x"),
+        "text": "é\n",
+    }
+    code, out, err = run("demo", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out.splitlines()[-1]) == {
+        "text2grad": {"sampled": 0.5, "seeds": [0.25, None]},
+        "out": "x",
+        "text": "é\n",
+    }
+
+
+def test_without_json_the_summary_is_text_on_stderr(run: Run, stages: Stages) -> None:
+    stages.summary = {"records": 2, "reward_model": {"good_precision": 0.12345}}
+    code, out, err = run("train-reward")
+    assert (code, out) == (0, "")
+    assert err == "records: 2\nreward model\n  good precision: 0.1235\n"
+
+
+# How it leaves
+
+
+def test_records_that_failed_are_exit_code_3(run: Run, stages: Stages) -> None:
+    stages.summary = {"records": 5, "failed_records": 1}
+    assert run("annotate", "--json")[0] == 3
+    stages.summary = {"records": 5, "failed_records": 0}
+    assert run("annotate")[0] == 0
+
+
+def test_a_users_mistake_is_one_line_with_its_exit_code(run: Run, stages: Stages) -> None:
+    stages.summary = UserError("the budget of 2 USD\nis spent", "raise it", EXIT_BUDGET)
+    assert run("annotate") == (EXIT_BUDGET, "", "error: the budget of 2 USD is spent (raise it)\n")
+
+
+def test_an_interruption_is_exit_code_130(run: Run, stages: Stages) -> None:
+    stages.summary = KeyboardInterrupt()
+    assert run("train") == (130, "", "interrupted\n")
+
+
+def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
+    stages.summary = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        main(["train"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "--confg", "x"], r"unknown option --confg \(did you mean '--config'\?\)"),
+        (["train", "--lr", "1"], r"unknown option --lr \(did you mean --sft.lr or .*--ppo.lr\?\)"),
+        (["train", "--seed=1"], r"unknown option --seed \(did you mean --run.seed.*\?\)"),
+        (["train", "--xyzzy"], r"unknown option --xyzzy \(text2grad COMMAND --help"),
+        (["train", "--ppo.lrr", "1"], r"unknown setting 'ppo.lrr' \(did you mean 'ppo.lr'\?\)"),
+        (["train", "--ppo.lr"], r"--ppo.lr needs a value"),
+        (["train", "--config", "dmeo"], r"no preset 'dmeo' \(did you mean 'demo'\?\)"),
+        (["train", "--name", "../x"], r"'../x' cannot name a run"),
+        (["import", "x", "--kind", "squality"], r"import does not know where to write \(give --out FILE"),
+    ],
+)
+def test_usage_mistakes_are_one_line_and_exit_code_2(
+    run: Run, stages: Stages, words: list[str], says: str
+) -> None:
+    code, out, err = run(*words)
+    assert (code, out, stages.calls) == (2, "", [])
+    assert re.fullmatch(rf"error: {says}.*\n", err)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["trian"], ["train", "extra"], ["demo", "--seeds", "0"], ["report"], ["evaluate", "--which", "both"]],
+)
+def test_other_usage_mistakes_are_exit_code_2(run: Run, stages: Stages, words: list[str]) -> None:
+    code, out, err = run(*words)
+    assert (code, out, stages.calls) == (2, "", [])
+    assert "rror" in err
+
+
+def test_a_missing_configuration_file_is_exit_code_1(run: Run) -> None:
+    code, _, err = run("train", "--config", "no/such.yaml")
+    assert code == 1
+    assert (
+        err.startswith("error: cannot read the configuration no/such.yaml: No such file")
+        and err.count("\n") == 1
+    )
+
+
+# The program itself
+
+
+def program(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "text2grad.cli", *words], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_version() -> None:
+    done = program("--version")
+    assert (done.returncode, done.stdout) == (0, f"text2grad {text2grad.__version__}\n")
+
+
+def test_alone_it_prints_help() -> None:
+    alone, asked = program(), program("--help")
+    assert (alone.returncode, alone.stdout) == (0, asked.stdout)
+    assert "First steps" in alone.stdout
+
+
+def cpu_seconds(*words: str) -> float:
+    before = os.times()
+    assert program(*words).returncode == 0
+    after = os.times()
+    return (after.children_user - before.children_user) + (after.children_system - before.children_system)
+
+
+def test_help_takes_less_than_half_a_second() -> None:
+    # Processor time, best of three: wall time is other people's business on a shared machine.
+    assert min(cpu_seconds("train", "--help") for _ in range(3)) < 0.5

@@ -1,0 +1,263 @@
+"""Configurations: the presets, the strict reader, overrides, and the way back to YAML."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from text2grad.config import (
+    PRESETS,
+    Config,
+    describe_settings,
+    dump_config,
+    find_config,
+    load_config,
+    preset_names,
+)
+from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
+
+ROOT = Path(__file__).parents[2]
+MINIMAL = "task: {name: demo}\npolicy: {model: tiny}\n"
+
+
+@pytest.fixture
+def minimal(tmp_path: Path) -> Path:
+    path = tmp_path / "minimal.yaml"
+    path.write_text(MINIMAL, encoding="utf-8")
+    return path
+
+
+def usage_error(path: Path | None, *overrides: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_config(path, overrides)
+    assert caught.value.exit_code == EXIT_USAGE
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# The presets
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_loads_by_name_and_from_the_folder(name: str) -> None:
+    by_name = load_config(find_config(name))
+    from_folder = load_config(find_config(str(ROOT / "configs" / f"{name}.yaml")))
+    assert by_name == from_folder
+    assert by_name.run.folder == Path("runs") / name
+
+
+def test_the_presets_are_one_set_of_files() -> None:
+    assert preset_names() == ["demo", "human_qa", "kodcode", "slf5k", "ultrafeedback"]
+    assert {path.resolve() for path in PRESETS.glob("*.yaml")} == set((ROOT / "configs").glob("*.yaml"))
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "configs/*.yaml" in pyproject["tool"]["setuptools"]["package-data"]["text2grad"]
+
+
+PAPER = {
+    # lr, schedule, batch, kl coefficient, kl target, steps = 4 epochs x prompts / batch, response tokens
+    "slf5k": (1e-6, "linear", 12, 0.2, 6.0, math.ceil(4 * 5_000 / 12), 89),
+    "kodcode": (5e-7, "cosine", 8, 0.07, 1.0, 4 * 10_000 // 8, 256),
+    "ultrafeedback": (1e-6, "cosine", 8, 0.05, 3.0, 4 * 12_800 // 8, 512),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_table_10_of_the_paper(name: str) -> None:
+    config = load_config(find_config(name))
+    ppo = config.ppo
+    assert (
+        ppo.lr,
+        ppo.schedule,
+        ppo.rollouts,
+        ppo.kl_coefficient,
+        ppo.kl_target,
+        ppo.steps,
+        config.generation.max_new_tokens,
+    ) == PAPER[name]
+    assert (ppo.epochs, ppo.mini_batches, ppo.micro_batch_size, ppo.kl) == (4, 1, 1, "full")
+    assert (ppo.clip, ppo.value_clip, ppo.value_coefficient, ppo.gamma, ppo.lam) == (0.2, 0.2, 0.1, 1.0, 0.95)
+    assert (config.credit.scheme, config.credit.weighting, config.credit.span_weight) == (
+        "spans",
+        "token",
+        1.0,
+    )
+    assert config.credit.outcome_weight == 0.0
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_table_9_of_the_paper(name: str) -> None:
+    config = load_config(find_config(name))
+    model, training = config.reward_model.policy, config.reward_model.training
+    assert model is not None and model.lora is not None
+    assert model.model == "meta-llama/Llama-3.1-8B-Instruct"
+    assert model.dtype == "float16"
+    assert (model.lora.r, model.lora.alpha, model.lora.dropout) == (16, 32, 0.1)
+    assert model.lora.targets == ("q_proj", "v_proj")
+    assert (training.lr, training.weight_decay, training.epochs) == (1e-5, 3e-7, 2)
+    assert (training.batch_size, training.max_grad_norm) == (8, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "data", "policy"),
+    [
+        ("slf5k", "summarization", "JeremyAlain/SLF5K", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("kodcode", "code", "KodCode/KodCode-Light-RL-10K", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("ultrafeedback", "qa", "openbmb/UltraFeedback", "meta-llama/Meta-Llama-3-8B-Instruct"),
+    ],
+)
+def test_what_the_paper_trained_on_what(name: str, task: str, data: str, policy: str) -> None:
+    config = load_config(find_config(name))
+    assert (config.task.name, config.task.data, config.policy.model) == (task, data, policy)
+
+
+# The way there and back
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> None:
+    config = load_config(
+        find_config(name), ["--ppo.clip", ".inf", "--policy.model", "1e5", "--run.seed", "7"]
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(config), encoding="utf-8")
+    assert load_config(path) == config
+    assert (config.ppo.clip, config.policy.model, config.run.seed) == (math.inf, "1e5", 7)
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["--ppo.lr", "1e-4"], "ppo.lr", 1e-4),
+        (["--ppo.lr=3E-5"], "ppo.lr", 3e-5),
+        (["--ppo.lr", "1e-4", "--ppo.lr", "2e-4"], "ppo.lr", 2e-4),
+        (["--ppo.kl_target", "null"], "ppo.kl_target", None),
+        (["--reward_model.training.lr", "1e-4"], "reward_model.training.lr", 1e-4),
+        (["--reward_model.policy.model", "some/model"], "reward_model.policy.model", "some/model"),
+        (["--policy.lora.targets", "[q_proj, o_proj]"], "policy.lora.targets", ("q_proj", "o_proj")),
+        (["--run.folder", "2026"], "run.folder", Path("2026")),
+        (["--policy.model", "~"], "policy.model", "~"),
+        (["--policy.model=a=b: c"], "policy.model", "a=b: c"),
+        (["--task.seed", "-1"], "task.seed", -1),
+    ],
+)
+def test_overrides(minimal: Path, words: list[str], key: str, value: object) -> None:
+    found: object = load_config(minimal, words)
+    for part in key.split("."):
+        found = getattr(found, part)
+    assert found == value
+
+
+def test_an_override_leaves_its_neighbours_alone(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(MINIMAL + "ppo: {lr: 1e-3, steps: 3}\n", encoding="utf-8")
+    config = load_config(path, ["--ppo.lr", "2e-3"])
+    assert (config.ppo.lr, config.ppo.steps) == (2e-3, 3)
+    assert config.ppo.rollouts == Config(task=config.task, policy=config.policy).ppo.rollouts
+
+
+# What is refused, and how
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--ppo.lrr", "1"], r"unknown setting 'ppo.lrr' \(did you mean 'ppo.lr'\?\)"),
+        (["--poo.lr", "1"], r"unknown setting 'poo' \(did you mean 'ppo'\?\)"),
+        (["--run.lr", "1"], r"unknown setting 'run.lr'.*'sft.lr' or .* or 'ppo.lr'\?"),
+        (["--reward_model.trainning.lr", "1"], r"did you mean 'reward_model.training'\?"),
+        (["--run.xyzzy", "1"], r"run has folder, seed, threads"),
+        (["--xyzzy.xyzzy", "1"], r"sections are run, task, policy"),
+        (["--ppo.lr", "fast"], r"ppo.lr = 'fast': expected a valid number.*ppo.lr is of type float"),
+        (["--ppo.steps", "2.5"], r"ppo.steps = 2.5: expected a valid integer.*type int, by default 50"),
+        (["--ppo.steps", "0"], r"ppo.steps = 0: expected greater than or equal to 1"),
+        (["--ppo.kl", "half"], r"ppo.kl = 'half': expected 'full', 'k1' or 'k3'"),
+        (["--ppo.lr", ".nan"], r"ppo.lr = nan"),
+        (["--ppo.kl_coefficient", ".nan"], r"ppo.kl_coefficient = nan"),
+        (["--run.seed", ""], r"run.seed = None: expected a valid integer"),
+        (["--policy.lora", "yes"], r"policy.lora = True"),
+        (["--ppo.lr"], r"--ppo.lr needs a value"),
+        (["--ppo.lr", "--ppo.steps", "3"], r"--ppo.lr needs a value"),
+        (["ppo.lr", "3"], r"'ppo.lr' is not a setting \(write --section.key value\)"),
+        (["--ppo.lr", "[1"], r"--ppo.lr:1: "),
+    ],
+)
+def test_a_wrong_override_is_one_line(minimal: Path, words: list[str], says: str) -> None:
+    assert re.search(says, usage_error(minimal, *words))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("task: {name: demo}\n", r"'policy' is missing.*--policy"),
+        ("policy: {model: tiny}\ntask: {limit: 3}\n", r"'task.name' is missing .*--task.name VALUE"),
+        (MINIMAL + "ppo:\n  lr: 1\n  lr: 2\n", r":5: 'lr' is given twice"),
+        (MINIMAL + "task: {name: qa}\n", r":3: 'task' is given twice"),
+        (MINIMAL + "run: !!python/object/apply:os.system [echo]\n", r":3: could not determine a constructor"),
+        (MINIMAL + "run: {seed: 1\n", r": expected"),
+        (MINIMAL + "run: 3\n", r"run = 3: expected a valid dictionary"),
+        ("- a\n- b\n", r"sections are expected, found \['a', 'b'\]"),
+        ("a: \x00\n", r"special characters are not allowed|unacceptable character"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert re.search(says, usage_error(path))
+
+
+def test_python_tags_run_nothing(tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    path = tmp_path / "evil.yaml"
+    path.write_text(f"{MINIMAL}run: !!python/object/apply:os.mkdir ['{proof}']\n", encoding="utf-8")
+    usage_error(path)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff")]
+)
+def test_an_unreadable_file_is_one_line(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "config.yaml"
+    make(path)  # type: ignore[operator]
+    with pytest.raises(UserError) as caught:
+        load_config(path)
+    assert caught.value.exit_code == EXIT_FAILED
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_preset_gets_a_suggestion() -> None:
+    with pytest.raises(UsageError, match=r"no preset 'dmeo'.*did you mean 'demo'"):
+        find_config("dmeo")
+
+
+# The reference of settings
+
+
+def test_every_setting_is_listed_once_and_can_be_set() -> None:
+    keys = [setting.key for setting in describe_settings()]
+    assert len(keys) == len(set(keys)) > 80
+    assert {"task.name", "reward_model.policy.lora.r", "credit.scheme", "evaluate.limit"} <= set(keys)
+    defaults = {setting.key: setting.default for setting in describe_settings()}
+    assert (defaults["policy.model"], defaults["ppo.kl_target"]) == ("(required)", "6.0")
+
+
+# The packaging that the commands of the README stand on
+
+
+def test_every_dependency_is_pinned_within_its_range() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.lower().replace("_", "-").split("==") for line in lines if "==" in line)
+    for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        requirement = Requirement(line)
+        pin = pins.get(requirement.name.lower().replace("_", "-"))
+        assert pin and requirement.specifier.contains(pin), line

@@ -1,0 +1,132 @@
+"""`text2grad doctor`: it finds what is wrong with a machine or a model folder, and shows no key."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from text2grad import doctor
+from text2grad.cli import main
+from text2grad.policy.settings import TinySettings
+from text2grad.policy.tiny import make_tiny_model
+
+SMALL = TinySettings(vocabulary=280, hidden=16, layers=1, heads=2, feed_forward=16, context=32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    make_tiny_model(folder, ["some text"], SMALL, seed=0)
+    return folder
+
+
+def failed(checks: list[doctor.Check]) -> dict[str, doctor.Check]:
+    return {check.name: check for check in checks if not check.ok}
+
+
+def test_this_machine_can_run_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["doctor"])
+    out = capsys.readouterr().out
+    assert left.value.code == 0, out
+    assert "will run: text2grad demo" in out
+
+
+def test_a_good_model_folder_passes(model: Path) -> None:
+    checks = doctor.check_model(model)
+    assert failed(checks) == {}
+    assert [check.name for check in checks] == ["model config", "tokenizer", "chat template", "weights"]
+
+
+def spoil_json(path: Path, key: str, value: object) -> None:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data[key] = value
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def remove(*names: str) -> Callable[[Path], None]:
+    return lambda folder: [(folder / name).unlink(missing_ok=True) for name in names] and None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "cure"),
+    [
+        (remove("config.json"), "model config", "name the whole model's folder"),
+        (lambda folder: (folder / "config.json").write_text("["), "model config", "download the model again"),
+        (lambda folder: spoil_json(folder / "config.json", "model_type", "vit"), "model config", "take another"),
+        (remove("tokenizer.json", "tokenizer_config.json"), "tokenizer", "copy tokenizer.json"),
+        (remove("chat_template.jinja"), "chat template", "--policy.chat_template FILE"),
+        (remove("model.safetensors"), "weights", "get the model as safetensors"),
+        (lambda folder: os.truncate(folder / "model.safetensors", 100), "weights", "download the file again"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "b.safetensors"}}'),
+            "weights",
+            "download the file again",
+        ),
+        (lambda folder: (folder / "extra.bin").write_bytes(b""), "no pickles", "delete extra.bin"),
+    ],
+)
+def test_each_fault_of_a_model_folder_names_its_cure(
+    model: Path, spoil: Callable[[Path], None], name: str, cure: str
+) -> None:
+    spoil(model)
+    problems = failed(doctor.check_model(model))
+    assert list(problems) == [name]
+    assert cure in problems[name].cure
+
+
+def test_a_pickle_is_named_and_never_executed(model: Path, tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+
+    class Evil:
+        def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+            return os.mkdir, (str(proof),)
+
+    (model / "model.safetensors").unlink()
+    (model / "pytorch_model.bin").write_bytes(pickle.dumps(Evil()))
+    problems = failed(doctor.check_model(model))
+    assert "pytorch_model.bin" in problems["weights"].detail
+    assert not proof.exists()
+
+
+def test_a_missing_folder_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", "--model", str(tmp_path / "none"), "--json"])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (left.value.code, found["ok"]) == (1, False)
+    [problem] = [check for check in found["checks"] if not check["ok"]]
+    assert problem["detail"] == f"no folder {tmp_path / 'none'}" and problem["cure"]
+
+
+def test_no_key_is_ever_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in doctor.KEYS:
+        monkeypatch.setenv(name, "sk-planted")
+    for words in (["doctor"], ["doctor", "--json"]):
+        with pytest.raises(SystemExit):
+            main(words)
+    shown = capsys.readouterr()
+    assert "sk-planted" not in shown.out + shown.err
+    assert shown.out.count("OPENAI_API_KEY") == 2
+
+
+def test_an_old_or_missing_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "requires", lambda _: ["torch>=99", "no-such-package>=1", "ruff; extra == 'dev'"])
+    old, missing = doctor.check_packages()
+    assert (old.ok, old.cure) == (False, "pip install 'torch>=99'")
+    assert (missing.ok, missing.detail) == (False, "not installed")
+    checks = doctor.examine()
+    assert not failed(checks)["demo"].ok
+
+
+def test_the_demo_needs_memory_and_a_folder_to_write_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.check_demo(packages_fit=True).ok
+    monkeypatch.setattr(doctor, "_memory_gb", lambda: 1.0)
+    assert "memory" in doctor.check_demo(packages_fit=True).detail
+    monkeypatch.setattr(doctor, "_memory_gb", lambda: 16.0)
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert "cannot write" in doctor.check_demo(packages_fit=True).detail

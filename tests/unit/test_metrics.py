@@ -1,0 +1,84 @@
+"""`eval.metrics` against hand-computed numbers and brute force."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from text2grad.eval.metrics import mean_pass_at_k, mean_with_interval, pass_at_k, rouge
+
+
+def test_rouge_by_hand() -> None:
+    """3 of 4 and 3 of 3 words: P 1, R 3/4; bigrams 1 of 2 and of 3; longest common subsequence 3."""
+    scores = rouge(["the cat sat down"], ["the cat down"])
+    assert scores == pytest.approx({"rouge1": 6 / 7, "rouge2": 2 / 5, "rouge_l": 6 / 7})
+
+
+def test_rouge_is_the_mean_over_texts_and_stems_on_request() -> None:
+    assert rouge(["a b", "c d"], ["a b", ""])["rouge1"] == pytest.approx(0.5)
+    assert rouge(["cats running"], ["cat run"])["rouge1"] == 0.0
+    assert rouge(["cats running"], ["cat run"], stemmer=True)["rouge1"] == 1.0
+
+
+def test_rouge_refuses_nothing_and_uneven_lists() -> None:
+    with pytest.raises(ValueError, match="no texts"):
+        rouge([], [])
+    with pytest.raises(ValueError, match="shorter"):
+        rouge(["a", "b"], ["a"])
+
+
+def test_pass_at_k_is_the_share_of_drawn_sets_with_a_pass() -> None:
+    for samples in range(1, 7):
+        for passed in range(samples + 1):
+            for k in range(1, samples + 1):
+                draws = list(combinations([True] * passed + [False] * (samples - passed), k))
+                expected = sum(map(any, draws)) / len(draws)
+                assert pass_at_k(samples, passed, k) == pytest.approx(expected, abs=1e-12)
+
+
+def test_pass_at_k_by_hand_and_for_many_samples() -> None:
+    assert pass_at_k(10, 3, 1) == pytest.approx(0.3)
+    assert pass_at_k(5, 2, 2) == pytest.approx(0.7)
+    assert pass_at_k(200, 1, 100) == pytest.approx(0.5)
+    assert mean_pass_at_k([[True, False], [False, False], [True, True, True, False]], 1) == pytest.approx(
+        1.25 / 3
+    )
+    assert mean_pass_at_k([[True, False], [False, False]], 2) == 0.5
+
+
+@pytest.mark.parametrize(("samples", "passed", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 4), (3, 1, 0), (0, 0, 1)])
+def test_pass_at_k_refuses_the_impossible(samples: int, passed: int, k: int) -> None:
+    with pytest.raises(ValueError, match="sample"):
+        pass_at_k(samples, passed, k)
+
+
+def test_no_problems_are_not_a_score() -> None:
+    with pytest.raises(ValueError, match="no problems"):
+        mean_pass_at_k([], 1)
+
+
+def test_interval_of_a_known_distribution() -> None:
+    """400 values of a standard normal: mean +- 1.96 * s / 20, to the noise of 2,000 resamples."""
+    values = np.random.default_rng(1).standard_normal(400).tolist()
+    mean, low, high = mean_with_interval(values)
+    half = 1.96 * np.std(values) / 20
+    assert mean == pytest.approx(np.mean(values), abs=1e-12)
+    assert (mean - low, high - mean) == (pytest.approx(half, rel=0.1), pytest.approx(half, rel=0.1))
+    narrow = mean_with_interval(values, confidence=0.5)
+    assert narrow.high - narrow.low == pytest.approx(2 * half * 0.6745 / 1.96, rel=0.1)
+
+
+def test_interval_depends_on_the_seed_alone() -> None:
+    values = [0.0, 1.0, 1.0, 0.0, 1.0, 0.5, 0.25]
+    assert mean_with_interval(values) == mean_with_interval(values)
+    assert mean_with_interval(values, resamples=50) != mean_with_interval(values, resamples=50, seed=1)
+    assert mean_with_interval([0.25]) == (0.25, 0.25, 0.25)
+
+
+def test_interval_refuses_nothing_and_odd_confidence() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        mean_with_interval([])
+    with pytest.raises(ValueError, match="confidence"):
+        mean_with_interval([1.0], confidence=95)
