@@ -30,15 +30,15 @@ test: $(READY)  ## run the tests
 check: lint types test  ## everything that must hold before a change lands
 
 lint: $(READY)  ## formatting and style
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
 
 types: $(READY)  ## strict types
 	$(BIN)/mypy --strict
 
 format: $(READY)  ## put formatting and imports in order
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
 
 golden: $(READY)  ## rewrite the golden files (docs/cli.md, prompts, pages); read the diff before you commit it
 	WRITE_GOLDEN=1 $(BIN)/python -m pytest -W error -q tests/golden

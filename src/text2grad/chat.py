@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pydantic import Field
 
@@ -79,6 +79,16 @@ class OpenAIChat:
             self._options["temperature"] = temperature
         self._json_schema = json_schema
         self._client = _client(base_url, key_variable, timeout, retries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to the server."""
+        self._client.close()
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
         """Ask for all conversations at once, `concurrency` at a time."""

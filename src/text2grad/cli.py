@@ -70,8 +70,11 @@ def import_feedback(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file with the feedback.")],
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="What the file is; jsonl: our own records.")
-    ],
+        str,
+        typer.Option(
+            "--kind", metavar="KIND", help="auto, feedback (our records), finegrained_qa, squality."
+        ),
+    ] = "auto",
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
@@ -86,7 +89,7 @@ def import_feedback(
 
     \b
     Example:
-      text2grad import dev_feedback.json --kind finegrained_qa --out feedback.jsonl
+      text2grad import dev_feedback.json --out feedback.jsonl
     """
     if not config and out is None:
         raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")

@@ -7,7 +7,6 @@ names the key. Importing this module imports no torch.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from text2grad.align import CreditSettings
 from text2grad.errors import UsageError, UserError
-from text2grad.policy.settings import GenerationSettings, PolicySettings
+from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
 from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import PPOSettings, SupervisedSettings
@@ -33,7 +32,7 @@ class RunSettings(Settings):
     """Where a run is written, and what makes it repeatable."""
 
     folder: Path = Field(default=Path("runs/default"), description="everything a run writes goes here")
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, description="of everything that is drawn at random")
     threads: int = Field(default=1, ge=1, description="CPU threads of torch; more than the cores is slower")
 
 
@@ -91,6 +90,7 @@ class Config(Settings):
     run: RunSettings = RunSettings()
     task: TaskSettings
     policy: PolicySettings
+    tiny: TinySettings = TinySettings()
     sft: SupervisedSettings = SupervisedSettings()
     reward_model: RewardModelSettings = RewardModelSettings()
     critic: CriticSettings = CriticSettings()
@@ -102,7 +102,7 @@ class Config(Settings):
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without Python objects, without repeated keys, and with `1e-4` read as the number it is."""
+    """YAML without Python objects and without repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -113,18 +113,6 @@ class _StrictLoader(yaml.SafeLoader):
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes the strings that `_StrictLoader` would read as numbers."""
-
-
-for _reader in (_StrictLoader, _Dumper):
-    _reader.add_implicit_resolver(  # YAML 1.1 wants a dot in a number with an exponent; people do not
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
-        list("-+0123456789"),
-    )
 
 
 def preset_names() -> list[str]:
@@ -171,7 +159,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 
 def dump_config(config: Config) -> str:
     """The configuration as YAML; `load_config` reads it back equal."""
-    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -188,7 +176,7 @@ def _read(path: Path) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise UsageError(f"{path}: sections are expected, found {data!r:.60}", "see `--config demo`")
+        raise UsageError(f"{path}: sections are expected, found {data!r:.60}", "write section: {key: value}")
     return data
 
 

@@ -21,7 +21,7 @@ from text2grad.config import Config, CriticKind, dump_config
 from text2grad.critics.program import ProgramCritic, extract_program
 from text2grad.critics.prompted import PromptedCritic, judge_messages
 from text2grad.errors import UserError
-from text2grad.eval.spans import Comparison, compare_critics
+from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import (
     Critic,
     Critique,
@@ -265,10 +265,10 @@ def evaluate_reward_model(config: Config) -> dict[str, Any]:
     examples = [Example(id=record.id, prompt=record.prompt) for record in gold]
     predicted = critic.critique(examples, [record.response for record in gold])
     cases = [
-        Comparison(_critique(record), judgement, table.align_text(record.response))
+        SpanCase(_critique(record), judgement, table.align_text(record.response))
         for record, judgement in zip(gold, predicted, strict=True)
     ]
-    report = compare_critics(cases)
+    report = span_report(cases)
     write_json(config.run.folder / "evaluation" / "reward_model.json", report)
     return report
 

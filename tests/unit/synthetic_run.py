@@ -44,6 +44,7 @@ def write_run(folder: Path, steps: int = 40, every: int = 5, seed: int = 0) -> P
     _write(
         folder / "evaluation" / "text2grad.json", json.dumps({"greedy": 0.7, "sampled": 0.66, "tokens": 41.2})
     )
+    _write(folder / "evaluation" / "text2grad.answers.json", json.dumps([{"id": "heldout-0"}]))
     return folder
 
 
@@ -69,7 +70,7 @@ def summary(shifts: list[float]) -> Row:
     grid = {"good_precision": 0.81, "good_recall": 0.77, "poor_precision": 0.69, "poor_recall": 0.72}
     return {
         "title": "Demo: small Python functions",
-        "metric": "pass@1",
+        "metric": "held-out pass@1",
         "rows": rows,
         "reward_model": {**grid, "unmatched": 0.012, "unreadable": 0.004},
         "seconds": 341.2,
@@ -199,7 +200,7 @@ def _metrics_row(step: int, progress: float, chance: random.Random) -> Row:
     row = {
         "step": step,
         "score": -0.3 + 2 * progress + noise(0, 0.08),
-        "delta": -0.02 + progress / 10 + noise(0, 0.01),
+        "delta_sum": -0.5 + 4 * progress + noise(0, 0.1),
         "kl": progress * 6 + abs(noise(0, 0.1)),
         "wrong_sign_rate": 0.3 - progress / 2 + noise(0, 0.03),
         "explained_variance": 1 - math.exp(-step / 6) - 0.3 + noise(0, 0.05),

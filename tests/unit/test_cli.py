@@ -78,9 +78,9 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
             (Path("in.json"), "squality", Path("o.jsonl")),
         ),
         (
-            ["import", "in.json", "--kind", "squality", "--config", "human_qa"],
+            ["import", "in.json", "--config", "human_qa"],
             "run_import",
-            (Path("in.json"), "squality", None),
+            (Path("in.json"), "auto", None),
         ),
         (["annotate"], "run_annotate", ()),
         (["sft"], "run_sft", ()),

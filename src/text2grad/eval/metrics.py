@@ -12,7 +12,7 @@ from rouge_score.rouge_scorer import RougeScorer
 ROUGE_TYPES = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
 
 
-def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = False) -> dict[str, float]:
+def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = True) -> dict[str, float]:
     """Mean F-measures of `candidates[i]` against `references[i]`, each in [0, 1] (paper, Table 2).
 
     Returns:

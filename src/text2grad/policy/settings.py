@@ -12,26 +12,40 @@ from text2grad.settings import Settings as Settings
 class LoraSettings(Settings):
     """Low-rank adapters (the paper's Table 9: r 16, alpha 32, dropout .1 on q_proj and v_proj)."""
 
-    r: int = Field(default=16, ge=1)
-    alpha: int = Field(default=32, ge=1)
+    r: int = Field(default=16, ge=1, description="rank")
+    alpha: int = Field(default=32, ge=1, description="the adapters are scaled by alpha / r")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    targets: tuple[str, ...] = ("q_proj", "v_proj")
+    targets: tuple[str, ...] = Field(default=("q_proj", "v_proj"), description="layers that get adapters")
 
 
 class PolicySettings(Settings):
     """A Hugging Face causal language model by hub name or folder, and how it is adapted."""
 
-    model: str
-    lora: LoraSettings | None = None
+    model: str = Field(description="hub name or folder; tiny: made on the spot (see tiny)")
+    lora: LoraSettings | None = Field(default=None, description="None: all weights are trained")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-    device: str = "auto"
+    device: str = Field(default="auto", description="auto: a GPU if there is one")
     chat_template: str | None = Field(default=None, description="file with a Jinja chat template")
-    value_head: Literal["shared", "detached", "separate"] = "shared"
+    value_head: Literal["shared", "detached", "separate"] = Field(
+        default="shared",
+        description="on the policy's trunk, on it without gradient, or on a trunk of its own",
+    )
 
 
 class GenerationSettings(Settings):
     """How responses are sampled. The policy is scored at the temperature at which it sampled."""
 
-    max_new_tokens: int = Field(default=256, ge=1)
-    temperature: float = Field(default=1.0, ge=0.0)
-    batch_size: int = Field(default=64, ge=1)
+    max_new_tokens: int = Field(default=256, ge=1, description="longest response")
+    temperature: float = Field(default=1.0, ge=0.0, description="0: greedy")
+    batch_size: int = Field(default=64, ge=1, description="responses sampled at a time")
+
+
+class TinySettings(Settings):
+    """Size of the model that is made from scratch where `policy.model` is `tiny`."""
+
+    vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")
+    hidden: int = Field(default=128, ge=1)
+    layers: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1)
+    feed_forward: int = Field(default=352, ge=1)
+    context: int = Field(default=512, ge=8, description="longest prompt and response together, in tokens")

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from text2grad.policy.settings import Settings
+from text2grad.policy.settings import TinySettings as TinySettings
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 CHAT_TEMPLATE = (
@@ -22,27 +22,21 @@ CHAT_TEMPLATE = (
 )
 
 
-class TinySettings(Settings):
-    """Size of the model made from scratch."""
-
-    vocabulary: int = 768
-    hidden: int = 128
-    layers: int = 4
-    heads: int = 4
-    feed_forward: int = 352
-    context: int = 512
-
-
-def make_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE (any Unicode text has an encoding, none is unknown)."""
+def make_tokenizer(texts: Iterable[str], vocabulary: int, longest: int = 20) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE (any Unicode text has an encoding); no token is longer than `longest` characters."""
     core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # Merges may cross spaces (as in SuperBPE, arXiv 2503.13423), never a line or a digit: half the tokens, and a
+    # small model on a CPU has no time to spell. Digits stay single so that numbers can be copied.
+    pieces = pre_tokenizers.Split(Regex(r"\n *|[0-9]|[^\n0-9]+"), behavior="isolated")
+    spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.pre_tokenizer = pre_tokenizers.Sequence([pieces, spelled])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[PAD, USER, ASSISTANT, END],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
+        max_token_length=longest,
     )
     core.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=PAD)
@@ -54,7 +48,7 @@ def make_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
 
 def make_tiny_model(folder: Path, texts: Iterable[str], settings: TinySettings, seed: int) -> None:
     """Write an untrained model and its tokenizer to `folder` in Hugging Face form."""
-    tokenizer = make_tokenizer(texts, settings.vocabulary)
+    tokenizer = make_tokenizer(texts, settings.vocabulary, settings.longest)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden,

@@ -17,6 +17,7 @@ Point = tuple[float, float]
 WIDTH, HEIGHT = 360.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 84.0, 10.0, 24.0
 LABEL_GAP = 13.0
+LABEL_LENGTH = 12  # characters that fit right of the plot
 MAX_POINTS = 400
 
 STYLES = {"text2grad": "m0", "scalar_ppo": "m1", "training": "m0"}
@@ -193,8 +194,11 @@ def _is_finite(point: Point) -> bool:
 
 
 def _padded(values: Sequence[float], share: float) -> tuple[float, float]:
+    """The range of `values` with `share` of it left free at both ends; around a constant, half its size."""
     low, high = min(values), max(values)
-    room = (high - low) * share or (0.0 if high > low else max(abs(high) * 0.1, 0.5))
+    if low == high == 0:
+        return -share, 1.0
+    room = (high - low) * share if high > low else abs(high) * 0.5
     return low - room, high + room
 
 
@@ -224,9 +228,13 @@ def _end_labels(
     wanted = [_y(line.points[-1][1], y_range) for line in lines]
     placed = spread_out(wanted, LABEL_GAP, TOP, HEIGHT - BOTTOM)
     return tuple(
-        EndLabel(style_of(line.name, names), line.name, round(y, 1))
+        EndLabel(style_of(line.name, names), _cut(line.name), round(y, 1))
         for line, y in zip(lines, placed, strict=True)
     )
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LABEL_LENGTH else name[: LABEL_LENGTH - 1] + "…"
 
 
 def _hover(lines: Sequence[Line], x_range: tuple[float, float]) -> str:
@@ -241,8 +249,14 @@ def _hover(lines: Sequence[Line], x_range: tuple[float, float]) -> str:
 
 
 def _last(lines: Sequence[Line]) -> str:
-    ends = (f"{line.name} {number(line.points[-1][1])}" for line in lines)
-    return f"step {number(max(line.points[-1][0] for line in lines))}: " + " · ".join(ends) if lines else ""
+    """Where the curves end; each with its own step when they do not end together."""
+    ends = [(line.name, *line.points[-1]) for line in lines]
+    steps = {step for _, step, _ in ends}
+    if len(steps) == 1:
+        return f"step {number(*steps)}: " + " · ".join(f"{name} {number(value)}" for name, _, value in ends)
+    return "at the end: " + " · ".join(
+        f"{name} {number(value)} (step {number(step)})" for name, step, value in ends
+    )
 
 
 def _short(value: float) -> float:

@@ -139,7 +139,7 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
         methods=_read_methods(path / "ppo", notes),
         feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
         before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
-        evaluation={file.stem: _read_object(file) for file in sorted((path / "evaluation").glob("*.json"))},
+        evaluation=_read_evaluation(path / "evaluation"),
         seeds=seeds,
         notes=notes,
     )
@@ -152,10 +152,15 @@ def _read_methods(path: Path, notes: list[str]) -> list[Method]:
             metrics=_read_metrics(folder / "metrics.jsonl", notes),
             samples=read_lines(folder / "samples.jsonl", Sample, notes),
         )
-        for folder in sorted(path.glob("*"), reverse=True)  # text2grad before scalar_ppo
+        for folder in sorted(path.glob("*"), key=lambda folder: (folder.name != "text2grad", folder.name))
         if folder.is_dir()
     ]
     return [method for method in methods if method.metrics or method.samples]
+
+
+def _read_evaluation(path: Path) -> dict[str, Row]:
+    """The figures of each evaluated policy; `<name>.answers.json` beside them are not figures."""
+    return {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
 
 
 def _read_metrics(path: Path, notes: list[str]) -> list[Row]:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 MAIN = (
     (r"held_?out.*|.*pass@1.*", "held-out problems, never trained on: higher is better"),
-    (r"(mean_)?score(_mean)?", "the critic's verdict, mean over the batch, −1 to 1"),
-    (r"(mean_)?delta(_mean)?", "token pseudo-reward, mean over the batch"),
-    (r"kl(_mean)?", "distance from the reference policy: must not run away"),
+    (r"score", "the critic's verdict, mean over the responses, −1 to 1"),
+    (r"delta(_sum)?", "token pseudo-rewards of a response added up, mean"),
+    (r"kl", "distance from the reference policy per response: must not run away"),
     (r"wrong_sign_rate", "labelled tokens whose advantage has the other sign: lower is better"),
     (r"explained_variance", "of the value head: 1 foresees all returns, 0 none"),
     (r"critic_failed", "share of critiques that failed and were masked out"),
-    (r"(mean_)?(response_)?length(_mean)?|response_tokens", "tokens per response"),
+    (r"response_length", "tokens per response, mean"),
     (r"entropy", "of the policy, per token: towards 0 it stops exploring"),
 )
 SUPERVISED = ((r"loss|train_loss", "next-token loss"), (r".*loss.*", "next-token loss, held-out"))

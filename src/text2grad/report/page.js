@@ -61,6 +61,7 @@ document.querySelectorAll("svg[data-hover]").forEach(readChart);
 
 // ---- the token strip: one column per token, broken into lines that fit the width
 
+const HEAD = 76; // pixels for the names of the rows, as in page.css
 const NAMES = { kl: "KL" };
 const nameOf = (row) => NAMES[row] || row;
 
@@ -111,6 +112,7 @@ const numberCell = (sample, row, index, largest) => {
 
 const stripLine = (sample, rows, scales, indices) => {
   const table = element("table", "strip");
+  table.style.width = `${HEAD + indices.reduce((sum, index) => sum + widthOf(sample.tokens[index]), 0)}px`;
   const head = table.insertRow();
   head.append(element("th", "", "token"));
   for (const index of indices) {
@@ -132,7 +134,7 @@ const drawStrip = (sample, rows, place) => {
   const scales = Object.fromEntries(
     shown.map((row) => [row, Math.max(1e-12, ...sample.rows[row].map((value) => Math.abs(value || 0)))]),
   );
-  const lines = breakLines(sample.tokens, place.clientWidth - 76);
+  const lines = breakLines(sample.tokens, place.clientWidth - HEAD);
   place.replaceChildren(...lines.map((indices) => stripLine(sample, shown, scales, indices)));
 };
 

@@ -11,7 +11,14 @@ from text2grad.report import compare, curves, intake
 from text2grad.report.folder import Row, RunFolder
 from text2grad.report.metrics import MAIN, SUPERVISED, arranged
 from text2grad.report.samples import STRIP_ROWS, sample_views
-from text2grad.report.tables import Results, results, reward_model_grid, reward_model_rates, with_seeds
+from text2grad.report.tables import (
+    Results,
+    is_number,
+    results,
+    reward_model_grid,
+    reward_model_rates,
+    with_seeds,
+)
 from text2grad.report.visible import visible
 
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
@@ -65,7 +72,7 @@ def _duration(seconds: float) -> str:
 
 def _results(run: RunFolder) -> dict[str, Any]:
     table = results(with_seeds(run.summary, [seed.summary for seed in run.seeds]))
-    figures = run.summary.get("reward_model") or {}
+    figures = run.summary.get("reward_model") or run.evaluation.get("reward_model") or {}
     return {
         "results": table if table.names else None,
         "bars": _bars(table),
@@ -145,14 +152,16 @@ def _chart(found: Curves, metric: str) -> curves.Chart | None:
     return curves.chart(metric, lines, names=list(found))
 
 
-def _evaluation(files: Mapping[str, Row]) -> dict[str, Any] | None:
-    """A table over evaluation/*.json: figures down, policies across."""
-    figures = list(dict.fromkeys(key for row in files.values() for key in row))
-    rows = [(key, [_figure(row.get(key)) for row in files.values()]) for key in figures]
-    return {"names": list(files), "rows": rows} if rows else None
+def _evaluation(files: Mapping[str, Row]) -> list[dict[str, Any]]:
+    """Tables over evaluation/*.json, figures down and names across; what measures the same shares a table."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, row in files.items():
+        alike.setdefault(tuple(row), []).append(name)
+    return [
+        {"names": names, "rows": [(key, [_figure(files[name][key]) for name in names]) for key in figures]}
+        for figures, names in alike.items()
+    ]
 
 
 def _figure(value: Any) -> str:
-    if value is None:
-        return "–"
-    return curves.number(float(value)) if isinstance(value, (int, float)) else str(value)
+    return curves.number(float(value)) if is_number(value) else str(value)

@@ -12,8 +12,9 @@ REWARD_MODEL_ROWS = (("good tokens", "good"), ("poor tokens", "poor"))
 REWARD_MODEL_COLUMNS = ("precision", "recall")
 RATES = {
     "unmatched": "quotes that are not in the response",
-    "unreadable": "answers that do not parse",
-    "wrong_sign_rate": "labelled tokens given the other sign",
+    "ambiguous": "quotes that occur more than once and do not say which",
+    "unreadable": "answers that are no critique",
+    "wrong_sign_rate": "marked tokens whose true label is the opposite",
 }
 
 
@@ -104,9 +105,10 @@ def reward_model_grid(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]
 
 
 def reward_model_rates(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Every other figure of the reward model: (name, value, what it is)."""
-    in_grid = {f"{label}_{column}" for _, label in REWARD_MODEL_ROWS for column in REWARD_MODEL_COLUMNS}
-    return [(k, _share(v), RATES.get(k, "")) for k, v in figures.items() if k not in in_grid and is_number(v)]
+    """What goes wrong with the reward model, as far as it was measured: (name, value, what it is)."""
+    return [
+        (name, _share(figures[name]), what) for name, what in RATES.items() if is_number(figures.get(name))
+    ]
 
 
 def _share(value: Any) -> str:

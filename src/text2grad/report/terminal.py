@@ -21,7 +21,7 @@ BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
 def results_table(summary: Mapping[str, Any]) -> Table:
     """The results of summary.json: a row for each policy, a column for each way to measure."""
     found = results(summary)
-    table = Table(title=Text(stripped(f"Held-out {found.metric}".strip())), title_justify="left")
+    table = Table(title=Text(stripped(found.metric)), title_justify="left")
     table.add_column("policy")
     for column in found.columns:
         table.add_column(Text(stripped(column)), justify="right")
@@ -35,13 +35,13 @@ def results_table(summary: Mapping[str, Any]) -> Table:
 def reward_model_table(figures: Mapping[str, Any]) -> Table:
     """The reward model measured against held-out critiques: token precision and recall, and its failures."""
     table = Table(title="Reward model, held-out", title_justify="left")
-    table.add_column("measured on")
-    for column in REWARD_MODEL_COLUMNS:
-        table.add_column(column, justify="right")
+    table.add_column("measure")
+    table.add_column("value", justify="right")
     for name, cells in reward_model_grid(figures):
-        table.add_row(name, *cells)
+        for column, cell in zip(REWARD_MODEL_COLUMNS, cells, strict=True):
+            table.add_row(f"{name}: {column}", cell)
     for name, value, what in reward_model_rates(figures):
-        table.add_row(Text(stripped(f"{name}: {what}" if what else name)), value, "")
+        table.add_row(f"{name}: {what}", value)
     return table
 
 

@@ -14,8 +14,8 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _WHITESPACE = {" ": "·", "\n": "⏎", "\t": "⇥", "\u00a0": "⍽"}
 _TERMINAL_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor
-    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links
-    r"|\x1b[ -/]*[0-~]"
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
 
 

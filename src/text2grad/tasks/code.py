@@ -6,11 +6,15 @@ Whatever the source, `meta["tests"]` is one module in KodCode's shape: it import
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Callable
 
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import Split, TaskSettings, in_split
 from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 Scorer = Callable[[Example, str], dict[str, float]]
 
@@ -66,16 +70,37 @@ def _entry_point(row: Row) -> tuple[str, str]:
 
 
 def _mbpp(row: Row, fallback_id: str) -> Example:
-    checks = row["test_list"]
+    checks, solution = row["test_list"], text_of(row, "code")
     if not isinstance(checks, list) or not checks or not all(isinstance(check, str) for check in checks):
         raise ValueError("test_list is not a list of assertions")
-    head = ["from solution import *", *row.get("test_imports", []), optional_text(row, "test_setup_code")]
-    tests = [_test_function(f"test_{number}", check) for number, check in enumerate(checks, start=1)]
+    setup = "\n".join([*row.get("test_imports", []), optional_text(row, "test_setup_code")]).strip()
+    parts = [_import_line(setup, solution), setup]
+    for number, check in enumerate(checks, start=1):
+        # Imported inside the test: some solutions are named test_..., and would be collected as tests.
+        parts.append(_test_function(f"test_{number}", f"{_import_line(check, solution)}\n{check}"))
     question = text_of(row, "prompt", "text")
     # As in MBPP's own evaluation, one assertion shows the name and the arguments.
     content = f"{question}\n\nYour code must satisfy:\n{checks[0]}"
-    meta = {"question": question, "tests": "\n".join([*filter(None, head), "", *tests])}
-    return _example(f"mbpp-{row.get('task_id', fallback_id)}", content, text_of(row, "code"), meta)
+    meta = {"question": question, "tests": "\n".join(filter(None, parts))}
+    return _example(f"mbpp-{row.get('task_id', fallback_id)}", content, solution, meta)
+
+
+def _import_line(code: str, solution: str) -> str:
+    """The import of those names that `code` uses and the solution defines; "" if there are none."""
+    try:
+        used = {node.id for node in ast.walk(_parsed(code)) if isinstance(node, ast.Name)}
+        defined = {node.name for node in _parsed(solution).body if isinstance(node, _DEFINITIONS)}
+    except SyntaxError as error:
+        raise ValueError(f"code that Python cannot read: {error.msg}") from error
+    names = sorted(used & defined)
+    return f"from solution import {', '.join(names)}" if names else ""
+
+
+def _parsed(code: str) -> ast.Module:
+    with warnings.catch_warnings():
+        # Published programs have invalid escapes such as "\\w" in them; that is not our user's business.
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
 
 
 def _humaneval(row: Row, fallback_id: str) -> Example:

@@ -72,9 +72,9 @@ def passage_sentence(passages: Sequence[Sequence[str]], where: Mapping[str, Any]
         ValueError: there is no such sentence.
     """
     try:
-        passage = passages[_counted(where["passage_id"], 1)]
+        passage = _without_repeated_title(passages[_counted(where["passage_id"], 1)])
         return " ".join(passage[_counted(number, 0)].strip() for number in where["sentence_id"])
-    except (IndexError, KeyError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"no sentence {dict(where)} in the passages") from error
 
 
@@ -91,14 +91,20 @@ def _with_passages(question: str, passages: Any, context_characters: int | None)
         raise ValueError("a passage has something else than text")
     left = context_characters
     parts = [question]
-    for title, first, *rest in passages:
-        sentences = [first.removeprefix(f"{title}\n\n"), *rest]
+    for passage in passages:
+        title, *sentences = _without_repeated_title(passage)
         if left is not None:
             sentences = _fitting(sentences, left)
             left -= sum(map(len, sentences))
         if sentences:
             parts.append(f"{title}: {' '.join(sentences)}")
     return "\n\n".join(parts)
+
+
+def _without_repeated_title(passage: Sequence[str]) -> list[str]:
+    """[title, sentence, ...]; about half of the published passages repeat the title in the first sentence."""
+    title, first, *rest = passage
+    return [title, first.removeprefix(f"{title}\n\n"), *rest]
 
 
 def _fitting(sentences: Sequence[str], characters: int) -> list[str]:

@@ -17,14 +17,14 @@ Schedule = Literal["constant", "linear", "cosine"]
 class SupervisedSettings(Settings):
     """Masked next-token training: SFT on responses, and the reward model on z (paper, section 3.4)."""
 
-    epochs: float = Field(default=2.0, gt=0)
+    epochs: float = Field(default=2.0, gt=0, description="passes over the data")
     batch_size: int = Field(default=8, ge=1, description="sequences per optimizer step")
     micro_batch_size: int = Field(default=8, ge=1, description="sequences per forward pass")
-    lr: float = Field(default=1e-5, gt=0)
-    schedule: Schedule = "linear"
+    lr: float = Field(default=1e-5, gt=0, description="learning rate at its peak")
+    schedule: Schedule = Field(default="linear", description="of the learning rate")
     warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")
     weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     max_length: int | None = Field(default=None, ge=8, description="tokens; None: the model's own limit")
 
 
@@ -33,31 +33,39 @@ class PPOSettings(Settings):
 
     steps: int = Field(default=50, ge=1, description="rollout batches")
     rollouts: int = Field(default=64, ge=1, description="responses per step (the update batch)")
-    samples_per_prompt: int = Field(default=1, ge=1)
+    samples_per_prompt: int = Field(default=1, ge=1, description="responses to one prompt within a step")
     epochs: int = Field(default=4, ge=1, description="passes over one batch of rollouts")
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass")
     micro_batch_size: int = Field(default=64, ge=1, description="responses per forward pass")
-    lr: float = Field(default=1e-6, gt=0)
+    lr: float = Field(default=1e-6, gt=0, description="learning rate")
     value_lr: float | None = Field(default=None, gt=0, description="for the value head; None: lr")
-    schedule: Schedule = "constant"
+    schedule: Schedule = Field(default="constant", description="of the learning rate")
     weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    gamma: float = Field(default=1.0, ge=0, le=1)
-    lam: float = Field(default=0.95, ge=0, le=1)
+    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
+    gamma: float = Field(default=1.0, ge=0, le=1, description="discount of later rewards")
+    lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; 0: each token by itself")
     clip: float = Field(default=0.2, gt=0, description="epsilon of the policy ratio; inf: no clipping")
-    value_clip: float = Field(default=0.2, gt=0)
-    value_coefficient: float = Field(default=0.1, ge=0)
-    value_target: Literal["gae", "mc"] = "gae"
+    value_clip: float = Field(default=0.2, gt=0, description="how far a value may move in one batch")
+    value_coefficient: float = Field(default=0.1, ge=0, description="weight of the value loss")
+    value_target: Literal["gae", "mc"] = Field(default="gae", description="GAE returns, or sums of rewards")
     value_warmup: int = Field(default=5, ge=0, description="steps that train only the value function")
-    normalisation: Literal["none", "scale", "whiten"] = "scale"
-    entropy_coefficient: float = Field(default=0.0, ge=0)
-    entropy_sign: Literal["bonus", "paper"] = "bonus"
-    kl: Literal["full", "k1", "k3"] = "full"
-    kl_coefficient: float = Field(default=0.05, ge=0)
+    normalisation: Literal["none", "scale", "whiten"] = Field(
+        default="scale", description="of advantages; scale: divided by their RMS; whiten: centred as well"
+    )
+    entropy_coefficient: float = Field(default=0.0, ge=0, description="weight of the entropy term")
+    entropy_sign: Literal["bonus", "paper"] = Field(
+        default="bonus", description="bonus: more entropy is better; paper: the sign as printed"
+    )
+    kl: Literal["full", "k1", "k3"] = Field(
+        default="full", description="over the whole vocabulary, or estimated from the sampled token"
+    )
+    kl_coefficient: float = Field(default=0.05, ge=0, description="beta, at the start")
     kl_target: float | None = Field(default=6.0, gt=0, description="mean KL per sequence; None: fixed")
-    kl_horizon: int = Field(default=10_000, ge=1, description="responses")
-    loss_average: Literal["token", "sequence"] = "token"
+    kl_horizon: int = Field(default=10_000, ge=1, description="responses over which beta adapts")
+    loss_average: Literal["token", "sequence"] = Field(
+        default="token", description="every token counts the same, or every response"
+    )
     max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops")
     checkpoint_every: int = Field(default=0, ge=0, description="steps; 0: only at the end")
     samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
-    samples_written: int = Field(default=8, ge=0)
+    samples_written: int = Field(default=8, ge=0, description="token strips written each time")

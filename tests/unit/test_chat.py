@@ -1,0 +1,214 @@
+"""The chat client against a scripted local server: retries, typed failures, and the user's mistakes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock, Thread
+from typing import Any
+
+import pytest
+
+from text2grad.chat import Answer, Completion, OpenAIChat, ScriptedChat
+from text2grad.errors import UserError
+from text2grad.feedback import Failure, Message
+
+KEY = "sk-planted-key-that-must-stay-secret"
+Reply = tuple[int, dict[str, str], dict[str, Any]]
+AT_ONCE = {"retry-after-ms": "1"}
+
+
+def asked(text: str) -> list[Message]:
+    return [Message(role="user", content=text)]
+
+
+def said(text: str | None, finish: str = "stop", refusal: str | None = None) -> Reply:
+    message = {"role": "assistant", "content": text, "refusal": refusal}
+    body = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "judge",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+    }
+    return 200, {}, body
+
+
+def error(status: int, code: str = "", message: str = "no", **headers: str) -> Reply:
+    return status, {"retry-after-ms": "1", **headers}, {"error": {"message": message, "code": code}}
+
+
+class Server:
+    """Answers the n-th request for a text with the n-th reply scripted for it (the last one repeats)."""
+
+    def __init__(self, script: dict[str, Sequence[Reply]]) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        self.open = self.most_open = 0
+        self.delay = 0.0
+        lock, server = Lock(), self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                text = request["messages"][-1]["content"]
+                with lock:
+                    server.open += 1
+                    server.most_open = max(server.most_open, server.open)
+                    turn = sum(r["messages"][-1]["content"] == text for r in server.requests)
+                    server.requests.append(request)
+                    server.keys.append(self.headers["Authorization"])
+                time.sleep(server.delay)
+                replies = script[text]
+                status, headers, body = replies[min(turn, len(replies) - 1)]
+                data = json.dumps(body).encode()
+                with lock:
+                    server.open -= 1
+                self.send_response(status)
+                for name, value in {**headers, "Content-Type": "application/json"}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+        Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def chat(self, **options: Any) -> OpenAIChat:
+        return OpenAIChat("judge", self.url, **{"retries": 3, "timeout": 5.0, **options})
+
+
+@pytest.fixture(autouse=True)
+def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    servers: list[Server] = []
+
+    def start(**script: Sequence[Reply]) -> Server:
+        servers.append(Server(script))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.http.shutdown()
+        server.http.server_close()
+
+
+def one(server: Server, **options: Any) -> Answer:
+    with server.chat(**options) as chat:
+        (answer,) = chat.complete([asked("hello")])
+    return answer
+
+
+def test_answers_come_in_the_order_of_the_questions(serve: Any) -> None:
+    server = serve(**{f"q{n}": [said(f"a{n}")] for n in range(20)})
+    server.delay = 0.02
+    with server.chat(concurrency=4, max_tokens=9, temperature=None) as chat:
+        answers = chat.complete([asked(f"q{n}") for n in range(20)])
+    assert [a.text for a in answers] == [f"a{n}" for n in range(20)]
+    assert answers[0].usage == {"prompt_tokens": 7.0, "completion_tokens": 3.0}
+    assert 1 < server.most_open <= 4
+    assert server.requests[0]["max_tokens"] == 9 and "temperature" not in server.requests[0]
+    assert set(server.keys) == {f"Bearer {KEY}"}
+
+
+def test_too_many_requests_waits_as_long_as_the_server_says_and_then_gives_one_answer(serve: Any) -> None:
+    slow = (429, {"retry-after": "1"}, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}})
+    server = serve(hello=[slow, error(429), error(429), said("done")])
+    start = time.monotonic()
+    assert one(server) == Completion(text="done", usage={"prompt_tokens": 7.0, "completion_tokens": 3.0})
+    assert time.monotonic() - start >= 1.0
+    assert len(server.requests) == 4
+
+
+def test_server_errors_until_the_last_retry_are_a_typed_failure_of_that_conversation_only(serve: Any) -> None:
+    server = serve(bad=[error(500)], good=[said("fine")])
+    with server.chat(retries=2) as chat:
+        bad, good = chat.complete([asked("bad"), asked("good")])
+    assert isinstance(bad, Failure) and bad.kind == "exhausted"
+    assert isinstance(good, Completion) and good.text == "fine"
+    assert sum(request["messages"][-1]["content"] == "bad" for request in server.requests) == 3
+
+
+def test_nobody_listens() -> None:
+    with OpenAIChat("judge", "http://127.0.0.1:9/v1", retries=0) as chat:
+        (answer,) = chat.complete([asked("hello")])
+    assert isinstance(answer, Failure) and answer.kind == "exhausted"
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (said(None, refusal="I would rather not"), "refused"),
+        (said("I ca", "content_filter"), "refused"),
+        (error(400, "content_filter"), "refused"),
+        (error(400, "context_length_exceeded", "too long"), "unsupported"),
+        ((200, {}, {"id": "1", "object": "chat.completion", "choices": []}), "invalid"),
+    ],
+)
+def test_what_is_no_answer_is_a_typed_failure(serve: Any, reply: Reply, kind: str) -> None:
+    answer = one(serve(hello=[reply]))
+    assert isinstance(answer, Failure) and answer.kind == kind
+
+
+def test_an_answer_cut_at_the_limit_says_so(serve: Any) -> None:
+    answer = one(serve(hello=[said('{"critique": "go', "length")]))
+    assert isinstance(answer, Completion) and answer.truncated
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (error(401, "invalid_api_key", f"Incorrect API key provided: {KEY}"), "refused the key"),
+        (error(403), "refused the key"),
+        (error(404, "model_not_found"), "no model 'judge'"),
+        (error(429, "insufficient_quota", "You exceeded your current quota"), "quota"),
+    ],
+)
+def test_a_mistake_that_would_fail_every_conversation_stops_at_once(
+    serve: Any, reply: Reply, words: str
+) -> None:
+    server = serve(**{f"q{n}": [reply] for n in range(50)})
+    with server.chat(concurrency=2) as chat, pytest.raises(UserError, match=words) as caught:
+        chat.complete([asked(f"q{n}") for n in range(50)])
+    assert KEY not in str(caught.value)
+    assert len(server.requests) < 10, "requests that had not started are not sent, and none is repeated"
+
+
+def test_no_key_for_openai_itself_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        OpenAIChat("gpt-4o")
+
+
+def test_a_server_that_cannot_constrain_answers_is_asked_without(serve: Any) -> None:
+    refusal = error(400, "invalid", "response_format is not supported")
+    server = serve(hello=[refusal, said("one"), said("two")])
+    with server.chat(json_schema={"type": "object"}) as chat:
+        first = chat.complete([asked("hello")])
+        second = chat.complete([asked("hello")])
+    assert [answer.text for answer in (*first, *second)] == ["one", "two"]
+    assert ["response_format" in request for request in server.requests] == [True, False, False]
+
+
+def test_scripted_chat_plays_back_and_remembers() -> None:
+    failure = Failure(kind="refused", message="no")
+    chat = ScriptedChat(["yes", failure])
+    assert chat.complete([asked("a"), asked("b")]) == [Completion(text="yes"), failure]
+    assert chat.asked == [asked("a"), asked("b")]
+    with pytest.raises(IndexError):
+        chat.complete([asked("c")])
+    echo = ScriptedChat(lambda conversation: conversation[-1].content.upper())
+    assert echo.complete([asked("a")]) == [Completion(text="A")]
