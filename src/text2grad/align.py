@@ -331,7 +331,10 @@ def _score_credit(critique: Critique, length: int, settings: CreditSettings) -> 
 
 def _magnitudes(spans: Iterable[Span], aligned: Aligned, settings: CreditSettings) -> Floats:
     """What each token is worth inside its spans; the largest where spans of one label overlap."""
-    best: dict[Label, Floats] = {1: np.zeros(len(aligned), np.float32), -1: np.zeros(len(aligned), np.float32)}
+    best: dict[Label, Floats] = {
+        1: np.zeros(len(aligned), np.float32),
+        -1: np.zeros(len(aligned), np.float32),
+    }
     for span in spans:
         tokens = tokens_of(span, aligned, settings.membership)
         if len(tokens):

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from text2grad import stages
-from text2grad.config import Config
+from text2grad.config import Config, dump_config
 from text2grad.errors import UserError
 from text2grad.report.terminal import results_table, reward_model_table, show_samples
 from text2grad.tasks.base import load_task
@@ -37,7 +37,9 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     started = time.perf_counter()
     root = config.run.folder
     chosen = [config.run.seed + index for index in range(seeds)]
-    results = [_run_seed(_of_seed(config, seed, root / f"seed-{seed}" if seeds > 1 else root)) for seed in chosen]
+    results = [
+        _run_seed(_of_seed(config, seed, root / f"seed-{seed}" if seeds > 1 else root)) for seed in chosen
+    ]
     seconds = round(time.perf_counter() - started, 1)
     figures = _figures(results, seconds)
     summary = _summary(figures, chosen, config)
@@ -70,7 +72,9 @@ def _run_seed(config: Config) -> dict[str, Any]:
     figures = {name: reward_model[name] for name in REWARD_MODEL_FIGURES}
     seconds = round(time.perf_counter() - started, 1)
     result = {**rates, "reward_model": figures, "folder": folder}
-    stages.write_json(folder / "summary.json", _summary(_figures([result], seconds), [config.run.seed], config))
+    stages.write_json(
+        folder / "summary.json", _summary(_figures([result], seconds), [config.run.seed], config)
+    )
     return result
 
 
@@ -91,7 +95,7 @@ def _scalar(config: Config) -> Config:
 def _start(name: str, config: Config) -> subprocess.Popen[bytes]:
     single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1})})
     path = config.run.folder / f"{name}.yaml"
-    path.write_text(stages.dump_config(single), encoding="utf-8")
+    path.write_text(dump_config(single), encoding="utf-8")
     command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
@@ -102,7 +106,9 @@ def _write_before_after(config: Config) -> None:
     folder = config.run.folder
     heldout = {example.id: example for example in load_task(config.task).examples("heldout")}
     answers = {
-        title: {row["id"]: row for row in json.loads((folder / "evaluation" / f"{name}.answers.json").read_text())}
+        title: {
+            row["id"]: row for row in json.loads((folder / "evaluation" / f"{name}.answers.json").read_text())
+        }
         for name, title in ROWS
     }
     records = [
@@ -111,7 +117,11 @@ def _write_before_after(config: Config) -> None:
             "prompt": [message.model_dump() for message in heldout[key].prompt],
             "reference": heldout[key].reference,
             "answers": [
-                {"name": title, "response": answers[title][key]["response"], "scores": answers[title][key]["scores"]}
+                {
+                    "name": title,
+                    "response": answers[title][key]["response"],
+                    "scores": answers[title][key]["scores"],
+                }
                 for _, title in ROWS
             ],
         }
@@ -158,8 +168,8 @@ def _show(summary: dict[str, Any], folder: Path, page: str) -> None:
 
 
 def _last_samples(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "ppo" / "text2grad" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-    samples = [json.loads(line) for line in lines]
+    lines = (folder / "ppo" / "text2grad" / "samples.jsonl").read_text(encoding="utf-8").split("\n")
+    samples = [json.loads(line) for line in lines if line]
     last = max(sample["step"] for sample in samples)
     return [sample for sample in samples if sample["step"] == last]
 

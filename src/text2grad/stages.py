@@ -40,7 +40,7 @@ from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import TinySettings, make_tiny_model
 from text2grad.report.viewer import build_report
 from text2grad.sandbox.runner import Runner
-from text2grad.tasks.base import Task, load_task, prompt_version, read_prompt, split_of
+from text2grad.tasks.base import Task, load_task, prompt_version, question_of, read_prompt, split_of
 from text2grad.train.ppo import train_ppo
 from text2grad.train.run import save_policy, seed_everything
 from text2grad.train.supervised import Pair, train_supervised
@@ -52,8 +52,8 @@ REWARD_MODEL_PROMPT = "reward_model"
 def prepare(config: Config) -> Path:
     """Set threads, seeds and logging, and make the run folder with the settings that made it."""
     torch.set_num_threads(config.run.threads)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     seed_everything(config.run.seed)
     folder = config.run.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def run_import(config: Config, source: Path, kind: str, out: Path | None) -> dic
     """Read people's feedback into our records, and say what was found."""
     from text2grad.critics.human import import_feedback
 
-    imported = import_feedback(source, kind)
+    imported = import_feedback(source, kind, config.task.context_characters)
     target = out or config.run.folder / "feedback.jsonl"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_jsonl(target, imported.records)
@@ -186,20 +186,26 @@ def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) ->
         max_tokens=config.critic.max_tokens,
         concurrency=config.critic.concurrency,
     )
-    version = prompt_version(config.critic.prompt or task.critic_prompt, prompt)
+    version = prompt_version(config.critic.prompt or task.critic_prompt)
     source = Source(kind="llm", model=config.critic.model, prompt_version=version)
     return PromptedCritic(chat, prompt, source, config.critic.ambiguity)
 
 
 def reward_model_critic(config: Config) -> PromptedCritic:
     """The trained reward model: the prompted critic over a local model."""
-    folder = Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
+    folder = (
+        Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
+    )
     if not folder.is_dir():
-        raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
-    model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
+        raise UserError(
+            f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}"
+        )
+    model = load_policy(
+        PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
+    )
     chat = LocalChat(model, config.reward_model.generation, name=str(folder))
     prompt = read_prompt(REWARD_MODEL_PROMPT)
-    version = prompt_version(REWARD_MODEL_PROMPT, prompt)
+    version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=str(folder), prompt_version=version)
     return PromptedCritic(chat, prompt, source, config.critic.ambiguity)
 
@@ -221,7 +227,9 @@ def run_train_reward(config: Config) -> dict[str, Any]:
     policy = load_policy(config.reward_model.policy or start_policy(config))
     pairs = [pair for record in train if (pair := reward_pair(record)) is not None]
     training = config.reward_model.training
-    metrics = train_supervised(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model")
+    metrics = train_supervised(
+        policy, pairs, training, folder / "reward_model", config.run.seed, "reward model"
+    )
     save_policy(policy, folder / "reward_model" / "policy")
     quality = evaluate_reward_model(config)
     return {"records": len(train), **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
@@ -235,13 +243,9 @@ def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
     if heldout.is_file():
         return records, list(read_jsonl(heldout, Feedback))
     split = config.task.model_copy(update={"heldout_share": config.reward_model.heldout_share})
-    names = [split_of(_question(record), split) for record in records]
+    names = [split_of(question_of(record), split) for record in records]
     train = [record for record, name in zip(records, names, strict=True) if name == "train"]
     return train, [record for record, name in zip(records, names, strict=True) if name == "heldout"]
-
-
-def _question(record: Feedback) -> str:
-    return str(record.meta.get("question") or record.prompt[-1].content)
 
 
 def reward_pair(record: Feedback) -> Pair | None:
@@ -327,7 +331,9 @@ def find_policy(config: Config, target: str) -> Path:
         if place.is_dir() and (place / "tokenizer_config.json").is_file():
             return place
     known = sorted(path.parent.name for path in run.glob("ppo/*/policy"))
-    raise UserError(f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder")
+    raise UserError(
+        f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder"
+    )
 
 
 Measure = Callable[[Example, str], dict[str, float]]

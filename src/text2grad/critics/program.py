@@ -67,11 +67,14 @@ class ProgramCritic:
         if not tests:
             return Failure(kind="unsupported", message=f"{example.id}: no tests in meta['tests']")
         program = extract_program(response)
+        if not program.code.strip():
+            spans = _span(response, Program(response, 0), 0, len(response), -1, "no program")
+            return Critique(text="There is no program.", spans=spans, score=-1.0)
         verdict = self.runner.run(program.code, tests)
         if verdict.outcome in ("bad_tests", "no_tests"):
             return Failure(kind="unsupported", message=f"{example.id}: {verdict.outcome}: {verdict.error}")
         if verdict.passed:
-            return Critique(text="Passes the tests.", spans=_praise(program, response), score=1.0)
+            return _praise(program, response)
         return self._blame(program, response, verdict, example.reference)
 
     def _blame(self, program: Program, response: str, verdict: Verdict, reference: str) -> Critique:
@@ -117,35 +120,37 @@ def _by_reference(
     different: list[Difference],
     what: str,
 ) -> Critique:
+    """Statement by statement against the reference, the verdict last: reasons come before the judgement."""
     spans: list[Span] = []
+    notes: list[tuple[int, str]] = []
     for piece in equal:
         spans += _span(response, program, piece.start, piece.end, 1, "")
-    notes = []
+        notes.append((piece.start, f"Line {_line(program, piece)} is right."))
     for piece in different:
         quote = program.code[piece.start : piece.end]
         spans += _span(response, program, piece.start, piece.end, -1, "")
-        notes.append(
-            f"`{quote}` should be `{piece.wanted}`." if piece.wanted else f"`{quote}` should not be there."
-        )
-    return Critique(text=" ".join([what, *notes]), spans=tuple(_ordered(spans)), score=-1.0)
+        wrong = f"should be `{piece.wanted}`." if piece.wanted else "should not be there."
+        notes.append((piece.start, f"Line {_line(program, piece)}: `{quote}` {wrong}"))
+    text = " ".join([*(note for _, note in sorted(notes)), what])
+    return Critique(text=text, spans=tuple(_ordered(spans)), score=-1.0)
+
+
+def _line(program: Program, piece: Difference) -> int:
+    """The 1-based line of the program where a piece starts."""
+    return program.code.count("\n", 0, piece.start) + 1
 
 
 def _unreadable(program: Program, response: str, verdict: Verdict, what: str) -> Critique:
-    if not program.code.strip():
-        spans = _span(response, Program(response, 0), 0, len(response), -1, "no program")
-        return Critique(text="There is no program.", spans=spans, score=-1.0)
     spans = _line_span(program, response, verdict.line or 1, -1, "not Python")
     spans = spans or _span(response, program, 0, len(program.code), -1, "not Python")
     return Critique(text=f"{what} It is not Python.", spans=spans, score=-1.0)
 
 
-def _praise(program: Program, response: str) -> tuple[Span, ...]:
+def _praise(program: Program, response: str) -> Critique:
     tree = _parse(program.code)
-    spans: list[Span] = []
-    for node in _body_statements(tree) if tree is not None else []:
-        start, end = _extent(program.code, node)
-        spans += _span(response, program, start, end, 1, "")
-    return tuple(_ordered(spans))
+    statements = list(_body_statements(tree)) if tree is not None else []
+    pieces = [Difference(*_extent(program.code, node), "") for node in statements]
+    return _by_reference(program, response, pieces, [], "Passes the tests.").model_copy(update={"score": 1.0})
 
 
 def _parse(code: str) -> ast.Module | None:
@@ -168,10 +173,12 @@ def compare(
     for tag, a0, a1, b0, b1 in matcher.get_opcodes():
         if tag == "equal":
             equal += [Difference(*_extent(code, node), "") for node in mine[a0:a1]]
-        elif tag == "replace" and a1 - a0 == b1 - b0:
-            pairs = zip(mine[a0:a1], theirs[b0:b1], strict=True)
+        elif tag == "replace":
+            same = min(a1 - a0, b1 - b0)
+            pairs = zip(mine[a0 : a0 + same], theirs[b0 : b0 + same], strict=True)
             different += [_smallest(code, node, reference, other) for node, other in pairs]
-        elif tag in ("replace", "delete"):
+            different += [Difference(*_extent(code, node), "") for node in mine[a0 + same : a1]]
+        elif tag == "delete":
             different += [Difference(*_extent(code, node), "") for node in mine[a0:a1]]
         else:
             different += _insertion(code, mine, a0, reference, theirs[b0:b1])

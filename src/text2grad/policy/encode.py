@@ -27,13 +27,19 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"no tokenizer in {model!r}: {_first_line(error)}", "give a folder or a hub name") from error
+        raise UserError(
+            f"no tokenizer in {model!r}: {_first_line(error)}", "give a folder or a hub name"
+        ) from error
     if chat_template is not None:
         tokenizer.chat_template = _read_template(chat_template)
     if not tokenizer.chat_template:
-        raise UserError(f"the tokenizer of {model!r} has no chat template", "--policy.chat_template FILE.jinja")
+        raise UserError(
+            f"the tokenizer of {model!r} has no chat template", "--policy.chat_template FILE.jinja"
+        )
     if tokenizer.eos_token_id is None:
-        raise UserError(f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config")
+        raise UserError(
+            f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config"
+        )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

@@ -63,7 +63,7 @@ def _generate_batch(
 def _generation_config(settings: GenerationSettings, stops: list[int], pad: int) -> GenerationConfig:
     sampled = settings.temperature > 0
     how = {"temperature": settings.temperature, "top_k": 0, "top_p": 1.0} if sampled else {}
-    return GenerationConfig(
+    return GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=settings.max_new_tokens,
         do_sample=sampled,
         eos_token_id=stops,

@@ -65,7 +65,9 @@ class PolicyOutput:
     last_value: Tensor
 
 
-def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad: int, device: Any) -> TokenBatch:
+def pack(
+    prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad: int, device: Any
+) -> TokenBatch:
     """Pad a batch of prompt and response ids into one rectangle."""
     prompt_width = max(len(ids) for ids in prompts)
     width = max(len(ids) for ids in responses)
@@ -257,7 +259,9 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
     try:
         return get_peft_model(model, config)
     except ValueError as error:
-        raise UserError(f"cannot add adapters: {error}", "set policy.lora.targets to modules of this model") from error
+        raise UserError(
+            f"cannot add adapters: {error}", "set policy.lora.targets to modules of this model"
+        ) from error
 
 
 def choose_device(name: str) -> torch.device:

@@ -43,7 +43,8 @@ class GenerationSettings(Settings):
 class TinySettings(Settings):
     """Size of the model that is made from scratch where `policy.model` is `tiny`."""
 
-    vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")
+    vocabulary: int = Field(default=640, ge=260, description="tokens, the 256 bytes among them")
+    longest: int = Field(default=20, ge=1, description="characters of a token")
     hidden: int = Field(default=128, ge=1)
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=4, ge=1)

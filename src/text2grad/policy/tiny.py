@@ -39,7 +39,9 @@ def make_tokenizer(texts: Iterable[str], vocabulary: int, longest: int = 20) -> 
         max_token_length=longest,
     )
     core.train_from_iterator(texts, trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=PAD)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core, eos_token=END, pad_token=PAD
+    )
     tokenizer.add_special_tokens({"additional_special_tokens": [USER, ASSISTANT]})
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.padding_side = "left"

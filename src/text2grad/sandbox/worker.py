@@ -56,7 +56,11 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(raw)
         return answer
     except ValueError:
-        return {"outcome": "crashed", "results": [], "error": "the program ended its process before a verdict"}
+        return {
+            "outcome": "crashed",
+            "results": [],
+            "error": "the program ended its process before a verdict",
+        }
 
 
 def _read(reader: int, deadline: float) -> tuple[bytes, bool]:
@@ -95,12 +99,19 @@ def judge(solution: str, tests: str) -> dict[str, Any]:
     except BaseException as error:
         return {"outcome": "broken", "results": [], **_describe(error, solution)}
     space: dict[str, Any] = dict(module.__dict__)
+    before = dict(space)
     try:
         exec(compile(tests, "<tests>", "exec"), space)
     except BaseException as error:
-        missing = isinstance(error, ImportError) and error.name == "solution"  # the program lacks what was asked
+        missing = (
+            isinstance(error, ImportError) and error.name == "solution"
+        )  # the program lacks what was asked
         return {"outcome": "broken" if missing else "bad_tests", "results": [], **_describe(error, solution)}
-    names = [name for name in space if name.startswith("test") and callable(space[name])]
+    names = [
+        n
+        for n, value in space.items()
+        if n.startswith("test") and callable(value) and before.get(n) is not value
+    ]
     results = [_run_test(name, space, solution, tests) for name in names]
     passed = bool(results) and all(result["passed"] for result in results)
     outcome = "passed" if passed else "failed" if results else "no_tests"
@@ -133,7 +144,11 @@ def _operands(error: BaseException, space: dict[str, Any], tests: str) -> dict[s
             check = node.test
             if isinstance(check, ast.Compare) and len(check.ops) == 1 and isinstance(check.ops[0], ast.Eq):
                 call, wanted = ast.unparse(check.left), ast.unparse(check.comparators[0])
-                return {"call": call[:TEXT_LIMIT], "got": _value(call, space), "expected": wanted[:TEXT_LIMIT]}
+                return {
+                    "call": call[:TEXT_LIMIT],
+                    "got": _value(call, space),
+                    "expected": wanted[:TEXT_LIMIT],
+                }
     return {}
 
 

@@ -103,7 +103,9 @@ def train_ppo(
             answered = judge([examples[i] for i in chosen], samples, table, critic, credit_settings)
             refuse_failures(answered.judgements, settings.max_failed)
             watch.lap("critique")
-            batch = pack([prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device)
+            batch = pack(
+                [prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device
+            )
             rollout = score(policy, batch, answered, settings, generation.temperature, coefficient)
             watch.lap("score")
             warming = step < settings.value_warmup
@@ -216,9 +218,7 @@ def score(
         if settings.value_target == "mc":
             returns = adv.mc_returns(rewards, batch.mask, settings.gamma, bootstrap)
         advantages = adv.normalise(advantages, learned, settings.normalisation)
-    return Rollout(
-        batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns
-    )
+    return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
 
 
 def _score_rows(
@@ -279,7 +279,7 @@ def accumulate_gradient(
     weight = tokens if settings.loss_average == "token" else float(learned.any(dim=1).sum())
     by_length = index[rollout.batch.mask[index].sum(dim=1).argsort()]
     totals: dict[str, float] = {}
-    for rows in by_length.split(settings.micro_batch_size):
+    for rows in torch.split(by_length, settings.micro_batch_size):
         part = take_rows(rollout, rows)
         terms = loss_terms(policy, part, settings, temperature)
         shares = {

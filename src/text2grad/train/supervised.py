@@ -20,6 +20,8 @@ from text2grad.rl.advantage import token_logps
 from text2grad.train.run import OnStep, RunLog, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
 
+LENGTH_POOL = 16
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -72,7 +74,7 @@ def train_supervised(
             norm = torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            metrics = {"loss": loss, "grad_norm": float(norm), "lr": schedule.get_last_lr()[0]}
+            metrics = {"loss": loss, "grad_norm": float(norm), "lr": float(schedule.get_last_lr()[0])}
             schedule.step()
             log.metrics(step, metrics)
             if on_step:
@@ -98,15 +100,19 @@ def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSett
 def plan_batches(
     encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int
 ) -> Iterator[list[Encoded]]:
-    """Optimizer steps: every epoch a new order; a last epoch may be a part of one."""
+    """Optimizer steps: every epoch a new order, batches of similar length (less padding), in random order."""
     rng = random.Random(seed)
     total = max(1, round(settings.epochs * len(encoded) / settings.batch_size))
-    stream: list[Encoded] = []
-    for _ in range(total):
-        while len(stream) < settings.batch_size:
-            stream += rng.sample(list(encoded), len(encoded))
-        yield stream[: settings.batch_size]
-        stream = stream[settings.batch_size :]
+    while total > 0:
+        order = rng.sample(list(encoded), len(encoded))
+        pool = settings.batch_size * LENGTH_POOL
+        batches: list[list[Encoded]] = []
+        for start in range(0, len(order), pool):
+            near = sorted(order[start : start + pool], key=lambda item: len(item.prompt) + len(item.target))
+            batches += [near[i : i + settings.batch_size] for i in range(0, len(near), settings.batch_size)]
+        rng.shuffle(batches)
+        yield from batches[:total]
+        total -= len(batches)
 
 
 def accumulate_gradient(policy: Policy, batch: Sequence[Encoded], micro_batch_size: int) -> float:
