@@ -87,6 +87,8 @@ def train_ppo(
         UserError: no examples, a prompt that does not fit, too many failed critiques, or a loss that is not
             a number.
     """
+    if generation.temperature <= 0:
+        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
     prompts = encode_examples(policy, examples, generation.max_new_tokens)
     table = TokenTable(policy.tokenizer)
     optimizers = make_optimizers(policy, settings)

@@ -1,0 +1,223 @@
+"""What must hold whatever the settings: accumulation, padding, the first ratio, and the two limits of the method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
+from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.generate import Sample, generate
+from text2grad.policy.model import Policy, load_policy, pack
+from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
+from text2grad.policy.tiny import make_tiny_model
+from text2grad.rl import advantage as adv
+from text2grad.train import ppo
+from text2grad.train.settings import PPOSettings
+
+TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
+GENERATION = GenerationSettings(max_new_tokens=12, temperature=0.7, batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
+    make_tiny_model(path, TEXTS, settings, seed=3)
+    return path
+
+
+@pytest.fixture
+def policy(folder: Path) -> Policy:
+    torch.manual_seed(0)
+    made = load_policy(PolicySettings(model=str(folder)))
+    torch.nn.init.normal_(made.value_head.outer.weight, std=0.3)
+    made.freeze_reference()
+    return made
+
+
+def examples() -> list[Example]:
+    return [Example(id=str(n), prompt=(Message(role="user", content=text),)) for n, text in enumerate(TEXTS * 2)]
+
+
+class FirstHalf:
+    """A critic that praises the first half of a response and blames the second."""
+
+    source = Source(kind="program")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        return [self._judge(text) for text in responses]
+
+    def _judge(self, text: str) -> Critique:
+        cut = len(text) // 2
+        pieces = [(0, cut, 1), (cut, len(text), -1)]
+        spans = [Span(start=a, end=b, label=c, text=text[a:b]) for a, b, c in pieces if b > a]  # type: ignore[arg-type]
+        return Critique(text="half and half", spans=tuple(spans), score=(len(text) % 3 - 1) / 2)
+
+
+def collect(
+    policy: Policy, settings: PPOSettings, scheme: CreditSettings
+) -> tuple[ppo.Answered, ppo.Rollout]:
+    torch.manual_seed(1)
+    asked = examples()
+    prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
+    samples = generate(policy, prompts, GENERATION)
+    answered = ppo.judge(asked, samples, TokenTable(policy.tokenizer), FirstHalf(), scheme)
+    batch = pack(prompts, [sample.ids for sample in samples], ppo.pad_id(policy), policy.device)
+    return answered, ppo.score(policy, batch, answered, settings, GENERATION.temperature, 0.1)
+
+
+def gradients(policy: Policy) -> Tensor:
+    found = [p.grad.flatten() for p in policy.policy_parameters() if p.grad is not None]
+    policy.zero_grad(set_to_none=True)
+    return torch.cat(found)
+
+
+def test_accumulation_does_not_change_the_gradient(policy: Policy) -> None:
+    found = []
+    for size in (8, 3, 1):
+        settings = PPOSettings(rollouts=8, micro_batch_size=size, entropy_coefficient=0.01)
+        _, rollout = collect(policy, settings, CreditSettings())
+        ppo.accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
+        found.append(gradients(policy))
+    assert found[0].abs().max() > 1e-4
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-6)
+
+
+def test_the_first_ratio_is_one(policy: Policy) -> None:
+    settings = PPOSettings(rollouts=8, micro_batch_size=3)
+    _, rollout = collect(policy, settings, CreditSettings())
+    for rows in (torch.tensor([0, 5]), torch.arange(8)):
+        part = ppo.take_rows(rollout, rows)
+        terms = ppo.loss_terms(policy, part, settings, GENERATION.temperature)
+        assert float(terms["ratio_change"][part.learned].abs().max()) < 1e-5
+
+
+def test_the_first_ratio_is_one_with_adapters_and_dropout(folder: Path) -> None:
+    lora = LoraSettings(r=4, dropout=0.5)
+    policy = load_policy(PolicySettings(model=str(folder), lora=lora))
+    policy.freeze_reference()
+    settings = PPOSettings(rollouts=8)
+    _, rollout = collect(policy, settings, CreditSettings())
+    terms = ppo.loss_terms(policy, rollout, settings, GENERATION.temperature)
+    assert float(terms["ratio_change"][rollout.learned].abs().max()) < 1e-5
+    assert float(rollout.kl.abs().max()) < 1e-5  # fresh adapters change nothing yet
+
+
+def test_padding_changes_nothing(policy: Policy) -> None:
+    asked = [encode_prompt(policy.tokenizer, example.prompt) for example in examples()]
+    replies = [[5, 9, 17], [40, 41], [7], [80, 81, 82, 83, 84], [6, 6], [9], [10, 11], [12]]
+    together = pack(asked, replies, ppo.pad_id(policy), policy.device)
+    with policy.evaluating():
+        output = policy(together)
+        padded = adv.token_logps(output.logits, together.response_ids, 1.0)
+        for row, (prompt, reply) in enumerate(zip(asked, replies, strict=True)):
+            alone = pack([prompt], [reply], ppo.pad_id(policy), policy.device)
+            single = policy(alone)
+            logp = adv.token_logps(single.logits, alone.response_ids, 1.0)
+            torch.testing.assert_close(padded[row, : len(reply)], logp[0], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(output.values[row, : len(reply)], single.values[0], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(output.last_value[row], single.last_value[0], rtol=1e-5, atol=1e-5)
+
+
+def test_one_epoch_without_clip_and_value_is_definition_1(folder: Path) -> None:
+    """Paper, Definition 1: sum_t delta_t grad log pi(y_t | x, y_<t); gamma = lambda = 0, V = 0, no KL."""
+    torch.manual_seed(0)
+    policy = load_policy(PolicySettings(model=str(folder)))  # its value head starts at zero: V = 0
+    policy.freeze_reference()
+    settings = PPOSettings(
+        rollouts=8, epochs=1, gamma=0, lam=0, clip=float("inf"), value_coefficient=0, kl_coefficient=0,
+        normalisation="none", micro_batch_size=3,
+    )  # fmt: skip
+    scheme = CreditSettings(weighting="token", outcome_weight=0.5)
+    answered, rollout = collect(policy, settings, scheme)
+    rollout = ppo.score(policy, rollout.batch, answered, settings, GENERATION.temperature, 0.0)
+    ppo.accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
+    ours = gradients(policy)
+    tokens = sum(len(sample.ids) for sample in answered.samples)
+    for row, sample in enumerate(answered.samples):  # token by token, unpadded: the slow obvious version
+        prompt = encode_prompt(policy.tokenizer, answered.examples[row].prompt)
+        for t, token in enumerate(sample.ids):
+            ids = torch.tensor([[*prompt, *sample.ids[:t]]])
+            logits = policy.model(input_ids=ids).logits[0, -1] / GENERATION.temperature
+            logp = logits.log_softmax(-1)[token]
+            (-float(answered.credits[row].delta[t]) / tokens * logp).backward()  # type: ignore[no-untyped-call]
+    expected = gradients(policy)
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_last_token_is_scalar_ppo(policy: Policy) -> None:
+    """The score of the whole response at its last token, per-token KL before it, GAE by its definition."""
+    settings = PPOSettings(rollouts=8, gamma=0.98, lam=0.9, normalisation="none")
+    answered, rollout = collect(policy, settings, CreditSettings(scheme="last_token"))
+    for row, (sample, judgement) in enumerate(zip(answered.samples, answered.judgements, strict=True)):
+        length = len(sample.ids)
+        assert isinstance(judgement, Critique) and judgement.score is not None
+        rewards = -0.1 * rollout.kl[row, :length].double().numpy()
+        rewards[-1] += judgement.score
+        values = rollout.values[row, :length].double().numpy()
+        after = 0.0 if not sample.truncated else last_value(policy, answered, row)
+        following = np.append(values[1:], after)
+        td_errors = rewards + 0.98 * following - values
+        expected = [sum((0.98 * 0.9) ** k * td_errors[t + k] for k in range(length - t)) for t in range(length)]
+        np.testing.assert_allclose(rollout.advantages[row, :length], expected, rtol=1e-4, atol=1e-5)
+
+
+def last_value(policy: Policy, answered: ppo.Answered, row: int) -> float:
+    prompt = encode_prompt(policy.tokenizer, answered.examples[row].prompt)
+    with policy.evaluating():
+        return float(policy(pack([prompt], [answered.samples[row].ids], 0, policy.device)).last_value)
+
+
+def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
+    from text2grad.feedback import Failure
+
+    settings = PPOSettings(rollouts=8)
+    answered, rollout = collect(policy, settings, CreditSettings())
+    failed = [Failure(kind="invalid", message="unreadable") for _ in answered.judgements]
+    half = [failed[n] if n < 4 else judgement for n, judgement in enumerate(answered.judgements)]
+    credits = [Credit.nothing(a) if n < 4 else c for n, (a, c) in enumerate(zip(answered.aligned, answered.credits, strict=True))]
+    mixed = ppo.Answered(answered.examples, answered.samples, answered.aligned, list(half), credits)
+    rollout = ppo.score(policy, rollout.batch, mixed, settings, GENERATION.temperature, 0.1)
+    assert not rollout.learned[:4].any() and rollout.learned[4:].any()
+    ppo.accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
+    with_failed = gradients(policy)
+    ppo.accumulate_gradient(policy, rollout, torch.arange(4, 8), settings, GENERATION.temperature, warming=False)
+    torch.testing.assert_close(with_failed, gradients(policy), rtol=1e-4, atol=1e-7)
+    assert ppo.describe(mixed, rollout, 0.1)["critic_failed"] == 0.5
+    rollout_none = ppo.score(
+        policy, rollout.batch, ppo.Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits),
+        settings, GENERATION.temperature, 0.1,
+    )  # fmt: skip
+    before = [p.clone() for p in policy.parameters()]
+    ppo.update(policy, rollout_none, ppo.make_optimizers(policy, settings), settings, GENERATION.temperature, False)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+
+
+def test_warm_up_moves_the_value_function_alone(policy: Policy) -> None:
+    settings = PPOSettings(rollouts=8, lr=1e-2)
+    _, rollout = collect(policy, settings, CreditSettings())
+    policy_before = [p.clone() for p in policy.policy_parameters()]
+    value_before = [p.clone() for p in policy.value_parameters()]
+    ppo.update(policy, rollout, ppo.make_optimizers(policy, settings), settings, GENERATION.temperature, warming=True)
+    assert all(torch.equal(a, b) for a, b in zip(policy_before, policy.policy_parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(value_before, policy.value_parameters(), strict=True))
+
+
+def test_delta_lands_on_the_sampled_tokens(policy: Policy) -> None:
+    answered, rollout = collect(policy, PPOSettings(rollouts=8), CreditSettings(weighting="token"))
+    for row, (sample, aligned) in enumerate(zip(answered.samples, answered.aligned, strict=True)):
+        assert isinstance(sample, Sample) and isinstance(aligned, Aligned)
+        judgement = answered.judgements[row]
+        assert isinstance(judgement, Critique)
+        alone = credit(judgement, aligned, CreditSettings(weighting="token")).delta
+        np.testing.assert_array_equal(rollout.delta[row, : len(sample.ids)], alone)
+        assert not rollout.delta[row, len(sample.ids) :].any()
