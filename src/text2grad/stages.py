@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from text2grad import wire
-from text2grad.align import TokenTable, credit
+from text2grad.align import Aligned, TokenTable
 from text2grad.config import Config, CriticKind, dump_config
 from text2grad.critics.program import ProgramCritic, extract_program
 from text2grad.critics.prompted import PromptedCritic, judge_messages
@@ -47,6 +47,7 @@ from text2grad.train.supervised import Pair, train_supervised
 
 TINY = "tiny"
 REWARD_MODEL_PROMPT = "reward_model"
+TOKEN_IDS = "token_ids"
 
 
 def prepare(config: Config) -> Path:
@@ -142,19 +143,31 @@ def sample_feedback(
     repeated = [example for example in examples for _ in range(samples)]
     if not repeated:
         return []
-    responses = answer(policy, repeated, config.generation)
-    judgements = critic.critique(repeated, responses)
+    sampled = sample(policy, repeated, config.generation)
+    judgements = critic.critique(repeated, [text for _, text in sampled])
     return [
-        Feedback.of(example, response, judgement, critic.source)
-        for example, response, judgement in zip(repeated, responses, judgements, strict=True)
+        Feedback.of(_with_ids(example, ids), text, judgement, critic.source)
+        for example, (ids, text), judgement in zip(repeated, sampled, judgements, strict=True)
     ]
 
 
-def answer(policy: Policy, examples: Sequence[Example], generation: GenerationSettings) -> list[str]:
-    """The text of one response per example, read off the sampled ids."""
+def _with_ids(example: Example, ids: list[int]) -> Example:
+    """The example with the sampled ids noted, so that nobody has to tokenise the response again."""
+    return example.model_copy(update={"meta": {**example.meta, TOKEN_IDS: ids}})
+
+
+def sample(
+    policy: Policy, examples: Sequence[Example], generation: GenerationSettings
+) -> list[tuple[list[int], str]]:
+    """One response per example: the sampled ids, and the text read off them."""
     table = TokenTable(policy.tokenizer)
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples]
-    return [table.align(sample.ids).text for sample in generate(policy, prompts, generation)]
+    return [(item.ids, table.align(item.ids).text) for item in generate(policy, prompts, generation)]
+
+
+def answer(policy: Policy, examples: Sequence[Example], generation: GenerationSettings) -> list[str]:
+    """The text of one response per example."""
+    return [text for _, text in sample(policy, examples, generation)]
 
 
 def start_policy(config: Config) -> PolicySettings:
@@ -269,12 +282,18 @@ def evaluate_reward_model(config: Config) -> dict[str, Any]:
     examples = [Example(id=record.id, prompt=record.prompt) for record in gold]
     predicted = critic.critique(examples, [record.response for record in gold])
     cases = [
-        SpanCase(_critique(record), judgement, table.align_text(record.response))
+        SpanCase(_critique(record), judgement, _aligned(record, table))
         for record, judgement in zip(gold, predicted, strict=True)
     ]
     report = span_report(cases)
     write_json(config.run.folder / "evaluation" / "reward_model.json", report)
     return report
+
+
+def _aligned(record: Feedback, table: TokenTable) -> Aligned:
+    """By the ids the policy sampled; a response that people wrote about elsewhere has none."""
+    ids = record.meta.get(TOKEN_IDS)
+    return table.align(ids) if ids else table.align_text(record.response)
 
 
 def _critique(record: Feedback) -> Critique:
