@@ -20,7 +20,7 @@ TORCH = {"torch", "torchvision", "peft", "accelerate"}
 
 # Lower floors first; a module may import from its own floor and from those below.
 FLOORS = {
-    "words": ["", "errors", "settings", "feedback", "wire", "align", "function_words", "sandbox"],
+    "words": ["", "errors", "settings", "feedback", "wire", "align", "sandbox"],
     "numbers": ["rl"],
     "world": ["chat", "journal", "tasks", "critics"],
     "policy": ["policy"],

@@ -65,6 +65,33 @@ def import_feedback(path: Path, kind: str = "auto", context_characters: int | No
     return _imported(kind, _finegrained(rows, path, context_characters), path)
 
 
+def merged(existing: Iterable[Feedback], new: Iterable[Feedback]) -> list[Feedback]:
+    """Both, in their order; a record about the same response from the same data set is replaced in its place.
+
+    So a second file adds to the first, and importing one file twice changes nothing.
+    """
+    kept = {_identity(record): record for record in existing}
+    return list((kept | {_identity(record): record for record in new}).values())
+
+
+def _identity(record: Feedback) -> tuple[str, ...]:
+    source = record.source
+    return data_set_of(record), source.kind, source.model, record.id, record.response
+
+
+def data_set_of(record: Feedback) -> str:
+    """Which published data set a record comes from; `feedback` for records that were ours already."""
+    return str(record.meta.get("dataset") or "feedback")
+
+
+def reports_by_data_set(records: Iterable[Feedback]) -> dict[str, ImportReport]:
+    """What a feedback file holds of each data set, the data sets in order of appearance."""
+    groups: dict[str, list[Feedback]] = {}
+    for record in records:
+        groups.setdefault(data_set_of(record), []).append(record)
+    return {name: _report(name, group) for name, group in groups.items()}
+
+
 class HumanCritic:
     """Answers with what people said about exactly this response to exactly this example; else `unsupported`.
 
@@ -124,11 +151,15 @@ def _finegrained(rows: Sequence[Row], path: Path, context_characters: int | None
 def _imported(source: str, records: list[Feedback], path: Path) -> Imported:
     if not records:
         raise UserError(f"{path} has no records", "check that it is the right file")
+    return Imported(records=records, report=_report(source, records))
+
+
+def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
     counts = {
         name: sum(int(record.meta.get(name, 0)) for record in records)
         for name in ("unmatched", "ambiguous", "no_polarity", "repeated")
     }
-    report = ImportReport(
+    return ImportReport(
         source=source,
         records=len(records),
         spans=sum(len(record.spans) for record in records),
@@ -136,4 +167,3 @@ def _imported(source: str, records: list[Feedback], path: Path) -> Imported:
         failed=sum(record.error is not None for record in records),
         **counts,
     )
-    return Imported(records=records, report=report)

@@ -16,7 +16,8 @@ from typing import Any
 from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Source, Span
 from text2grad.sandbox.runner import Runner, TestResult, Verdict
 
-_FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```[ \t]*(?:python3?|py3?)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python sees it; str.splitlines also cuts at \f and U+2028
 _TOO_SMALL = (
     *(ast.Name, ast.Constant, ast.Attribute, ast.Slice),
     *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
@@ -277,7 +278,7 @@ def _extent(code: str, node: ast.stmt) -> tuple[int, int]:
 
 def _bounds(code: str, node: Any) -> tuple[int, int]:
     """Character interval of a node; `ast` counts columns in UTF-8 bytes."""
-    lines = code.splitlines(keepends=True)
+    lines = _LINE.findall(code)
 
     def position(line: int, column: int) -> int:
         before = sum(len(text) for text in lines[: line - 1])
@@ -299,7 +300,7 @@ def _span(
 
 
 def _line_span(program: Program, response: str, line: int, label: Label, reason: str) -> tuple[Span, ...]:
-    lines = program.code.splitlines(keepends=True)
+    lines = _LINE.findall(program.code)
     if not 1 <= line <= len(lines):
         return ()
     start = sum(len(text) for text in lines[: line - 1])

@@ -99,7 +99,7 @@ def _feedback(review: Review) -> Feedback:
     critique = Critique(
         text=_text(review),
         spans=spans,
-        score=review.ratings["overall"] / 50 - 1,
+        score=round(review.ratings["overall"] / 50 - 1, 2),  # a model has to learn to write it
         unmatched=counts["unmatched"],
         ambiguous=counts["ambiguous"],
     )

@@ -23,7 +23,7 @@ from typing import Any
 
 MEMORY_BYTES = 1 << 30
 FILE_BYTES = 1 << 20
-ANSWER_BYTES = 1 << 16
+ANSWER_BYTES = 1 << 20
 TEXT_LIMIT = 300
 
 

@@ -31,11 +31,15 @@ class TaskSettings(Settings):
 
     name: str = Field(description="summarization, qa, code, demo, or a plug-in as module:Class")
     data: str = Field(
-        default="", description="file of a published shape, or a hub name; empty: the task's own"
+        default="",
+        description="file of a published shape, or a hub name; empty: the task's own; imported: what people's"
+        " imported feedback is about",
     )
     limit: int | None = Field(default=None, ge=1, description="records read; None: all")
     context_characters: int | None = Field(default=None, ge=0, description="of the passages shown; None: all")
-    heldout_share: float = Field(default=0.2, ge=0.0, lt=1.0, description="of the questions")
+    heldout_share: float = Field(
+        default=0.2, ge=0.0, lt=1.0, description="of the questions; in no training set of any stage"
+    )
     seed: int = Field(default=0, description="of the split")
 
 
@@ -94,10 +98,14 @@ def split_of(question: str, settings: TaskSettings) -> Literal["train", "heldout
     Equal questions (but for case and white space) always fall together, whatever record they stand in and
     however many records are read, so that nothing learnt in training is measured as new.
     """
-    words = " ".join(question.casefold().split())
-    digest = hashlib.sha256(f"{settings.seed}\n{words}".encode()).digest()
+    digest = hashlib.sha256(f"{settings.seed}\n{words_of(question)}".encode()).digest()
     share = int.from_bytes(digest[:8], "big") / 2**64
     return "heldout" if share < settings.heldout_share else "train"
+
+
+def words_of(question: str) -> str:
+    """A question by its words alone: case and white space do not count."""
+    return " ".join(question.casefold().split())
 
 
 def in_split(examples: Iterable[Example], split: Split, settings: TaskSettings) -> list[Example]:

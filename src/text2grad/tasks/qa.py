@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from text2grad.feedback import Example, Message
+from text2grad.errors import UserError
+from text2grad.feedback import Example, Feedback, Message
 from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
 from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
 
 FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
+IMPORTED_KEYS = frozenset({"id", "prompt", "response", "spans", "source"})
 
 
 class QATask:
@@ -22,7 +24,8 @@ class QATask:
     def __init__(self, settings: TaskSettings) -> None:
         self._settings = settings
         data = settings.data or "HuggingFaceH4/ultrafeedback_binarized"
-        self._examples = read_examples(data, shapes(settings.context_characters), settings.limit)
+        examples = read_examples(data, shapes(settings.context_characters), settings.limit)
+        self._examples = _answerable(examples, data)
 
     def examples(self, split: Split) -> list[Example]:
         """Questions of one split, with the reference answer where the data has one."""
@@ -38,6 +41,7 @@ def shapes(context_characters: int | None = None) -> tuple[Shape, ...]:
     finegrained = partial(finegrained_example, context_characters=context_characters)
     return (
         Shape("FineGrainedRLHF QA", FINEGRAINED_KEYS, finegrained),
+        Shape("imported feedback", IMPORTED_KEYS, _imported),
         Shape("UltraFeedback binarized", frozenset({"prompt", "chosen", "rejected"}), _binarized),
         Shape("Text2Grad's UltraFeedback file", frozenset({"prompt", "response"}), _published_code),
         Shape("UltraFeedback", frozenset({"instruction", "completions"}), _ultrafeedback),
@@ -62,6 +66,27 @@ def finegrained_example(row: Row, fallback_id: str, context_characters: int | No
         reference=corrected or gold,
         meta=meta,
     )
+
+
+def _imported(row: Row, fallback_id: str) -> Example:
+    """The prompt of a record of ours; its reference is the answer as people corrected it, if they did."""
+    record = Feedback.model_validate(row)
+    corrected, gold = optional_text(record.meta, "corrected"), optional_text(record.meta, "gold")
+    reference = corrected or gold if "corrected" in record.meta else ""
+    return Example(id=record.id, prompt=record.prompt, reference=reference, meta=record.meta)
+
+
+def _answerable(examples: list[Example], data: str) -> list[Example]:
+    """Of people's feedback, only what comes with a corrected answer: a SQuALITY review has its question but
+    not the story that answers it. Other data is taken whole.
+    """
+    reviewed = [example for example in examples if "dataset" in example.meta]
+    answerable = [example for example in examples if "corrected" in example.meta]
+    if reviewed and not answerable:
+        raise UserError(
+            f"{data} has no answers that people corrected", "text2grad import FineGrainedRLHF's dev_feedback.json"
+        )
+    return answerable or examples
 
 
 def passage_sentence(passages: Sequence[Sequence[str]], where: Mapping[str, Any]) -> str:

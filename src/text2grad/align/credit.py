@@ -1,0 +1,180 @@
+"""From a critique to token rewards: span labels -> delta (paper, section 3.3), under a named credit scheme.
+
+A method is a (critic, credit scheme) pair. `spans` is Text2Grad, `last_token` scalar PPO, `every_token` the
+dense reward; `linear_decay` and `token_importance` weigh the tokens within a span (paper, appendix I.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from text2grad.align.closed_class import content_characters
+from text2grad.align.tokens import Aligned
+from text2grad.feedback import Critique, Span
+from text2grad.settings import Settings
+
+Scheme = Literal["spans", "last_token", "every_token", "linear_decay", "token_importance"]
+Weighting = Literal["token", "span", "balanced"]
+Membership = Literal["overlap", "contained"]
+Weights = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+_LAST_OF_DECAY = 0.1  # linear decay: weight of a span's last token (paper, appendix I.1)
+_FUNCTION_WORD = 0.2  # token importance: weight of words and signs without content (paper, appendix I.1)
+
+
+class CreditSettings(Settings):
+    """How a critique becomes token rewards; the defaults are METHOD's."""
+
+    scheme: Scheme = "spans"
+    weighting: Weighting = Field(
+        default="span", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
+    )
+    membership: Membership = Field(
+        default="overlap", description="a token belongs to a span that overlaps, or contains, its non-space text"
+    )
+    span_weight: float = Field(default=1.0, description="factor of all span rewards")
+    poor_weight: float = Field(default=1.0, description="further factor of poor spans")
+    outcome_weight: float = Field(
+        default=0.0, description="alpha: the verdict times this is added to the last token (span schemes)"
+    )
+    unlabelled: float = Field(default=0.0, description="reward of tokens in no span (span schemes)")
+
+
+@dataclass(frozen=True)
+class Credit:
+    """The pseudo-reward delta of one response, float32 (T,), and what was counted on the way.
+
+    `labelled`: tokens rewarded by a span or, in the score schemes, by the score. `cancelled`: tokens both
+    good and poor, which get 0. `no_score`: 1 if a verdict was wanted and the critique has none.
+    `uncovered`: spans to which no token belongs.
+    """
+
+    delta: NDArray[np.float32]
+    labelled: int = 0
+    cancelled: int = 0
+    no_score: int = 0
+    uncovered: int = 0
+
+    @classmethod
+    def nothing(cls, aligned: Aligned) -> Credit:
+        """No reward anywhere: what stands in for a failed critique, whose response is masked out."""
+        return cls(np.zeros(len(aligned), dtype=np.float32))
+
+
+def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+    """The reward of every sampled token under `settings.scheme`.
+
+    Raises:
+        ValueError: a span does not quote the response: the critique is of another text.
+    """
+    _check_quotes(critique.spans, aligned.text)
+    if settings.scheme in ("last_token", "every_token"):
+        return _score_credit(critique.score, len(aligned), settings)
+    return _span_credit(critique, aligned, settings)
+
+
+def token_labels(spans: Sequence[Span], aligned: Aligned, membership: Membership = "overlap") -> NDArray[np.int8]:
+    """+1, -1 or 0 of each token (T,): the signs of `credit`, before any weighting."""
+    members = _members(spans, aligned, membership)
+    labels = _labels(spans)
+    good, poor = members[labels > 0].any(axis=0), members[labels < 0].any(axis=0)
+    return np.subtract(good, poor, dtype=np.int8)
+
+
+def _check_quotes(spans: Sequence[Span], text: str) -> None:
+    for span in spans:
+        if text[span.start : span.end] != span.text:
+            raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
+
+
+def _score_credit(score: float | None, length: int, settings: CreditSettings) -> Credit:
+    """One score on the last token (scalar PPO) or on all of them (dense reward)."""
+    delta = np.zeros(length, dtype=np.float32)
+    if score is None:
+        return Credit(delta, no_score=1)
+    if settings.scheme == "last_token":
+        delta[-1:] = score
+    elif length:
+        delta[:] = score if settings.weighting == "token" else score / length
+    return Credit(delta, labelled=int(np.count_nonzero(delta)))
+
+
+def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+    members = _members(critique.spans, aligned, settings.membership)
+    labels = _labels(critique.spans)
+    weights = _within_spans(members, aligned, settings)
+    good = _strongest(weights[labels > 0])
+    poor = _strongest(weights[labels < 0])
+    both, neither = (good > 0) & (poor > 0), (good == 0) & (poor == 0)
+    good, poor = np.where(both, 0, good), np.where(both, 0, poor)
+    if settings.weighting == "balanced":
+        good, poor = _to_sum_one(good), _to_sum_one(poor)
+    delta = settings.span_weight * (good - settings.poor_weight * poor)
+    delta[neither] = settings.unlabelled
+    if settings.outcome_weight and critique.score is not None:
+        delta[-1:] += settings.outcome_weight * critique.score
+    return Credit(
+        delta.astype(np.float32),
+        labelled=len(delta) - int(np.count_nonzero(both | neither)),
+        cancelled=int(np.count_nonzero(both)),
+        no_score=int(bool(settings.outcome_weight) and critique.score is None),
+        uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
+    )
+
+
+def _labels(spans: Sequence[Span]) -> NDArray[np.int64]:
+    return np.array([span.label for span in spans], dtype=np.int64)
+
+
+def _members(spans: Sequence[Span], aligned: Aligned, membership: Membership) -> Flags:
+    """Which tokens belong to which span, (S, T): those whose non-space text overlaps it, or lies in it."""
+    edges = np.array([(span.start, span.end) for span in spans], dtype=np.int64).reshape(-1, 2)
+    first, last = edges[:, :1], edges[:, 1:]
+    if membership == "contained":
+        inside = (aligned.core_starts >= first) & (aligned.core_ends <= last)
+    else:
+        inside = (aligned.core_starts < last) & (aligned.core_ends > first)
+    return np.asarray(inside & (aligned.core_ends > aligned.core_starts))
+
+
+def _within_spans(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
+    """The weight of each token in each span, (S, T), before good and poor meet."""
+    weights = members.astype(np.float64)
+    if settings.scheme == "linear_decay":
+        weights *= _decay(members)
+    elif settings.scheme == "token_importance":
+        weights *= _importance(aligned)
+    if settings.weighting == "span":
+        weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    return weights
+
+
+def _decay(members: Flags) -> Weights:
+    """1 - (i - 1) * 0.9 / (n - 1) for the i-th of a span's n tokens."""
+    place = np.cumsum(members, axis=1) - 1
+    steps = np.maximum(members.sum(axis=1, keepdims=True) - 1, 1)
+    return np.asarray(1 - place * (1 - _LAST_OF_DECAY) / steps)
+
+
+def _importance(aligned: Aligned) -> Weights:
+    """1 for tokens with a letter or digit of a content word, less for function words and punctuation, (T,)."""
+    before = np.concatenate(([0], np.cumsum(content_characters(aligned.text))))
+    content = before[aligned.core_ends] > before[aligned.core_starts]
+    return np.where(content, 1.0, _FUNCTION_WORD)
+
+
+def _strongest(weights: Weights) -> Weights:
+    """Union of same-sign spans, (S, T) -> (T,): a token in several takes its largest weight, never a sum."""
+    return np.asarray(weights.max(axis=0, initial=0))
+
+
+def _to_sum_one(weights: Weights) -> Weights:
+    total = weights.sum()
+    return weights / total if total else weights

@@ -1,0 +1,114 @@
+"""The bytes of every token of a vocabulary, for the two families of tokenizers that have such bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_SPACE_MARK = "\u2581"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SENTENCEPIECE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+
+ToBytes = Callable[[str], bytes]
+
+
+def byte_pieces(tokenizer: PreTrainedTokenizerBase) -> list[bytes] | None:
+    """The bytes of each id, b"" for special tokens; None where a token has no bytes of its own.
+
+    Byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece style with or without byte fallback (Llama 2,
+    Mistral, Gemma) have them. Which one it is comes from the tokenizer's own decoder, and the whole
+    vocabulary is then compared with what `tokenizer.decode` says of it.
+    """
+    to_bytes = _family(tokenizer)
+    if to_bytes is None:
+        return None
+    special = special_ids(tokenizer)
+    vocabulary = {int(index): token for token, index in tokenizer.get_vocab().items()}
+    pieces = [b""] * (max(vocabulary, default=-1) + 1)
+    for index, token in vocabulary.items():
+        if index not in special:
+            pieces[index] = to_bytes(token)
+    anchor = next((n for n, token in vocabulary.items() if _is_plain(token, pieces[n])), None)
+    return pieces if anchor is not None and _decodes_alike(tokenizer, pieces, anchor) else None
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids that are no text: what `skip_special_tokens` skips."""
+    added = tokenizer.added_tokens_decoder
+    marked = {int(index) for index, token in added.items() if token.special}
+    return marked | {int(index) for index in tokenizer.all_special_ids}
+
+
+def _family(tokenizer: PreTrainedTokenizerBase) -> ToBytes | None:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    decoder = json.loads(backend.to_str())["decoder"]
+    steps = _steps(decoder)
+    kinds = {step["type"] for step in steps}
+    if kinds == {"ByteLevel"}:
+        return _byte_level
+    marks = [s for s in steps if s["type"] == "Metaspace" or s.get("pattern") == {"String": _SPACE_MARK}]
+    if marks and kinds <= _SENTENCEPIECE:
+        return _sentencepiece if "ByteFallback" in kinds else _metaspace
+    return None
+
+
+def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The steps of a decoder, those of nested sequences in order."""
+    if decoder is None:
+        return []
+    if decoder["type"] != "Sequence":
+        return [decoder]
+    return [step for inner in decoder["decoders"] for step in _steps(inner)]
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte: itself if printable, else the next code from 256 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def _byte_level(token: str) -> bytes:
+    """Tokens added by hand may hold characters outside the alphabet; they stand for themselves."""
+    if all(char in _ALPHABET for char in token):
+        return bytes(_ALPHABET[char] for char in token)
+    return token.encode()
+
+
+def _metaspace(token: str) -> bytes:
+    return token.replace(_SPACE_MARK, " ").encode()
+
+
+def _sentencepiece(token: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else _metaspace(token)
+
+
+def _is_plain(token: str, piece: bytes) -> bool:
+    return piece.strip().isalnum() and not _BYTE_TOKEN.fullmatch(token)
+
+
+def _decodes_alike(tokenizer: PreTrainedTokenizerBase, pieces: list[bytes], anchor: int) -> bool:
+    """Whether the pieces of the whole vocabulary spell what the tokenizer decodes.
+
+    Between any two tokens stands `anchor`, a plain one: it keeps the bytes of neighbours from joining to
+    a character, and takes the leading space that some decoders strip.
+    """
+    ids = [each for index in range(len(pieces)) for each in (anchor, index)]
+    text = b"".join(pieces[index] for index in ids).decode("utf-8", errors="replace")
+    return plain_decode(tokenizer, ids) in (text, text.removeprefix(" "))
+
+
+def plain_decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """What the tokenizer makes of `ids`, without special tokens and without clean-up."""
+    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))

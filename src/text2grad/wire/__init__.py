@@ -1,0 +1,14 @@
+"""The answer format z = [critique ; span map] of every critic that writes text (paper, section 3.4).
+
+Annotator and reward model write the same JSON object, the critique first, so that reasoning precedes labels:
+
+    {"critique": "...", "good_spans": ["quote", ...], "poor_spans": [...], "score": 1.0}
+
+`render` writes it, `parse` reads it or says in a typed `Failure` why it cannot be read. `parse` repairs only
+where one reading is possible; it never guesses where a string ends.
+"""
+
+from text2grad.wire.answer import json_schema, parse, render
+from text2grad.wire.quotes import Ambiguity, occurrences
+
+__all__ = ["Ambiguity", "json_schema", "occurrences", "parse", "render"]

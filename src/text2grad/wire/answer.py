@@ -1,0 +1,213 @@
+"""Write and read z: a critique, its spans as quotes, and a verdict, as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from pydantic import ValidationError
+
+from text2grad.feedback import Critique, Failure, Span, first_error
+from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
+from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes
+
+# Our keys and those of the two published annotation prompts (paper, figure 2 and appendix B).
+_FIELDS = {
+    "critique": "critique",
+    "textual_feedback": "critique",
+    "code_feedback": "critique",
+    "good_spans": "good",
+    "poor_spans": "poor",
+    "wrong_code": "poor",
+    "improvement_code": "improvable",
+    "score": "score",
+}
+_NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"})
+_ITEM_KEYS = {"quote", "reason", "occurrence", "part"}
+# A lone key is a phrase with its reason, unless it names a field of some other format.
+_NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
+
+Item = str | dict[str, str | int | bool]
+
+
+def render(critique: Critique, response: str) -> str:
+    """Write a critique as z. `parse(render(c, r), r) == c` for spans in order (see `parse`) and no counts.
+
+    A quote is a plain string where that is unambiguous; otherwise an object says which occurrence is
+    meant, whether it begins or ends inside a word, or why it was quoted.
+
+    Raises:
+        ValueError: a span does not quote the response.
+    """
+    value: dict[str, object] = {"critique": critique.text}
+    for key, label in (("good_spans", 1), ("poor_spans", -1)):
+        value[key] = _items([span for span in in_order(critique.spans) if span.label == label], response)
+    if critique.score is not None:
+        value["score"] = critique.score
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _items(spans: Sequence[Span], response: str) -> list[Item]:
+    quotes = to_quotes(spans, response)
+    following = [quote.text for quote in quotes[1:]]
+    return [_item(quote, after, response) for quote, after in zip_longest(quotes, following)]
+
+
+def _item(quote: Quote, after: str | None, response: str) -> Item:
+    """A quote as it is written; never so that `parse` could take two strings for one unescaped one."""
+    plain = not (quote.reason or quote.occurrence or quote.part)
+    if plain and (after is None or f'{quote.text}", "{after}' not in response):
+        return quote.text
+    item: dict[str, str | int | bool] = {"quote": quote.text}
+    if quote.occurrence:
+        item["occurrence"] = quote.occurrence
+    if quote.part:
+        item["part"] = True
+    if quote.reason:
+        if len(item) == 1 and f'{quote.text}", "reason' in response:
+            item["occurrence"] = 1
+        item["reason"] = quote.reason
+    return item
+
+
+def parse(z: str, response: str, ambiguity: Ambiguity = "skip") -> Critique | Failure:
+    """Read a critic's answer about `response`.
+
+    Quotes that are not in the response are counted in `unmatched`, single quotes with several candidates in
+    `ambiguous` (and mean what `ambiguity` says). Spans come sorted by (start, end, good first), each once.
+
+    Returns:
+        The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
+        refusal), "invalid" (anything else that has no single reading).
+    """
+    try:
+        return _critique(read_object(z, response), response, ambiguity)
+    except UnreadableError as error:
+        return Failure(kind=error.kind, message=error.message, raw=_storable(z))
+    except ValidationError as error:
+        return Failure(kind="invalid", message=first_error(error), raw=_storable(z))
+
+
+def _storable(text: str) -> str:
+    """Text without lone surrogates, which no UTF-8 file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _critique(found: Found, response: str, ambiguity: Ambiguity) -> Critique:
+    fields = _fields(found)
+    good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity)
+    poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity)
+    # Code that works but could be better is neither good nor poor: it is read, and gets no label.
+    list(_quotes(fields.get("improvable", [])))
+    return Critique(
+        text=_string(fields["critique"], "the critique"),
+        spans=in_order([*good.spans, *poor.spans]),
+        score=_score(fields.get("score")),
+        unmatched=good.unmatched + poor.unmatched,
+        ambiguous=good.ambiguous + poor.ambiguous,
+    )
+
+
+def _fields(found: Found) -> dict[str, Any]:
+    """The object's values under our own names; exactly the keys of one style."""
+    names = [_FIELDS.get(key.strip().lower().replace(" ", "_")) for key in found.value]
+    if None in names:
+        invalid(f"unknown key {list(found.value)[names.index(None)][:30]!r}")
+    if len(set(names)) < len(names):
+        invalid("a key stands twice")
+    fields = {str(name): value for name, value in zip(names, found.value.values(), strict=True)}
+    if set(found.value) == {"Good spans", "Poor spans"}:
+        fields["critique"] = _prose(found.before)
+    if set(fields) - {"score"} not in _NEEDED:
+        invalid(f"the keys are {', '.join(found.value) or 'missing'}; needed: critique, good_spans, poor_spans")
+    return fields
+
+
+def _prose(before: str) -> str:
+    """The critique of the paper's figure 2, which stands in front of its object."""
+    prose = before.strip().removesuffix("json").rstrip("`'").strip()
+    return prose or invalid("no critique, neither as a key nor as text before the object")
+
+
+def _quotes(value: object) -> list[Quote]:
+    """The items of a span list: strings, objects with a quote, or phrases with reasons ({phrase: reason})."""
+    if isinstance(value, dict):
+        return list(_phrases(value))
+    if not isinstance(value, list):
+        invalid("a span list is not a list")
+    return [quote for item in value for quote in _quote(item)]
+
+
+def _quote(item: object) -> Iterator[Quote]:
+    if isinstance(item, str):
+        yield Quote(item)
+    elif isinstance(item, dict) and "quote" in item:
+        yield _object_quote(item)
+    elif isinstance(item, dict) and len(item) == 1:
+        yield from _phrases(item)
+    else:
+        invalid(f"a span is neither a quote nor an object with one: {str(item)[:60]}")
+
+
+def _phrases(pairs: dict[str, Any]) -> Iterator[Quote]:
+    for phrase, reason in pairs.items():
+        if phrase in _NOT_PHRASES:
+            invalid(f"{phrase!r} where a phrase of the response belongs")
+        yield Quote(phrase, _string(reason, "a reason"))
+
+
+def _object_quote(item: dict[str, Any]) -> Quote:
+    if unknown := sorted(set(item) - _ITEM_KEYS):
+        invalid(f"unknown key {unknown[0][:30]!r} in a span")
+    occurrence, part = item.get("occurrence"), item.get("part")
+    if occurrence is not None and (type(occurrence) is not int or occurrence < 1):
+        invalid(f"occurrence is {str(occurrence)[:30]}, not a number from 1 on")
+    if part is not None and not isinstance(part, bool):
+        invalid(f"part is {str(part)[:30]}, not true or false")
+    reason = item.get("reason")
+    return Quote(
+        _string(item["quote"], "a quote"),
+        "" if reason is None else _string(reason, "a reason"),
+        occurrence,
+        bool(part),
+    )
+
+
+def _string(value: object, what: str) -> str:
+    return value if isinstance(value, str) else invalid(f"{what} is not a string: {str(value)[:60]}")
+
+
+def _score(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1 <= value <= 1:
+        invalid(f"the score is {str(value)[:30]}, not a number from -1 to 1")
+    return float(value)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of z, for servers that constrain their answers (`response_format`).
+
+    Strict servers want every key to be required; what may be left out may be null.
+    """
+    text = {"type": "string"}
+    item = _object(
+        quote=text,
+        occurrence={"type": ["integer", "null"]},
+        part={"type": ["boolean", "null"]},
+        reason={"type": ["string", "null"]},
+    )
+    spans = {"type": "array", "items": {"anyOf": [text, item]}}
+    score = {"type": ["number", "null"], "description": "the verdict, from -1 to 1"}
+    return _object(critique=text, good_spans=spans, poor_spans=spans, score=score)
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }

@@ -1,0 +1,134 @@
+"""The quote grammar: which characters of a response a quoted phrase means.
+
+A quote means one of its candidates: the places of the response where it stands as whole words. Scripts that
+put no spaces between words (CJK, Thai ...) have no such boundary, so there every place is a candidate.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from text2grad.feedback import Label, Span
+
+Ambiguity = Literal["first", "all", "skip"]
+"""What a single mention of a quote with several candidates means: the first, all of them, or none."""
+
+_WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Nd", "Mn", "Mc", "Me"})
+
+
+class Quote(NamedTuple):
+    """One item of a span list: the quoted text, why it is quoted, and which candidate is meant (from 1).
+
+    A `part` may begin and end inside a word: all its places in the response are candidates.
+    """
+
+    text: str
+    reason: str = ""
+    occurrence: int | None = None
+    part: bool = False
+
+
+class Resolved(NamedTuple):
+    """The spans of some quotes, and how many quotes gave none (or, if `ambiguity` allowed it, too many)."""
+
+    spans: list[Span]
+    unmatched: int
+    ambiguous: int
+
+
+def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
+    """Where the candidates of `quote` start in `response`, in order; occurrences may overlap.
+
+    `art` is not found inside `start` unless it is a `part`.
+    """
+    if not quote:
+        return []
+    starts = []
+    position = response.find(quote)
+    while position >= 0:
+        if part or not (_inside_word(response, position) or _inside_word(response, position + len(quote))):
+            starts.append(position)
+        position = response.find(quote, position + 1)
+    return starts
+
+
+def _inside_word(text: str, position: int) -> bool:
+    return 0 < position < len(text) and _in_word(text[position - 1]) and _in_word(text[position])
+
+
+def _in_word(char: str) -> bool:
+    return char == "_" or unicodedata.category(char) in _WORD
+
+
+def resolve(quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity) -> Resolved:
+    """Turn the quotes of one label's list into spans (METHOD, "quote found twice" and "quote not found").
+
+    The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
+    unmatched. A blank quote says nothing unless its `occurrence` does.
+    """
+    mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
+    seen: Counter[tuple[str, bool]] = Counter()
+    spans: list[Span] = []
+    unmatched = ambiguous = 0
+    for quote in quotes:
+        starts = occurrences(quote.text, response, quote.part)
+        if quote.occurrence is not None:
+            chosen = starts[quote.occurrence - 1 : quote.occurrence]
+        elif not quote.text.strip():
+            chosen = []
+        elif mentions[_key(quote)] > 1:
+            chosen = starts[seen[_key(quote)] :][:1]
+            seen[_key(quote)] += 1
+        elif len(starts) > 1:
+            ambiguous += 1
+            spans += _spans(_allowed(starts, ambiguity), quote, label)
+            continue
+        else:
+            chosen = starts
+        unmatched += not chosen
+        spans += _spans(chosen, quote, label)
+    return Resolved(spans, unmatched, ambiguous)
+
+
+def _key(quote: Quote) -> tuple[str, bool]:
+    return quote.text, quote.part
+
+
+def _allowed(starts: list[int], ambiguity: Ambiguity) -> list[int]:
+    return {"first": starts[:1], "all": starts, "skip": []}[ambiguity]
+
+
+def _spans(starts: Iterable[int], quote: Quote, label: Label) -> list[Span]:
+    return [
+        Span(start=start, end=start + len(quote.text), label=label, text=quote.text, reason=quote.reason)
+        for start in starts
+    ]
+
+
+def in_order(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Spans sorted by (start, end, good before poor), each once."""
+    return tuple(dict.fromkeys(sorted(spans, key=lambda span: (span.start, span.end, -span.label))))
+
+
+def to_quotes(spans: Sequence[Span], response: str) -> list[Quote]:
+    """Quotes that `resolve` turns back into exactly these spans, whatever the `ambiguity`.
+
+    Raises:
+        ValueError: a span does not quote the response.
+    """
+    mentions = Counter(span.text for span in spans)
+    return [_to_quote(span, response, mentions[span.text] > 1) for span in spans]
+
+
+def _to_quote(span: Span, response: str, repeated: bool) -> Quote:
+    if response[span.start : span.end] != span.text:
+        raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
+    starts = occurrences(span.text, response)
+    part = span.start not in starts
+    if part:
+        starts = occurrences(span.text, response, part=True)
+    plain = len(starts) == 1 and not repeated and bool(span.text.strip())
+    return Quote(span.text, span.reason, None if plain else starts.index(span.start) + 1, part)

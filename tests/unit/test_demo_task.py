@@ -1,0 +1,171 @@
+"""The embedded task: an honest split, right references, tests that tell wrong programs, slips at their rates."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from text2grad.feedback import Example
+from text2grad.sandbox.runner import Runner
+from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.demo import FAMILIES, HELDOUT_PROBLEMS, DemoTask, Part, Problem, make_tests
+from text2grad.tasks.demo import problems as draw
+
+SPLITS = ("sft", "train", "heldout")
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner() as made:
+        yield made
+
+
+def task(seed: int = 0, limit: int | None = 3000) -> DemoTask:
+    return DemoTask(TaskSettings(name="demo", seed=seed, limit=limit))
+
+
+def combinations(examples: list[Example]) -> set[str]:
+    return {example.meta["combination"] for example in examples}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_heldout_problems_share_no_combination_with_anything_trained_on(seed: int) -> None:
+    made = task(seed)
+    sft, train, heldout = (combinations(made.examples(split)) for split in SPLITS)
+    assert len(heldout) > 100
+    assert not heldout & train
+    assert not heldout & sft
+    assert sft == train  # every combination that may be trained on is
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_heldout_questions_and_programs_are_new_and_their_parts_are_not(seed: int) -> None:
+    made = task(seed)
+    seen = made.examples("sft") + made.examples("train")
+    heldout = made.examples("heldout")
+    assert not {e.prompt[0].content for e in heldout} & {e.prompt[0].content for e in seen}
+    assert not {e.reference for e in heldout} & {e.reference for e in made.examples("train")}
+    for position in (1, 2, 3):
+        parts = [
+            {(c.split("/")[0], c.split("/")[position]) for c in combinations(examples)} for examples in (seen, heldout)
+        ]
+        assert parts[1] <= parts[0]
+        assert parts[0] == {
+            (family.name, part.name) for family in FAMILIES for part in family.slots[position - 1]
+        }
+
+
+def test_parts_are_distinct_so_that_a_combination_is_one() -> None:
+    for family in FAMILIES:
+        for slot in family.slots:
+            assert len({part.name for part in slot}) == len({part.code for part in slot}) == len(slot)
+            assert all(part.code not in part.wrong for part in slot)
+
+
+def test_the_default_is_large_and_the_heldout_set_has_its_size() -> None:
+    made = task(limit=None)
+    assert len(made.examples("train")) == len(made.examples("sft")) == 4096
+    assert len(made.examples("heldout")) == HELDOUT_PROBLEMS == 256
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_equal_seeds_give_equal_examples(split: str) -> None:
+    assert task(5, 200).examples(split) == task(5, 200).examples(split)
+
+
+def test_another_seed_is_another_split() -> None:
+    first, second = (combinations(task(seed).examples("heldout")) for seed in (0, 1))
+    assert len(first & second) < len(first) / 2
+    assert task(0).examples("train")[:20] != task(1).examples("train")[:20]
+
+
+def test_ids_name_their_split_and_are_unique() -> None:
+    examples = [example for split in SPLITS for example in task(limit=50).examples(split)]
+    assert len({example.id for example in examples}) == len(examples)
+    assert examples[0].id == "sft-0"
+
+
+def test_demonstrations_carry_no_tests_and_problems_do() -> None:
+    made = task(limit=20)
+    assert all("tests" not in example.meta for example in made.examples("sft"))
+    for split in ("train", "heldout"):
+        for example in made.examples(split):
+            assert example.meta["tests"].startswith("from solution import f\n")
+            assert example.meta["entry_point"] == "f"
+
+
+def test_references_pass_their_tests(runner: Runner) -> None:
+    made = task(limit=150)
+    for example in made.examples("train") + made.examples("heldout")[:100]:
+        verdict = runner.run(example.reference, example.meta["tests"])
+        assert verdict.passed, (example.id, verdict)
+        assert len(verdict.results) == 8
+
+
+def wrong_versions(seed: int) -> Iterator[tuple[Problem, str, str]]:
+    """Every single slip of one problem per part and family: (problem, wrong program, tests)."""
+    import random
+
+    rng = random.Random(seed)
+    everything = [(family, parts) for family in FAMILIES for parts in family.combinations()]
+    for problem in draw(everything, 60, rng):
+        tests = make_tests(problem, rng)
+        for position, part in enumerate(problem.parts):
+            for slip in range(len(part.wrong)):
+                slips: list[int | None] = [None, None, None]
+                slips[position] = slip
+                yield problem, problem.program(slips), tests
+
+
+def test_wrong_versions_fail_their_tests(runner: Runner) -> None:
+    verdicts = [runner.run(program, tests) for _, program, tests in wrong_versions(3)]
+    assert len(verdicts) > 180
+    assert {verdict.outcome for verdict in verdicts} <= {"passed", "failed", "broken"}
+    assert sum(not verdict.passed for verdict in verdicts) / len(verdicts) >= 0.85
+
+
+def slips_in(example: Example, parts: dict[str, Problem]) -> list[tuple[Part, bool]]:
+    """For each part of a demonstration: whether it was written wrong, read off the program's text."""
+    problem = parts[example.id]
+    choices = [[None, *range(len(part.wrong))] for part in problem.parts]
+    found = [slips for slips in itertools.product(*choices) if problem.program(slips) == example.reference]
+    assert found, example.id
+    return [(part, slip is not None) for part, slip in zip(problem.parts, found[0], strict=True)]
+
+
+def parsed(example: Example) -> Problem:
+    """The problem behind a question, found by trying its constants."""
+    family_name, *names = example.meta["combination"].split("/")
+    family = next(family for family in FAMILIES if family.name == family_name)
+    parts = tuple(
+        next(part for part in slot if part.name == name) for slot, name in zip(family.slots, names, strict=True)
+    )
+    ranges = [range(2, 10) if "{k}" in part.phrase else (2,) for part in parts]
+    for constants in itertools.product(*ranges):
+        problem = Problem(family, parts, constants)
+        if problem.question() == example.prompt[0].content:
+            return problem
+    raise AssertionError(example.prompt[0].content)
+
+
+def test_demonstrations_slip_at_the_stated_rates() -> None:
+    demonstrations = task(limit=3000).examples("sft")
+    parts = {example.id: parsed(example) for example in demonstrations}
+    written: Counter[float] = Counter()
+    wrong: Counter[float] = Counter()
+    for example in demonstrations:
+        for part, slipped in slips_in(example, parts):
+            written[part.slip] += 1
+            wrong[part.slip] += slipped
+    assert sorted(written) == [0.15, 0.6]
+    for rate, count in written.items():
+        deviation = (rate * (1 - rate) / count) ** 0.5
+        assert abs(wrong[rate] / count - rate) < 5 * deviation + 0.01  # a few wrong versions read like right ones
+
+
+def test_there_is_no_score_without_running_the_tests() -> None:
+    made = task(limit=1)
+    assert made.scores(made.examples("train")[0], "def f(x): return x") == {}

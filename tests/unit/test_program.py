@@ -1,0 +1,282 @@
+"""Unit tests as a critic: what is said, what is blamed, and what a hostile or careless program cannot do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from text2grad.critics.program import ProgramCritic, compare, extract_program
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message
+from text2grad.sandbox.runner import Runner, Verdict
+
+TESTS = """from solution import f
+
+def test_small():
+    assert f([1, 2, 3]) == 5
+
+def test_empty():
+    assert f([]) == 0
+"""
+RIGHT = "def f(xs):\n    ys = [x for x in xs if x >= 2]\n    return sum(ys)\n"
+WRONG = RIGHT.replace(">=", ">")
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner(seconds=1.0) as made:
+        yield made
+
+
+def example(reference: str = "", tests: str = TESTS) -> Example:
+    prompt = (Message(role="user", content="Write f(xs)."),)
+    return Example(id="p1", prompt=prompt, reference=reference, meta={"tests": tests} if tests else {})
+
+
+def judge(runner: Runner, response: str, reference: str = "", tests: str = TESTS, brief: bool = False) -> Judgement:
+    return ProgramCritic(runner, brief=brief).critique([example(reference, tests)], [response])[0]
+
+
+def critique(runner: Runner, response: str, reference: str = "", tests: str = TESTS, brief: bool = False) -> Critique:
+    """The judgement, which must be a critique whose spans quote the response exactly."""
+    found = judge(runner, response, reference, tests, brief)
+    assert isinstance(found, Critique)
+    for span in found.spans:
+        assert response[span.start : span.end] == span.text == span.text.strip() != ""
+    return found
+
+
+def quotes(found: Critique, label: int) -> list[str]:
+    return [span.text for span in found.spans if span.label == label]
+
+
+# What the runner says of a program.
+
+
+def test_a_right_program_passes_and_every_statement_is_praised(runner: Runner) -> None:
+    assert runner.run(RIGHT, TESTS).passed
+    found = critique(runner, RIGHT)
+    assert found.score == 1.0
+    assert quotes(found, 1) == ["ys = [x for x in xs if x >= 2]", "return sum(ys)"]
+    assert quotes(found, -1) == []
+
+
+def test_a_failing_test_is_told_with_input_result_and_expectation(runner: Runner) -> None:
+    verdict = runner.run(WRONG, TESTS)
+    assert (verdict.outcome, [result.passed for result in verdict.results]) == ("failed", [False, True])
+    failed = verdict.results[0]
+    assert (failed.call, failed.got, failed.expected) == ("f([1, 2, 3])", "3", "5")
+    found = critique(runner, WRONG)
+    assert found.score == -1.0
+    assert found.text.startswith("Fails 1 of 2 tests: f([1, 2, 3]) gave 3, expected 5.")
+
+
+def test_brief_names_no_input(runner: Runner) -> None:
+    found = critique(runner, WRONG, RIGHT, brief=True)
+    assert found.text == "Line 2: `x > 2` should be `x >= 2`. Line 3 is right. Fails the tests."
+
+
+def test_without_a_reference_the_line_of_the_traceback_is_blamed(runner: Runner) -> None:
+    program = "def f(xs):\n    first = xs[0]\n    return first + sum(xs) - 1\n"
+    found = critique(runner, program)
+    assert quotes(found, -1) == ["first = xs[0]"]
+    assert found.text == "Fails 2 of 2 tests: f([1, 2, 3]) gave 6, expected 5. The error comes from line 2."
+
+
+def test_an_error_is_told_by_its_name(runner: Runner) -> None:
+    found = critique(runner, "def f(xs):\n    return xs[0] + xs[1] + 2\n")
+    assert found.text == "Fails 1 of 2 tests: test_empty raised IndexError: list index out of range. The error comes from line 2."
+
+
+def test_without_reference_and_traceback_the_whole_program_is_blamed(runner: Runner) -> None:
+    found = critique(runner, WRONG)
+    assert quotes(found, -1) == [WRONG.strip()]
+
+
+def test_a_syntax_error_is_blamed_on_its_line(runner: Runner) -> None:
+    program = "def f(xs):\n    ys = [x for x in xs\n    return sum(ys)\n"
+    verdict = runner.run(program, TESTS)
+    assert (verdict.outcome, verdict.line) == ("broken", 2)
+    found = critique(runner, program, RIGHT)
+    assert quotes(found, -1) == ["ys = [x for x in xs"]
+    assert "not Python" in found.text
+    assert found.score == -1.0
+
+
+@pytest.mark.parametrize("response", ["", "  \n", "```python\n```", "```\n\n```"])
+def test_no_code_is_a_verdict_not_a_failure(runner: Runner, response: str) -> None:
+    found = critique(runner, response, RIGHT)
+    assert (found.text, found.score) == ("There is no program.", -1.0)
+
+
+def test_a_wrong_function_name_does_not_run_and_is_no_fault_of_the_tests(runner: Runner) -> None:
+    program = RIGHT.replace("def f", "def g")
+    assert runner.run(program, TESTS).outcome == "broken"
+    found = critique(runner, program, RIGHT)
+    assert found.score == -1.0
+    assert "cannot import name 'f'" in found.text
+    assert quotes(found, -1)
+
+
+@pytest.mark.parametrize(
+    ("tests", "outcome"),
+    [("x = 1\n", "no_tests"), ("def test_f(:\n", "bad_tests"), ("import no_such_module\n", "bad_tests")],
+)
+def test_unusable_tests_give_no_verdict(runner: Runner, tests: str, outcome: str) -> None:
+    assert runner.run(RIGHT, tests).outcome == outcome
+    found = judge(runner, RIGHT, tests=tests)
+    assert isinstance(found, Failure)
+    assert found.kind == "unsupported"
+    assert outcome in found.message
+
+
+def test_without_tests_there_is_no_verdict(runner: Runner) -> None:
+    found = judge(runner, RIGHT, tests="")
+    assert isinstance(found, Failure)
+    assert "p1" in found.message
+
+
+# What a program cannot do.
+
+
+def test_a_loop_ends_at_the_limit_and_the_next_program_is_judged(runner: Runner) -> None:
+    started = time.monotonic()
+    verdict = runner.run("def f(xs):\n    while True:\n        pass\n", TESTS)
+    assert verdict.outcome == "timeout"
+    assert time.monotonic() - started < 4
+    assert runner.run(RIGHT, TESTS).passed
+
+
+def test_a_loop_is_blamed_where_the_reference_differs(runner: Runner) -> None:
+    program = "def f(xs):\n    while True:\n        pass\n    return sum(xs)\n"
+    found = critique(runner, program, "def f(xs):\n    return sum(xs)\n")
+    assert quotes(found, -1) == ["while True:", "pass"]
+    assert found.text.endswith("Does not finish in time.")
+
+
+@pytest.mark.parametrize("code", ["import os\nos._exit(0)\n", "def f(xs):\n    import os\n    os._exit(0)\n"])
+def test_leaving_early_is_a_crash_not_a_pass(runner: Runner, code: str) -> None:
+    assert runner.run(code, TESTS).outcome == "crashed"
+    assert critique(runner, code).score == -1.0
+
+
+def test_killing_the_worker_costs_one_verdict(runner: Runner) -> None:
+    code = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n"
+    assert runner.run(code, TESTS).outcome == "crashed"
+    assert runner.run(RIGHT + "# again\n", TESTS).passed
+
+
+@pytest.mark.parametrize("error", ["SystemExit(0)", "KeyboardInterrupt()", "GeneratorExit()"])
+def test_no_exception_gets_past_a_test(runner: Runner, error: str) -> None:
+    assert runner.run(f"def f(xs):\n    raise {error}\n", TESTS).outcome == "failed"
+
+
+def test_a_flood_of_output_is_swallowed(runner: Runner) -> None:
+    code = RIGHT.replace("    return", "    print('x' * 50_000_000, flush=True)\n    return")
+    assert runner.run(code, TESTS).passed
+
+
+def test_a_flood_of_errors_is_still_a_verdict(runner: Runner) -> None:
+    tests = "".join(f"def test_{n}():\n    assert f('\U0001f600' * 300) == {n}\n" for n in range(40))
+    verdict = runner.run("def f(s):\n    return s\n", tests)
+    assert verdict.outcome == "failed"
+    assert len(verdict.results) == 40
+
+
+def test_memory_is_limited(runner: Runner) -> None:
+    verdict = runner.run("def f(xs):\n    return len(bytearray(3 << 30))\n", TESTS)
+    assert verdict.outcome == "failed"
+    assert "MemoryError" in verdict.results[0].error
+
+
+def test_a_file_cannot_grow_without_limit(runner: Runner) -> None:
+    code = "import tempfile\ndef f(xs):\n    with tempfile.TemporaryFile() as file:\n        file.write(b'x' * (1 << 22))\n"
+    assert not runner.run(code, TESTS).passed
+
+
+def test_too_much_code_is_not_run(runner: Runner) -> None:
+    verdict = runner.run("#" * (1 << 20), TESTS)
+    assert verdict.outcome == "broken"
+    assert "characters" in verdict.error
+
+
+def test_equal_jobs_are_answered_once() -> None:
+    with Runner() as counting:
+        assert counting.run_all([(RIGHT, TESTS)] * 2) == [counting.run(RIGHT, TESTS)] * 2
+        assert len(counting._known) == 1
+
+
+def test_no_verdict_is_no_pass() -> None:
+    assert not any(Verdict(outcome).passed for outcome in ("no_tests", "bad_tests", "timeout", "crashed", "broken"))
+
+
+# What is blamed.
+
+
+@pytest.mark.parametrize(
+    ("mine", "wanted", "quote", "instead"),
+    [
+        ("ys = [x for x in xs if x > 2]", "ys = [x for x in xs if x >= 2]", "x > 2", "x >= 2"),
+        ("return sum(zs) + 1", "return len(zs) + 1", "sum(zs)", "len(zs)"),
+        ("return zs", "return sorted(zs)", "return zs", "return sorted(zs)"),
+        ("total += i", "total += i * i", "total += i", "total += i * i"),
+        ("for i in range(n):", "for i in range(n + 1):", "range(n)", "range(n + 1)"),
+        ("x = 'ä' + g(1)", "x = 'ä' + h(1)", "g(1)", "h(1)"),
+        ("x = g(1, 2)", "x = g(1)", "g(1, 2)", "g(1)"),
+    ],
+)
+def test_the_smallest_expression_that_differs_is_blamed(mine: str, wanted: str, quote: str, instead: str) -> None:
+    import ast
+
+    body = "\n    pass\n" if mine.endswith(":") else "\n"
+    code, reference = mine + body, wanted + body
+    _, different = compare(code, ast.parse(code), reference, ast.parse(reference))
+    assert [(code[piece.start : piece.end], piece.wanted) for piece in different] == [(quote, instead)]
+
+
+def test_a_statement_too_many_and_one_too_few(runner: Runner) -> None:
+    program = "def f(xs):\n    xs = xs[:1]\n    return sum(xs)\n"
+    found = critique(runner, program, "def f(xs):\n    return sum(xs)\n", brief=True)
+    assert quotes(found, -1) == ["xs = xs[:1]"]
+    assert "`xs = xs[:1]` should not be there." in found.text
+    short = critique(runner, "def f(xs):\n    return sum(ys)\n", RIGHT, brief=True)
+    assert quotes(short, -1) == ["return sum(ys)"]
+    assert "`return sum(ys)` should be `ys = [x for x in xs if x >= 2] return sum(ys)`" in short.text
+
+
+def test_prose_that_quotes_the_same_line_is_never_blamed(runner: Runner) -> None:
+    line = "ys = [x for x in xs if x > 2]"
+    before = f"First `{line}`, then `return sum(ys)`.\n\n```python\n"
+    after = f"```\nAs said: `{line}`, and `return sum(ys)`.\n"
+    response = before + WRONG + after
+    for reference in (RIGHT, ""):
+        for span in critique(runner, response, reference).spans:
+            assert len(before) <= span.start < span.end <= len(before) + len(WRONG)
+    assert quotes(critique(runner, response, RIGHT), -1) == ["x > 2"]
+
+
+@pytest.mark.parametrize("opening", ["```python\n", "```py\n", "```python3\n", "``` Python\n", "```\n", "```python\r\n"])
+def test_fences_of_all_spellings(runner: Runner, opening: str) -> None:
+    response = f"Here it is:\n{opening}{RIGHT}```"
+    assert extract_program(response).code == RIGHT
+    assert critique(runner, response).score == 1.0
+
+
+def test_an_answer_cut_off_inside_the_fence_is_still_read() -> None:
+    assert extract_program("```python\n" + RIGHT).code == RIGHT
+
+
+@pytest.mark.parametrize("strange", ["\x0c", "\u2028", "\x1c", "\x85"])
+def test_only_python_line_ends_end_a_line(runner: Runner, strange: str) -> None:
+    program = f"def f(xs):\n    note = '{strange}'\n    ys = [x for x in xs if x > 2]\n    return sum(ys)\n"
+    reference = program.replace("> 2", ">= 2")
+    assert quotes(critique(runner, program, reference), -1) == ["x > 2"]
+    failing = f"def f(xs):\n    note = '{strange}'\n    return xs[0]\n"
+    assert quotes(critique(runner, failing, tests="def test_f():\n    assert f([]) == 0\n"), -1) == ["return xs[0]"]
+
+
+def test_windows_line_ends(runner: Runner) -> None:
+    found = critique(runner, WRONG.replace("\n", "\r\n"), RIGHT)
+    assert quotes(found, -1) == ["x > 2"]
+    assert quotes(found, 1) == ["return sum(ys)"]
