@@ -21,10 +21,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from responses import code, prose, unique_spans
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from responses import code, prose, unique_spans
 from text2grad.align import CreditSettings, TokenTable, credit, token_labels
 from text2grad.feedback import Critique, Span
 from text2grad.wire import parse, render
@@ -33,9 +33,7 @@ COUNT, SPANS, TOKENS, ROUNDS = 300, 6, 256, 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocabulary", type=int, default=8000, help="tokens of the byte-level BPE")
     vocabulary: int = parser.parse_args().vocabulary
     texts = {"prose": prose(COUNT), "code": code(COUNT)}
@@ -97,9 +95,7 @@ def sampled(text: str, tokenizer: Any, dice: random.Random) -> list[int]:
     return [*split_again(ids, tokenizer, dice), tokenizer.eos_token_id]
 
 
-def labelled(
-    text: str, table: TokenTable, tokenizer: Any, dice: random.Random
-) -> tuple[list[int], list[int]]:
+def labelled(text: str, table: TokenTable, tokenizer: Any, dice: random.Random) -> tuple[list[int], list[int]]:
     """Token labels by the slow judge, and by render -> parse -> align -> labels."""
     ids = sampled(text, tokenizer, dice)
     spans = unique_spans(text, SPANS, dice)

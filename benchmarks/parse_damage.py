@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Any
 
 from responses import code, prose, unique_spans
-
 from text2grad.feedback import Critique, Failure
 from text2grad.wire import parse, render
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,3 +134,16 @@ def tiny_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def model_folder(
+    tiny_llama: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The tiny Llama and its tokenizer as `from_pretrained` reads them. Do not write to it."""
+    folder = tmp_path_factory.mktemp("tiny") / "llama"
+    tiny_llama.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError
@@ -25,6 +25,7 @@ from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import PPOSettings, SupervisedSettings
 
+TINY = "tiny"
 PRESETS = Path(__file__).parent / "configs"
 
 
@@ -42,9 +43,6 @@ class RewardModelSettings(Settings):
     policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
     training: SupervisedSettings = SupervisedSettings()
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
-    heldout_share: float = Field(
-        default=0.1, ge=0, lt=1, description="share of the feedback kept for measuring it"
-    )
 
 
 CriticKind = Literal["reward_model", "program", "prompted", "human"]
@@ -58,9 +56,7 @@ class CriticSettings(Settings):
         description="reward_model: trained here; prompted: any OpenAI-compatible endpoint",
     )
     model: str = Field(default="", description="name at the endpoint (prompted) or folder (reward_model)")
-    base_url: str | None = Field(
-        default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY"
-    )
+    base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")
     prompt: str | None = Field(default=None, description="file that replaces the task's critic prompt")
     ambiguity: Literal["first", "all", "skip"] = Field(
         default="skip", description="a quote that occurs more than once and does not say which"
@@ -74,6 +70,9 @@ class AnnotateSettings(Settings):
 
     critic: CriticKind | None = Field(default=None, description="who annotates; null: critic.kind")
     prompts: int | None = Field(default=None, ge=1, description="null: every training prompt")
+    swapped: float = Field(
+        default=0.0, ge=0, le=1, description="share shown with the response to a similar prompt: hard negatives"
+    )
     samples_per_prompt: int = Field(default=1, ge=1)
 
 
@@ -82,6 +81,9 @@ class EvaluateSettings(Settings):
 
     samples: int = Field(default=4, ge=1, description="sampled answers to a prompt, beside the greedy one")
     limit: int | None = Field(default=None, ge=1, description="held-out prompts; null: all")
+    token_reward: bool = Field(
+        default=True, description="have the reward model judge the answers too, where the run has one"
+    )
 
 
 class Config(Settings):
@@ -108,9 +110,7 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if str(key.value) in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value!r} is given twice", key.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -155,6 +155,30 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         return Config.model_validate(data)
     except ValidationError as error:
         raise _explain(error) from error
+
+
+def with_tiny_rates(config: Config) -> Config:
+    """The same job with every learning rate times `tiny.learning_rate_factor`, where the policy is tiny."""
+    factor = config.tiny.learning_rate_factor
+    if config.policy.model != TINY or factor == 1.0:
+        return config
+    training, ppo = config.reward_model.training, config.ppo
+    return config.model_copy(
+        update={
+            "sft": _scaled(config.sft, factor),
+            "reward_model": config.reward_model.model_copy(update={"training": _scaled(training, factor)}),
+            "ppo": _scaled(ppo, factor).model_copy(
+                update={"value_lr": ppo.value_lr and ppo.value_lr * factor},
+            ),
+        }
+    )
+
+
+S = TypeVar("S", SupervisedSettings, PPOSettings)
+
+
+def _scaled(settings: S, factor: float) -> S:
+    return settings.model_copy(update={"lr": settings.lr * factor})
 
 
 def dump_config(config: Config) -> str:
@@ -260,9 +284,7 @@ def _section_at(key: str) -> type[BaseModel] | None:
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
-    kinds = [
-        kind for kind in _accepts(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)
-    ]
+    kinds = [kind for kind in _accepts(field.annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return kinds[0] if kinds else None
 
 

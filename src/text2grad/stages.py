@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ import transformers
 
 from text2grad import wire
 from text2grad.align import Aligned, TokenTable
-from text2grad.config import Config, CriticKind, dump_config
+from text2grad.config import TINY, Config, CriticKind, dump_config, with_tiny_rates
 from text2grad.critics.program import ProgramCritic, extract_program
 from text2grad.critics.prompted import PromptedCritic, judge_messages
 from text2grad.errors import UserError
+from text2grad.eval.rewards import reward_report
 from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import (
     Critic,
@@ -33,55 +36,110 @@ from text2grad.feedback import (
     read_jsonl,
     write_jsonl,
 )
-from text2grad.policy.encode import encode_prompt
+from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.generate import LocalChat, generate
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
-from text2grad.policy.tiny import TinySettings, make_tiny_model
+from text2grad.policy.tiny import make_tiny_model
 from text2grad.report.viewer import build_report
 from text2grad.sandbox.runner import Runner
-from text2grad.tasks.base import Task, load_task, prompt_version, question_of, read_prompt, split_of
+from text2grad.tasks.base import (
+    Task,
+    conversation_text,
+    load_task,
+    prompt_version,
+    question_of,
+    read_prompt,
+    split_of,
+    words_of,
+)
 from text2grad.train.ppo import train_ppo
 from text2grad.train.run import save_policy, seed_everything
 from text2grad.train.supervised import Pair, train_supervised
 
-TINY = "tiny"
 REWARD_MODEL_PROMPT = "reward_model"
 TOKEN_IDS = "token_ids"
+SWAP_GROUP = 16
+IMPORTED = "imported"
+ANSWERS = ".answers.json"
+TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 
 def prepare(config: Config) -> Path:
-    """Set threads, seeds and logging, and make the run folder with the settings that made it."""
+    """Set threads, seeds and logging; nothing is written yet, so that a stage that cannot start leaves no trace.
+
+    Raises:
+        UserError: nothing can be written to the run folder.
+    """
     torch.set_num_threads(config.run.threads)
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     seed_everything(config.run.seed)
     folder = config.run.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise UserError(f"cannot write to {folder}: {place} is no folder to write to", "set --run.folder FOLDER")
     return folder
 
 
+def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
+    """Leave the settings beside what they made; when a stage only `begins`, not over those of a complete one."""
+    if begins and (folder / "config.yaml").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "config.yaml.partial"
+    partial.write_text(dump_config(config), encoding="utf-8")
+    os.replace(partial, folder / "config.yaml")
+
+
 def run_import(config: Config, source: Path, kind: str, out: Path | None) -> dict[str, Any]:
-    """Read people's feedback into our records, and say what was found."""
-    from text2grad.critics.human import import_feedback
+    """Add people's feedback to our records; say what was found, and what the file holds of each data set.
+
+    Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
+    """
+    from text2grad.critics.human import import_feedback, merged, reports_by_data_set
 
     imported = import_feedback(source, kind, config.task.context_characters)
     target = out or config.run.folder / "feedback.jsonl"
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_jsonl(target, imported.records)
-    return {**imported.report.model_dump(), "out": str(target)}
+    existing = list(read_jsonl(target, Feedback)) if target.is_file() else []
+    records = merged(existing, imported.records)
+    write_jsonl(target, records)
+    added = len(records) - len(existing)
+    held = reports_by_data_set(records)
+    for name, report in held.items() if out is None else ():
+        figures = report.model_dump(exclude={"source"})
+        write_json(config.run.folder / "evaluation" / f"import_{name}.json", figures)
+    return {
+        **imported.report.model_dump(),
+        "added": added,
+        "replaced": imported.report.records - added,
+        "file_holds": {name: report.records for name, report in held.items()},
+        "out": str(target),
+    }
+
+
+def task_of(config: Config) -> Task:
+    """The task of a run. With `task.data: imported` its prompts are those of the imported feedback."""
+    if config.task.data != IMPORTED:
+        return load_task(config.task)
+    path = config.run.folder / "feedback.jsonl"
+    if not path.is_file():
+        raise UserError(f"no feedback in {path}", "text2grad import FILE --config NAME|FILE first")
+    return load_task(config.task.model_copy(update={"data": str(path)}))
 
 
 def run_sft(config: Config) -> dict[str, Any]:
     """Fine-tune the base model on reference answers; writes `sft/policy`."""
     folder = prepare(config)
-    task = load_task(config.task)
+    task = task_of(config)
     examples = [example for example in task.examples("sft") if example.reference]
     policy = load_policy(base_policy(config, task, examples))
     pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
-    metrics = train_supervised(policy, pairs, config.sft, folder / "sft", config.run.seed, "sft")
+    note_settings(config, folder, begins=True)
+    metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, folder / "sft", config.run.seed, "sft")
     save_policy(policy, folder / "sft" / "policy")
+    note_settings(config, folder)
     return {"examples": len(pairs), **metrics, "out": str(folder / "sft" / "policy")}
 
 
@@ -90,7 +148,8 @@ def base_policy(config: Config, task: Task, examples: Sequence[Example]) -> Poli
     if config.policy.model != TINY:
         return config.policy
     folder = config.run.folder / "base"
-    make_tiny_model(folder, tiny_texts(examples), config.tiny, config.run.seed)
+    texts = [*tiny_texts(examples), *human_texts(config)]
+    make_tiny_model(folder, texts, config.tiny, config.run.seed)
     return config.policy.model_copy(update={"model": str(folder)})
 
 
@@ -108,6 +167,16 @@ def tiny_texts(examples: Sequence[Example]) -> list[str]:
     return texts
 
 
+def human_texts(config: Config) -> list[str]:
+    """What people wrote of training answers, as the reward model will have to read and write it."""
+    path = config.run.folder / "feedback.jsonl"
+    if not path.is_file():
+        return []
+    train, _ = reward_data(config)
+    pairs = [reward_pair(record) for record in train if record.source.kind == "human"]
+    return [text for pair in pairs if pair for text in (pair.prompt[-1].content, pair.target)]
+
+
 def run_annotate(config: Config) -> dict[str, Any]:
     """Sample the policy and have every response judged; writes `feedback.jsonl` and `feedback_heldout.jsonl`.
 
@@ -115,14 +184,17 @@ def run_annotate(config: Config) -> dict[str, Any]:
     has never seen.
     """
     folder = prepare(config)
-    task = load_task(config.task)
+    task = task_of(config)
     policy = load_policy(start_policy(config))
     with Runner() as runner:
         critic = make_critic(config, config.annotate.critic or config.critic.kind, task, runner)
         train = task.examples("train")[: config.annotate.prompts]
-        records = sample_feedback(policy, train, critic, config, config.annotate.samples_per_prompt)
+        records = sample_feedback(
+            policy, train, critic, config, config.annotate.samples_per_prompt, config.annotate.swapped
+        )
         heldout = task.examples("heldout")[: config.evaluate.limit]
         held = sample_feedback(policy, heldout, critic, config, 1)
+    note_settings(config, folder)
     write_jsonl(folder / "feedback.jsonl", records)
     write_jsonl(folder / "feedback_heldout.jsonl", held)
     failed = sum(record.error is not None for record in [*records, *held])
@@ -137,18 +209,42 @@ def run_annotate(config: Config) -> dict[str, Any]:
 
 
 def sample_feedback(
-    policy: Policy, examples: Sequence[Example], critic: Critic, config: Config, samples: int
+    policy: Policy,
+    examples: Sequence[Example],
+    critic: Critic,
+    config: Config,
+    samples: int,
+    swapped: float = 0.0,
 ) -> list[Feedback]:
-    """`samples` responses per example, each with what the critic says of it."""
+    """`samples` responses per example, each with what the critic says of it; a share of them swapped."""
     repeated = [example for example in examples for _ in range(samples)]
     if not repeated:
         return []
     sampled = sample(policy, repeated, config.generation)
+    count = round(swapped * len(repeated))
+    order = swap_similar(repeated[:count], config.run.seed) + list(range(count, len(repeated)))
+    sampled = [sampled[index] for index in order]
     judgements = critic.critique(repeated, [text for _, text in sampled])
     return [
         Feedback.of(_with_ids(example, ids), text, judgement, critic.source)
         for example, (ids, text), judgement in zip(repeated, sampled, judgements, strict=True)
     ]
+
+
+def swap_similar(examples: Sequence[Example], seed: int) -> list[int]:
+    """For each example the index of the response it is shown with: one to a prompt of similar wording.
+
+    A reward model that starts from the policy can guess most of a response from its prompt, and then never
+    reads the response. Swapped ones cannot be guessed, and similar prompts make them hard to dismiss.
+    """
+    rng = random.Random(seed)
+    by_wording = sorted(range(len(examples)), key=lambda index: conversation_text(examples[index].prompt))
+    order = list(range(len(examples)))
+    for start in range(0, len(by_wording), SWAP_GROUP):
+        group = by_wording[start : start + SWAP_GROUP]
+        for index, other in zip(group, rng.sample(group, len(group)), strict=True):
+            order[index] = other
+    return order
 
 
 def _with_ids(example: Example, ids: list[int]) -> Example:
@@ -162,12 +258,9 @@ def sample(
     """One response per example: the sampled ids, and the text read off them."""
     table = TokenTable(policy.tokenizer)
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples]
+    named = [(example.id, ids) for example, ids in zip(examples, prompts, strict=True)]
+    check_lengths(named, policy.context, generation.max_new_tokens)
     return [(item.ids, table.align(item.ids).text) for item in generate(policy, prompts, generation)]
-
-
-def answer(policy: Policy, examples: Sequence[Example], generation: GenerationSettings) -> list[str]:
-    """The text of one response per example."""
-    return [text for _, text in sample(policy, examples, generation)]
 
 
 def start_policy(config: Config) -> PolicySettings:
@@ -206,16 +299,10 @@ def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) ->
 
 def reward_model_critic(config: Config) -> PromptedCritic:
     """The trained reward model: the prompted critic over a local model."""
-    folder = (
-        Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
-    )
+    folder = Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
     if not folder.is_dir():
-        raise UserError(
-            f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}"
-        )
-    model = load_policy(
-        PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    )
+        raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
+    model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
     chat = LocalChat(model, config.reward_model.generation, name=str(folder))
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     version = prompt_version(REWARD_MODEL_PROMPT)
@@ -238,27 +325,54 @@ def run_train_reward(config: Config) -> dict[str, Any]:
     folder = prepare(config)
     train, _ = reward_data(config)
     policy = load_policy(config.reward_model.policy or start_policy(config))
-    pairs = [pair for record in train if (pair := reward_pair(record)) is not None]
-    training = config.reward_model.training
-    metrics = train_supervised(
-        policy, pairs, training, folder / "reward_model", config.run.seed, "reward model"
-    )
+    training = with_tiny_rates(config).reward_model.training
+    pairs = [pair for _, pair in fitting(policy, train, training.max_length)]
+    note_settings(config, folder, begins=True)
+    metrics = train_supervised(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model")
     save_policy(policy, folder / "reward_model" / "policy")
+    note_settings(config, folder)
     quality = evaluate_reward_model(config)
-    return {"records": len(train), **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
+    counts = {"records": len(train), "trained_on": len(pairs)}
+    return {**counts, **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
+
+
+def fitting(policy: Policy, records: Sequence[Feedback], max_length: int | None) -> list[tuple[Feedback, Pair]]:
+    """The readable records with their training pairs, as far as they fit the model whole.
+
+    The others are left out with a line that says so: half a critique would teach to stop half-way.
+    """
+    readable = [(record, pair) for record in records if (pair := reward_pair(record)) is not None]
+    limit = min((length for length in (policy.context, max_length) if length is not None), default=None)
+    kept = [(r, pair) for r, pair in readable if limit is None or pair_length(policy, pair) <= limit]
+    if len(kept) < len(readable):
+        count, whole = len(readable) - len(kept), len(readable)
+        line = f"{count} of {whole} critiques are left out: with their prompt they exceed {limit} tokens"
+        print(line, file=sys.stderr)
+    return kept
+
+
+def pair_length(policy: Policy, pair: Pair) -> int:
+    """Tokens of a training pair, prompt and target together."""
+    return len(encode_prompt(policy.tokenizer, pair.prompt)) + len(encode_target(policy.tokenizer, pair.target))
 
 
 def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
-    """Training and held-out records. Without a held-out file, the split is by question: none is in both."""
+    """Training and held-out records: no question is in both, and none held out by the task is trained on.
+
+    What `annotate` sampled was split by the task already; what people wrote is split here, by the same rule.
+    """
     folder = config.run.folder
     records = read_feedback(folder / "feedback.jsonl")
-    heldout = folder / "feedback_heldout.jsonl"
-    if heldout.is_file():
-        return records, list(read_jsonl(heldout, Feedback))
-    split = config.task.model_copy(update={"heldout_share": config.reward_model.heldout_share})
-    names = [split_of(question_of(record), split) for record in records]
-    train = [record for record, name in zip(records, names, strict=True) if name == "train"]
-    return train, [record for record, name in zip(records, names, strict=True) if name == "heldout"]
+    beside = folder / "feedback_heldout.jsonl"
+    heldout = list(read_jsonl(beside, Feedback)) if beside.is_file() else []
+    asked = {words_of(question_of(record)) for record in heldout}
+    train: list[Feedback] = []
+    for record in records:
+        question = question_of(record)
+        by_words = split_of(question, config.task) if record.source.kind == "human" or not heldout else "train"
+        kept_out = by_words == "heldout" or words_of(question) in asked
+        (heldout if kept_out else train).append(record)
+    return train, heldout
 
 
 def reward_pair(record: Feedback) -> Pair | None:
@@ -274,11 +388,12 @@ def reward_pair(record: Feedback) -> Pair | None:
 def evaluate_reward_model(config: Config) -> dict[str, Any]:
     """Compare the reward model with the annotations of held-out prompts, token by token."""
     _, heldout = reward_data(config)
-    gold = [record for record in heldout if record.error is None]
+    policy = load_policy(start_policy(config))
+    gold = [record for record, _ in fitting(policy, heldout, config.reward_model.training.max_length)]
     if not gold:
         return {}
     critic = reward_model_critic(config)
-    table = TokenTable(load_policy(start_policy(config)).tokenizer)
+    table = TokenTable(policy.tokenizer)
     examples = [Example(id=record.id, prompt=record.prompt) for record in gold]
     predicted = critic.critique(examples, [record.response for record in gold])
     cases = [
@@ -305,22 +420,25 @@ def _critique(record: Feedback) -> Critique:
 def run_train(config: Config, name: str) -> dict[str, Any]:
     """NL-gradient PPO against the critic; writes `ppo/<name>`."""
     folder = prepare(config)
-    task = load_task(config.task)
+    task = task_of(config)
     policy = load_policy(start_policy(config))
     seed_everything(config.run.seed)
     with Runner() as runner:
         critic = make_critic(config, config.critic.kind, task, runner)
+        for place in (folder, folder / "ppo" / name):
+            note_settings(config, place, begins=True)
         train_ppo(
             policy,
             task.examples("train"),
             critic,
-            config.ppo,
+            with_tiny_rates(config).ppo,
             config.credit,
             config.generation,
             folder / "ppo" / name,
             config.run.seed,
             name,
         )
+    note_settings(config, folder / "ppo" / name)
     return {"steps": config.ppo.steps, "out": str(folder / "ppo" / name / "policy")}
 
 
@@ -329,18 +447,53 @@ def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
     folder = prepare(config)
     if which == "reward-model":
         return evaluate_reward_model(config)
-    task = load_task(config.task)
+    task = task_of(config)
     settings = config.policy.model_copy(update={"model": str(find_policy(config, target)), "lora": None})
     heldout = task.examples("heldout")[: config.evaluate.limit]
     if not heldout:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
     policy = load_policy(settings)
+    critic = judge_of(config)
     with Runner() as runner:
-        measured = evaluate_policy(policy, heldout, config, measure_with(task, runner))
+        measured = evaluate_policy(policy, heldout, config, measure_with(task, runner), critic)
     name = target if target.isidentifier() else Path(target).name
     write_json(folder / "evaluation" / f"{name}.json", measured["summary"])
-    write_json(folder / "evaluation" / f"{name}.answers.json", measured["answers"])
+    write_json(folder / "evaluation" / f"{name}{ANSWERS}", measured["answers"])
+    write_before_after(folder, heldout)
     return dict(measured["summary"])
+
+
+def judge_of(config: Config) -> Critic | None:
+    """The reward model of this run, if there is one and it is wanted for measuring (`evaluate.token_reward`)."""
+    folder = config.run.folder / "reward_model" / "policy"
+    wanted = config.evaluate.token_reward and (folder.is_dir() or config.critic.model)
+    return reward_model_critic(config) if wanted and config.critic.kind == "reward_model" else None
+
+
+def write_before_after(folder: Path, heldout: Sequence[Example]) -> None:
+    """Greedy answers of every policy measured so far side by side, SFT first, for the report."""
+    files = {file.name.removesuffix(ANSWERS): file for file in sorted((folder / "evaluation").glob(f"*{ANSWERS}"))}
+    answers = {
+        TITLES.get(name, name): {row["id"]: row for row in json.loads(files[name].read_text(encoding="utf-8"))}
+        for name in sorted(files, key="sft".__ne__)
+    }
+    records: list[dict[str, Any]] = [
+        {
+            "id": example.id,
+            "prompt": [message.model_dump() for message in example.prompt],
+            "reference": example.reference,
+            "answers": [
+                {"name": title, "response": rows[example.id]["response"], "scores": rows[example.id]["scores"]}
+                for title, rows in answers.items()
+                if example.id in rows
+            ],
+        }
+        for example in heldout
+    ]
+    # Those that changed first: the report shows the first few dozen.
+    records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
+    lines = [json.dumps(record, ensure_ascii=False) for record in records]
+    (folder / "before_after.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def find_policy(config: Config, target: str) -> Path:
@@ -350,9 +503,7 @@ def find_policy(config: Config, target: str) -> Path:
         if place.is_dir() and (place / "tokenizer_config.json").is_file():
             return place
     known = sorted(path.parent.name for path in run.glob("ppo/*/policy"))
-    raise UserError(
-        f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder"
-    )
+    raise UserError(f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder")
 
 
 Measure = Callable[[Example, str], dict[str, float]]
@@ -371,26 +522,47 @@ def measure_with(task: Task, runner: Runner) -> Measure:
 
 
 def evaluate_policy(
-    policy: Policy, heldout: Sequence[Example], config: Config, measure: Measure
+    policy: Policy, heldout: Sequence[Example], config: Config, measure: Measure, critic: Critic | None = None
 ) -> dict[str, Any]:
-    """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers."""
+    """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
+
+    With a critic (the run's reward model) its token reward is measured on the same answers.
+    """
     seed_everything(config.run.seed)
-    greedy_settings = config.generation.model_copy(update={"temperature": 0.0})
-    greedy = answer(policy, heldout, greedy_settings)
-    scores = [measure(example, response) for example, response in zip(heldout, greedy, strict=True)]
     repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
-    sampled = answer(policy, repeated, config.generation)
-    sampled_scores = [measure(example, text) for example, text in zip(repeated, sampled, strict=True)]
-    names = sorted(scores[0])
+    greedy_settings = config.generation.model_copy(update={"temperature": 0.0})
+    ways = {"greedy": (heldout, greedy_settings), "sampled": (repeated, config.generation)}
     summary = {"prompts": float(len(heldout)), "samples": float(config.evaluate.samples)}
-    for name in names:
-        summary[f"greedy_{name}"] = _mean([score[name] for score in scores])
-        summary[f"sampled_{name}"] = _mean([score[name] for score in sampled_scores])
-    answers = [
-        {"id": example.id, "response": response, "scores": score}
-        for example, response, score in zip(heldout, greedy, scores, strict=True)
-    ]
-    return {"summary": summary, "answers": answers}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for way, (examples, generation) in ways.items():
+        answers = sample(policy, examples, generation)
+        rows[way] = [
+            {"id": example.id, "response": text, "scores": measure(example, text)}
+            for example, (_, text) in zip(examples, answers, strict=True)
+        ]
+        figures = mean_scores(rows[way])
+        if critic is not None:
+            figures |= judged(critic, examples, answers, TokenTable(policy.tokenizer), config)
+        summary |= {f"{way}_{name}": value for name, value in figures.items()}
+    return {"summary": summary, "answers": rows["greedy"]}
+
+
+def mean_scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Mean of every measure over the answers that have it."""
+    names = sorted({name for row in rows for name in row["scores"]})
+    return {name: _mean([row["scores"][name] for row in rows if name in row["scores"]]) for name in names}
+
+
+def judged(
+    critic: Critic,
+    examples: Sequence[Example],
+    answers: Sequence[tuple[list[int], str]],
+    table: TokenTable,
+    config: Config,
+) -> dict[str, float]:
+    """The critic's token reward on sampled answers, by the credit settings of the run."""
+    judgements = critic.critique(list(examples), [text for _, text in answers])
+    return reward_report(judgements, [table.align(ids) for ids, _ in answers], config.credit)
 
 
 def run_report(folder: Path) -> dict[str, Any]:

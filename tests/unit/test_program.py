@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Iterator
 
@@ -38,7 +39,9 @@ def judge(runner: Runner, response: str, reference: str = "", tests: str = TESTS
     return ProgramCritic(runner, brief=brief).critique([example(reference, tests)], [response])[0]
 
 
-def critique(runner: Runner, response: str, reference: str = "", tests: str = TESTS, brief: bool = False) -> Critique:
+def critique(
+    runner: Runner, response: str, reference: str = "", tests: str = TESTS, brief: bool = False
+) -> Critique:
     """The judgement, which must be a critique whose spans quote the response exactly."""
     found = judge(runner, response, reference, tests, brief)
     assert isinstance(found, Critique)
@@ -86,7 +89,10 @@ def test_without_a_reference_the_line_of_the_traceback_is_blamed(runner: Runner)
 
 def test_an_error_is_told_by_its_name(runner: Runner) -> None:
     found = critique(runner, "def f(xs):\n    return xs[0] + xs[1] + 2\n")
-    assert found.text == "Fails 1 of 2 tests: test_empty raised IndexError: list index out of range. The error comes from line 2."
+    assert (
+        found.text
+        == "Fails 1 of 2 tests: test_empty raised IndexError: list index out of range. The error comes from line 2."
+    )
 
 
 def test_without_reference_and_traceback_the_whole_program_is_blamed(runner: Runner) -> None:
@@ -191,8 +197,10 @@ def test_memory_is_limited(runner: Runner) -> None:
 
 
 def test_a_file_cannot_grow_without_limit(runner: Runner) -> None:
-    code = "import tempfile\ndef f(xs):\n    with tempfile.TemporaryFile() as file:\n        file.write(b'x' * (1 << 22))\n"
-    assert not runner.run(code, TESTS).passed
+    write = "    import tempfile\n    tempfile.TemporaryFile().write(b'x' * (1 << {size}))\n    return"
+    small, large = (RIGHT.replace("    return", write.format(size=size)) for size in (10, 22))
+    assert runner.run(small, TESTS).passed
+    assert "OSError" in runner.run(large, TESTS).results[0].error
 
 
 def test_too_much_code_is_not_run(runner: Runner) -> None:
@@ -227,8 +235,6 @@ def test_no_verdict_is_no_pass() -> None:
     ],
 )
 def test_the_smallest_expression_that_differs_is_blamed(mine: str, wanted: str, quote: str, instead: str) -> None:
-    import ast
-
     body = "\n    pass\n" if mine.endswith(":") else "\n"
     code, reference = mine + body, wanted + body
     _, different = compare(code, ast.parse(code), reference, ast.parse(reference))
@@ -256,7 +262,9 @@ def test_prose_that_quotes_the_same_line_is_never_blamed(runner: Runner) -> None
     assert quotes(critique(runner, response, RIGHT), -1) == ["x > 2"]
 
 
-@pytest.mark.parametrize("opening", ["```python\n", "```py\n", "```python3\n", "``` Python\n", "```\n", "```python\r\n"])
+@pytest.mark.parametrize(
+    "opening", ["```python\n", "```py\n", "```python3\n", "``` Python\n", "```\n", "```python\r\n"]
+)
 def test_fences_of_all_spellings(runner: Runner, opening: str) -> None:
     response = f"Here it is:\n{opening}{RIGHT}```"
     assert extract_program(response).code == RIGHT

@@ -110,20 +110,20 @@ def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings)
     members = _members(critique.spans, aligned, settings.membership)
     labels = _labels(critique.spans)
     weights = _within_spans(members, aligned, settings)
-    good = _strongest(weights[labels > 0])
-    poor = _strongest(weights[labels < 0])
-    both, neither = (good > 0) & (poor > 0), (good == 0) & (poor == 0)
-    good, poor = np.where(both, 0, good), np.where(both, 0, poor)
+    good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
+    is_good, is_poor = good > 0, poor > 0
+    alone = is_good ^ is_poor
+    good, poor = good * alone, poor * alone
     if settings.weighting == "balanced":
         good, poor = _to_sum_one(good), _to_sum_one(poor)
     delta = settings.span_weight * (good - settings.poor_weight * poor)
-    delta[neither] = settings.unlabelled
+    delta[~(is_good | is_poor)] = settings.unlabelled
     if settings.outcome_weight and critique.score is not None:
         delta[-1:] += settings.outcome_weight * critique.score
     return Credit(
         delta.astype(np.float32),
-        labelled=len(delta) - int(np.count_nonzero(both | neither)),
-        cancelled=int(np.count_nonzero(both)),
+        labelled=int(np.count_nonzero(alone)),
+        cancelled=int(np.count_nonzero(is_good & is_poor)),
         no_score=int(bool(settings.outcome_weight) and critique.score is None),
         uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Offsets = NDArray[np.int64]
 
 _LAST_SPACE = 0x3000  # the highest code point that is white space
-_IS_SPACE = np.array([chr(code).isspace() for code in range(_LAST_SPACE + 1)] + [False])
+_IS_SOLID = np.array([not chr(code).isspace() for code in range(_LAST_SPACE + 1)] + [True])
 
 
 @dataclass(frozen=True)
@@ -121,16 +121,13 @@ def _mark_replaced(blob: bytes, begins: NDArray[np.bool_]) -> None:
 def _cores(text: str, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
     """The intervals without white space at their edges; empty ones stay where they start."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    space = _IS_SPACE[np.minimum(codes, _LAST_SPACE + 1)]
-    places = np.arange(len(text))
-    # following[i]: the first non-space at or after i; preceding[i]: one past the last non-space before i.
-    following = np.full(len(text) + 1, len(text))
-    following[:-1] = np.minimum.accumulate(np.where(space, len(text), places)[::-1])[::-1]
-    preceding = np.zeros(len(text) + 1, dtype=np.int64)
-    preceding[1:] = np.maximum.accumulate(np.where(space, 0, places + 1))
-    core_starts, core_ends = following[starts], preceding[ends]
-    blank = core_starts >= core_ends
-    return np.where(blank, starts, core_starts), np.where(blank, starts, core_ends)
+    solid = _IS_SOLID[np.minimum(codes, _LAST_SPACE + 1)]
+    places = np.append(np.flatnonzero(solid), 0)
+    # before[i]: how many solid characters stand before character i; places[n]: where the n-th of them is.
+    before = np.concatenate(([0], np.cumsum(solid)))
+    first, last = before[starts], before[ends]
+    blank = first == last
+    return np.where(blank, starts, places[first]), np.where(blank, starts, places[last - 1] + 1)
 
 
 def _align_by_prefixes(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> Aligned:

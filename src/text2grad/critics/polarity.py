@@ -36,9 +36,7 @@ _PRAISE = (
 _OPENS_WITH_FAULT = re.compile(rf"^(?:{_ALL_FALSE}|{_SUBJECT}(?:{_FALSE}|{_FAULT}))(?![\w'])")
 _THIS_IS_FALSE = re.compile(rf"^(?:this|that|it|these) {_FALSE}(?![\w'])")
 _OPENS_WITH_PRAISE = re.compile(rf"^{_SUBJECT}{_PRAISE}(?![\w'])")
-_WORD_OF_FAULT = re.compile(
-    rf"\b(?:{_FAULT}|{_FALSE}|in(?:correct|accurate)\w*|incorret|miss(?:es|ing)?|lacks?)\b"
-)
+_WORD_OF_FAULT = re.compile(rf"\b(?:{_FAULT}|{_FALSE}|in(?:correct|accurate)\w*|incorret|miss(?:es|ing)?|lacks?)\b")
 _WORD_OF_PRAISE = re.compile(rf"\b(?:{_PRAISE}|better|well|clever|creative|interesting|most(?:ly)? true)\b")
 _DOUBT = re.compile(
     r"\?|\b(?:not sure|unsure|maybe|perhaps|might|may be|probably|i think|either|or beyond|partially)\b"

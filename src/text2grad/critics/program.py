@@ -17,7 +17,9 @@ from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Sou
 from text2grad.sandbox.runner import Runner, TestResult, Verdict
 
 _FENCE = re.compile(r"```[ \t]*(?:python3?|py3?)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as Python sees it; str.splitlines also cuts at \f and U+2028
+_LINE = re.compile(
+    r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+"
+)  # as Python sees it; str.splitlines also cuts at \f and U+2028
 _TOO_SMALL = (
     *(ast.Name, ast.Constant, ast.Attribute, ast.Slice),
     *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
@@ -92,9 +94,7 @@ class ProgramCritic:
             span = _line_span(program, response, line, -1, "the traceback ends here")
             return Critique(text=f"{what} The error comes from line {line}.", spans=span, score=-1.0)
         reason = "the tests fail and nothing says which line"
-        return Critique(
-            text=what, spans=_span(response, program, 0, len(program.code), -1, reason), score=-1.0
-        )
+        return Critique(text=what, spans=_span(response, program, 0, len(program.code), -1, reason), score=-1.0)
 
 
 def _failure_text(verdict: Verdict, brief: bool) -> str:
@@ -126,19 +126,13 @@ def _by_reference(
     notes: list[tuple[int, str]] = []
     for piece in equal:
         spans += _span(response, program, piece.start, piece.end, 1, "")
-        notes.append((piece.start, f"Line {_line(program, piece)} is right."))
     for piece in different:
         quote = program.code[piece.start : piece.end]
         spans += _span(response, program, piece.start, piece.end, -1, "")
         wrong = f"should be `{piece.wanted}`." if piece.wanted else "should not be there."
-        notes.append((piece.start, f"Line {_line(program, piece)}: `{quote}` {wrong}"))
+        notes.append((piece.start, f"`{quote}` {wrong}"))
     text = " ".join([*(note for _, note in sorted(notes)), what])
     return Critique(text=text, spans=tuple(_ordered(spans)), score=-1.0)
-
-
-def _line(program: Program, piece: Difference) -> int:
-    """The 1-based line of the program where a piece starts."""
-    return program.code.count("\n", 0, piece.start) + 1
 
 
 def _unreadable(program: Program, response: str, verdict: Verdict, what: str) -> Critique:
@@ -287,9 +281,7 @@ def _bounds(code: str, node: Any) -> tuple[int, int]:
     return position(node.lineno, node.col_offset), position(node.end_lineno, node.end_col_offset)
 
 
-def _span(
-    response: str, program: Program, start: int, end: int, label: Label, reason: str
-) -> tuple[Span, ...]:
+def _span(response: str, program: Program, start: int, end: int, label: Label, reason: str) -> tuple[Span, ...]:
     """The span of code characters [start, end) in the response, trimmed of white space; none if nothing is left."""
     text = program.code[start:end]
     left = program.offset + start + len(text) - len(text.lstrip())

@@ -33,9 +33,7 @@ class PromptedCritic:
 
     def __init__(self, chat: Chat, prompt: str, source: Source, ambiguity: wire.Ambiguity = "skip") -> None:
         if ambiguity not in get_args(wire.Ambiguity):
-            raise UserError(
-                f"unknown ambiguity {ambiguity!r}", f"one of {', '.join(get_args(wire.Ambiguity))}"
-            )
+            raise UserError(f"unknown ambiguity {ambiguity!r}", f"one of {', '.join(get_args(wire.Ambiguity))}")
         check_prompt(prompt)
         self.source = source
         self._chat = chat
@@ -108,9 +106,7 @@ def _filler(example: Example, response: str) -> Callable[[re.Match[str]], str]:
 
     def fill(match: re.Match[str]) -> str:
         name = match[1]
-        value = (
-            values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
-        )
+        value = values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
         return as_data(value)
 
     return fill

@@ -180,9 +180,7 @@ def _read_questions(path: Path, required: bool) -> Questions:
     source = next((file for file in (beside, published) if file.is_file()), None)
     if source is None:
         if required:
-            raise UserError(
-                f"{path} has no question texts", f"put {beside.name} or {published.name} beside it"
-            )
+            raise UserError(f"{path} has no question texts", f"put {beside.name} or {published.name} beside it")
         return {}
     return {key: value for row in read_rows(source) for key, value in _questions(row)}
 

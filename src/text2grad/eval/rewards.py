@@ -39,15 +39,13 @@ def reward_report(
         "answer_reward": sum(summed) / max(1, len(read)),
         **_labelled(read, settings, tokens),
         "verdict": _mean([said.score for said, _ in read if said.score is not None]),
-        "length": tokens / max(1, len(read)),
+        "length": _mean([float(len(place)) for _, place in read]),
         "critic_failed": 1 - len(read) / len(pairs),
         "unmatched": sum(said.unmatched for said, _ in read) / max(1, len(read)),
     }
 
 
-def _labelled(
-    read: Sequence[tuple[Critique, Aligned]], settings: CreditSettings, tokens: int
-) -> dict[str, float]:
+def _labelled(read: Sequence[tuple[Critique, Aligned]], settings: CreditSettings, tokens: int) -> dict[str, float]:
     labels = [token_labels(said.spans, place, settings.membership) for said, place in read]
     good, poor = (sum(int((each == sign).sum()) for each in labels) for sign in (1, -1))
     return {"good_tokens": good / tokens, "poor_tokens": poor / tokens}

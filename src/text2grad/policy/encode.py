@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from text2grad.errors import UserError
@@ -24,25 +25,34 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
     Raises:
         UserError: there is no tokenizer, no chat template, or the template file cannot be read.
     """
+    refuse_missing_folder(model)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"no tokenizer in {model!r}: {_first_line(error)}", "give a folder or a hub name"
-        ) from error
+        local = "put the model's tokenizer.json and tokenizer_config.json into the folder"
+        cure = local if Path(model).is_dir() else "check the name and the connection, or give a folder"
+        raise UserError(f"no tokenizer in {model!r}: {_first_line(error)}", cure) from error
     if chat_template is not None:
         tokenizer.chat_template = _read_template(chat_template)
     if not tokenizer.chat_template:
-        raise UserError(
-            f"the tokenizer of {model!r} has no chat template", "--policy.chat_template FILE.jinja"
-        )
+        raise UserError(f"the tokenizer of {model!r} has no chat template", "--policy.chat_template FILE.jinja")
     if tokenizer.eos_token_id is None:
-        raise UserError(
-            f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config"
-        )
+        raise UserError(f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def refuse_missing_folder(model: str) -> None:
+    """A path that leads nowhere is told at once; without this it would be looked for on the hub.
+
+    Raises:
+        UserError: `model` can only be a path, and there is no folder there.
+    """
+    path = Path(model)
+    beside = len(path.parts) > 1 and path.parent.is_dir()  # models/mine, where models/ is here
+    if not path.is_dir() and (beside or model.startswith(("/", ".", "~")) or len(path.parts) > 2):
+        raise UserError(f"no model folder {model!r}", "check policy.model: a folder or a hub name")
 
 
 def _read_template(path: str) -> str:
@@ -50,6 +60,8 @@ def _read_template(path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read chat template {path}: {error.strerror}", "check the path") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"chat template {path} is not UTF-8 text", "save the file as UTF-8") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -58,7 +70,7 @@ def _first_line(error: BaseException) -> str:
 
 def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     """Token ids of a conversation, up to and including the header of the assistant's turn."""
-    text = tokenizer.apply_chat_template(_plain(messages), tokenize=False, add_generation_prompt=True)
+    text = _render(tokenizer, _plain(messages), add_generation_prompt=True)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
@@ -74,8 +86,7 @@ def turn_end(tokenizer: Any) -> str:
     end-of-sequence token, without which a policy would never learn to stop.
     """
     chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}]
-    rendered = tokenizer.apply_chat_template(chat, tokenize=False)
-    tail = rendered.rpartition(_PROBE)[2].rstrip()
+    tail = _render(tokenizer, chat).rpartition(_PROBE)[2].strip()
     stops = [token for token in tokenizer.all_special_tokens if tail.startswith(token)]
     return max(stops, key=len) if stops else str(tokenizer.eos_token)
 
@@ -84,6 +95,17 @@ def stop_ids(tokenizer: Any) -> list[int]:
     """Ids that end a response: the template's end of turn and the tokenizer's end of sequence."""
     ids = {tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id}
     return sorted(ids)
+
+
+def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: bool = False) -> str:
+    try:
+        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=add_generation_prompt))
+    except TemplateError as error:
+        roles = ", ".join(message["role"] for message in chat)
+        raise UserError(
+            f"the chat template refuses the turns {roles}: {_first_line(error)}",
+            "--policy.chat_template FILE.jinja",
+        ) from error
 
 
 def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:

@@ -43,9 +43,7 @@ def generate(policy: Policy, prompts: Sequence[Sequence[int]], settings: Generat
     return [samples[i] for i in range(len(prompts))]
 
 
-def _generate_batch(
-    policy: Policy, prompts: Sequence[Sequence[int]], settings: GenerationSettings
-) -> list[Sample]:
+def _generate_batch(policy: Policy, prompts: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Sample]:
     pad = policy.tokenizer.pad_token_id
     width = max(len(ids) for ids in prompts)
     rows = [[pad] * (width - len(ids)) + list(ids) for ids in prompts]
@@ -88,30 +86,21 @@ class LocalChat:
         self.name = name
 
     def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
-        """Answer each conversation; one that does not fit the context is a typed failure, never cut."""
+        """Answer each conversation; one that leaves no room for an answer is a typed failure, never cut."""
         prompts = [encode_prompt(self.policy.tokenizer, messages) for messages in conversations]
-        limit = self.policy.context
-        fits = [i for i, ids in enumerate(prompts) if limit is None or len(ids) < limit]
+        limit, room = self.policy.context, self.settings.max_new_tokens
+        fits = [i for i, ids in enumerate(prompts) if limit is None or len(ids) + room <= limit]
         answers: list[Completion | Failure] = [
-            Failure(kind="unsupported", message=f"{len(ids)} prompt tokens exceed the context of {limit}")
+            Failure(
+                kind="unsupported", message=f"{len(ids)} prompt and {room} new tokens exceed the context of {limit}"
+            )
             for ids in prompts
         ]
-        for index, sample in zip(fits, self._generate(prompts, fits), strict=True):
+        for index, sample in zip(
+            fits, generate(self.policy, [prompts[i] for i in fits], self.settings), strict=True
+        ):
             answers[index] = self._completion(prompts[index], sample)
         return answers
-
-    def _generate(self, prompts: list[list[int]], fits: list[int]) -> list[Sample]:
-        if not fits:
-            return []
-        longest = max(len(prompts[i]) for i in fits)
-        room = self.settings.max_new_tokens
-        if self.policy.context is not None:
-            room = min(room, self.policy.context - longest)
-        if room < 1:
-            raise UserError("no room to generate", "raise the model's context or shorten the prompts")
-        return generate(
-            self.policy, [prompts[i] for i in fits], self.settings.model_copy(update={"max_new_tokens": room})
-        )
 
     def _completion(self, prompt: list[int], sample: Sample) -> Completion:
         text = self.policy.tokenizer.decode(

@@ -7,6 +7,7 @@ the value at t are those of the state *before* that token was sampled.
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -25,6 +27,7 @@ from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.settings import LoraSettings, PolicySettings
 
 VALUE_FILE = "value_head.safetensors"
+ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,7 @@ class PolicyOutput:
     last_value: Tensor
 
 
-def pack(
-    prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad: int, device: Any
-) -> TokenBatch:
+def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad: int, device: Any) -> TokenBatch:
     """Pad a batch of prompt and response ids into one rectangle."""
     prompt_width = max(len(ids) for ids in prompts)
     width = max(len(ids) for ids in responses)
@@ -118,6 +119,7 @@ class Policy(nn.Module):
         self.value_kind = value_head
         self.value_head = ValueHead(int(model.config.get_text_config().hidden_size)).to(model.device)
         self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
+        self.base_is_merged = False  # then the base is on no disk, and an adapter alone could not be read back
         self._frozen: tuple[Any, ...] = ()  # in a tuple, so that train() and parameters() pass it over
 
     @property
@@ -199,9 +201,14 @@ class Policy(nn.Module):
             self.train(was_training)
 
     def save(self, folder: Path) -> None:
-        """Write model or adapter, tokenizer and value head; safetensors and JSON only."""
+        """Write model or adapter, tokenizer and value head; safetensors and JSON only.
+
+        An adapter trained on top of a merged one is written merged, as a whole model.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(folder, safe_serialization=True)
+        whole = self.base_is_merged and isinstance(self.model, PeftModel)
+        model = copy.deepcopy(self.model).merge_and_unload() if whole else self.model
+        model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         state = {name: tensor.contiguous() for name, tensor in self.value_head.state_dict().items()}
         save_file(state, str(folder / VALUE_FILE))
@@ -214,13 +221,15 @@ def load_policy(settings: PolicySettings) -> Policy:
     the reference (adapters off) is what was loaded.
 
     Raises:
-        UserError: the folder or name has no model, or no tokenizer.
+        UserError: the folder or name has no model, or no tokenizer; or there is no such device.
     """
+    device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model = _load_model(settings.model, settings.dtype)
     if settings.lora is not None:
         model = add_lora(model, settings.lora)
-    policy = Policy(model.to(choose_device(settings.device)), tokenizer, settings.value_head)
+    policy = Policy(model.to(device), tokenizer, settings.value_head)
+    policy.base_is_merged = (Path(settings.model) / ADAPTER_CONFIG).is_file()
     saved = Path(settings.model) / VALUE_FILE
     if saved.is_file():
         policy.value_head.load_state_dict(load_file(str(saved)))
@@ -228,19 +237,29 @@ def load_policy(settings: PolicySettings) -> Policy:
 
 
 def _load_model(name: str, dtype: str) -> Any:
-    adapter = Path(name) / "adapter_config.json"
+    """The model of a folder or hub name, adapters merged. Pickled weights are refused: they can run code."""
+    folder = Path(name)
+    adapted = (folder / ADAPTER_CONFIG).is_file()
+    weights = ADAPTER_FILE if adapted else "model.safetensors"
+    if folder.is_dir() and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        raise UserError(f"the weights in {name!r} are pickled, not {weights}", "convert them to safetensors")
     try:
-        if adapter.is_file():
-            from peft import AutoPeftModelForCausalLM
-
-            return AutoPeftModelForCausalLM.from_pretrained(name, dtype=dtype).merge_and_unload()
+        if adapted:
+            return _merge_adapter(folder, dtype)
         AutoConfig.from_pretrained(name, trust_remote_code=False)
         return AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, trust_remote_code=False, use_safetensors=True
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise UserError(f"no model in {name!r}: {reason}", "give a model folder or a hub name") from error
+
+
+def _merge_adapter(folder: Path, dtype: str) -> Any:
+    if not (folder / ADAPTER_FILE).is_file():  # peft would look for a pickle instead
+        raise OSError(f"no file named {ADAPTER_FILE}")
+    base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    return PeftModel.from_pretrained(_load_model(base, dtype), str(folder)).merge_and_unload()
 
 
 def add_lora(model: Any, settings: LoraSettings) -> Any:
@@ -265,9 +284,23 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is this process's CUDA device if there is one, else the CPU."""
+    """`auto` is this process's CUDA device if there is one, else the CPU.
+
+    Raises:
+        UserError: there is no such device.
+    """
     if name != "auto":
-        return torch.device(name)
+        return _named_device(name)
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cpu")
+
+
+def _named_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"unknown device {name!r}", "policy.device is auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"no device {name!r} on this machine", "set policy.device to auto or cpu")
+    return device

@@ -43,10 +43,13 @@ class GenerationSettings(Settings):
 class TinySettings(Settings):
     """Size of the model that is made from scratch where `policy.model` is `tiny`."""
 
-    vocabulary: int = Field(default=640, ge=260, description="tokens, the 256 bytes among them")
-    longest: int = Field(default=20, ge=1, description="characters of a token")
+    vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")
+    longest: int = Field(default=24, ge=1, description="characters of a token")
     hidden: int = Field(default=128, ge=1)
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=4, ge=1)
     feed_forward: int = Field(default=352, ge=1)
     context: int = Field(default=512, ge=8, description="longest prompt and response together, in tokens")
+    learning_rate_factor: float = Field(
+        default=1.0, gt=0, description="on every learning rate, so that those of the stages can suit a large model"
+    )

@@ -15,6 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from text2grad.policy.settings import TinySettings as TinySettings
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
+PIECES = (
+    r"\n *|</?[a-z]+>|\"[a-z_]+\": |(?:[A-Za-z_]+ )*[A-Za-z_]+ ?|[0-9]|[^\sA-Za-z0-9_]+ ?| +"  # line starts, tags, keys, words
+)
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|assistant|>' if message.role == 'assistant' else '<|user|>' }}{{ message.content }}<|end|>"
@@ -25,9 +28,10 @@ CHAT_TEMPLATE = (
 def make_tokenizer(texts: Iterable[str], vocabulary: int, longest: int = 20) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE (any Unicode text has an encoding); no token is longer than `longest` characters."""
     core = Tokenizer(models.BPE())
-    # Merges may cross spaces (as in SuperBPE, arXiv 2503.13423), never a line or a digit: half the tokens, and a
-    # small model on a CPU has no time to spell. Digits stay single so that numbers can be copied.
-    pieces = pre_tokenizers.Split(Regex(r"\n *|[0-9]|[^\n0-9]+"), behavior="isolated")
+    # Merges may cross spaces between words (as in SuperBPE, arXiv 2503.13423): fewer tokens, and a small model on a
+    # CPU has no time to spell. A space belongs to the word before it, digits stay single, and punctuation stays
+    # apart, so that a phrase has the same tokens in a program and in a quote of it: a critic must copy.
+    pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
     spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.pre_tokenizer = pre_tokenizers.Sequence([pieces, spelled])
     core.decoder = decoders.ByteLevel()

@@ -28,9 +28,7 @@ class CodeTask:
     def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
         self._settings = settings
         self._scorer = scorer
-        self._examples = read_examples(
-            settings.data or "KodCode/KodCode-Light-RL-10K", SHAPES, settings.limit
-        )
+        self._examples = read_examples(settings.data or "KodCode/KodCode-Light-RL-10K", SHAPES, settings.limit)
 
     def examples(self, split: Split) -> list[Example]:
         """Problems of one split, with the reference solution and `meta["tests"]`."""

@@ -184,8 +184,7 @@ class Problem:
     def program(self, slips: Sequence[int | None] = (None, None, None)) -> str:
         """The program; `slips[i]` picks a wrong version of part i, None the right one."""
         chosen = [
-            part.code if slip is None else part.wrong[slip]
-            for part, slip in zip(self.parts, slips, strict=True)
+            part.code if slip is None else part.wrong[slip] for part, slip in zip(self.parts, slips, strict=True)
         ]
         return self.family.program.format(*self._fill(chosen))
 
@@ -258,9 +257,7 @@ class DemoTask:
         pool = self.combinations["heldout" if split == "heldout" else "train"]
         count = HELDOUT_PROBLEMS if split == "heldout" else self.limit
         chosen = problems(pool, count, rng)
-        return [
-            self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)
-        ]
+        return [self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)]
 
     def _example(self, name: str, problem: Problem, split: str, rng: random.Random) -> Example:
         reference = problem.program(_slips(problem, rng) if split == "sft" else (None, None, None))

@@ -157,9 +157,7 @@ def _published_code(row: Row, fallback_id: str) -> Example:
 def _ultrafeedback(row: Row, fallback_id: str) -> Example:
     """The original, four completions each; the reference is the best one, where scores tell which."""
     completions = [completion for completion in row["completions"] if isinstance(completion, dict)]
-    scored = [
-        completion for completion in completions if isinstance(completion.get("overall_score"), int | float)
-    ]
+    scored = [completion for completion in completions if isinstance(completion.get("overall_score"), int | float)]
     best = max(scored, key=lambda completion: float(completion["overall_score"]), default={})
     prompt = [Message(role="user", content=text_of(row, "instruction"))]
     return _example(row, fallback_id, prompt, optional_text(best, "response"))

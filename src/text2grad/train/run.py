@@ -23,8 +23,15 @@ from text2grad.train.settings import Schedule
 OnStep = Callable[[int, dict[str, float]], None]
 
 
+LOGS = ("metrics.jsonl", "samples.jsonl")
+
+
 class RunLog:
     """A folder with `metrics.jsonl` and `samples.jsonl`, and one line of progress on stderr.
+
+    Earlier files stay until the first line of the new ones is written. In the folder of a complete run (it has
+    a `policy`) they stay until the new run is complete: it writes `*.partial` beside them and takes their place
+    at the end, so that a run that fails leaves metrics and policy of the earlier one together and whole.
 
     On a terminal the line is a live bar; elsewhere a plain line about every tenth of the run.
     """
@@ -35,8 +42,8 @@ class RunLog:
         self.title = title
         self.steps = steps
         self.show = show
-        for name in ("metrics.jsonl", "samples.jsonl"):
-            (folder / name).unlink(missing_ok=True)
+        self._suffix = ".partial" if (folder / "policy").is_dir() else ""
+        self._begun = False
         console = Console(file=sys.stderr)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console) if console.is_terminal else None
@@ -47,9 +54,14 @@ class RunLog:
             self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar:
             self._bar.stop()
+        if kind is None and self._suffix:
+            for name in LOGS:
+                (self.folder / name).unlink(missing_ok=True)
+                if (partial := self.folder / (name + self._suffix)).exists():
+                    os.replace(partial, self.folder / name)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Append one line of metrics; a value that is not a number is an error of the loop, not data."""
@@ -68,7 +80,11 @@ class RunLog:
         self._append("samples.jsonl", record)
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        with (self.folder / name).open("a", encoding="utf-8") as handle:
+        if not self._begun:
+            self._begun = True
+            for earlier in LOGS:
+                (self.folder / (earlier + self._suffix)).unlink(missing_ok=True)
+        with (self.folder / (name + self._suffix)).open("a", encoding="utf-8") as handle:
             handle.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 

@@ -5,6 +5,7 @@ The same loop trains the SFT policy on responses and the reward model on z = [cr
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def train_supervised(
     micro-batches does not change the gradient.
 
     Raises:
-        UserError: there is nothing to train on, or a pair does not fit the context.
+        UserError: there is nothing to train on, a pair does not fit the context, or the loss is not a number.
     """
     if not pairs:
         raise UserError(f"{title}: nothing to train on", "check the data file and the split")
@@ -72,6 +73,8 @@ def train_supervised(
         for step, batch in enumerate(batches):
             loss = accumulate_gradient(policy, batch, settings.micro_batch_size)
             norm = torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
+            if not math.isfinite(loss + float(norm)):
+                raise UserError(f"{title}: the loss is not a number at step {step}", "lower the learning rate")
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             metrics = {"loss": loss, "grad_norm": float(norm), "lr": float(schedule.get_last_lr()[0])}

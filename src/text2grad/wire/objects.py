@@ -109,6 +109,8 @@ def _tokens(answer: str, position: int) -> Iterator[Token]:
         kind, text = str(match.lastgroup), match[str(match.lastgroup)]
         position = match.end()
         if kind == "bare" and text not in _PYTHON_BARE and not _BARE.fullmatch(text):
+            if position == len(answer):
+                break
             invalid(f"{text[:30]!r} stands outside a string: an unescaped quote?")
         depth += (text in "{[") - (text in "}]") if kind == "mark" else 0
         if depth > _DEEPEST:
@@ -149,6 +151,10 @@ def _load(tokens: Sequence[Token], python: bool) -> dict[str, Any]:
     ]
     value = _decode(" ".join(kept))
     assert isinstance(value, dict)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        invalid("half of a surrogate pair, which is no character")
     return value
 
 

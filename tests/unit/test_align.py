@@ -1,0 +1,394 @@
+"""From sampled ids to characters, and from labelled characters to token rewards."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, token_labels
+from text2grad.feedback import Critique, Label, Span
+
+KINDS = ("byte", "piece")
+SETTINGS = CreditSettings(weighting="token")
+
+
+@pytest.fixture(scope="module")
+def tokenizers(
+    tokenizer: PreTrainedTokenizerFast, sentencepiece_tokenizer: PreTrainedTokenizerFast
+) -> dict[str, PreTrainedTokenizerFast]:
+    return {"byte": tokenizer, "piece": sentencepiece_tokenizer}
+
+
+@pytest.fixture(scope="module")
+def tables(tokenizers: dict[str, PreTrainedTokenizerFast]) -> dict[str, TokenTable]:
+    return {kind: TokenTable(tokenizer) for kind, tokenizer in tokenizers.items()}
+
+
+def words(text: str) -> Aligned:
+    """A text with its words as tokens, the space before each included, and an empty last token (EOS)."""
+    pieces = text.replace(" ", "\0 ").split("\0")
+    ends = np.cumsum([len(piece) for piece in pieces])
+    starts = ends - [len(piece) for piece in pieces]
+    return Aligned.of(text, np.append(starts, len(text)), np.append(ends, len(text)))
+
+
+def cores(aligned: Aligned, chosen: Any) -> list[str]:
+    """The visible text of the chosen tokens."""
+    places = zip(aligned.core_starts[chosen], aligned.core_ends[chosen], strict=True)
+    return [aligned.text[start:end] for start, end in places]
+
+
+def span(text: str, quote: str, label: Label) -> Span:
+    start = text.index(quote)
+    return Span(start=start, end=start + len(quote), label=label, text=quote)
+
+
+def critique(
+    text: str, good: tuple[str, ...] = (), poor: tuple[str, ...] = (), score: float | None = None
+) -> Critique:
+    spans = [span(text, quote, 1) for quote in good] + [span(text, quote, -1) for quote in poor]
+    return Critique(text="", spans=tuple(spans), score=score)
+
+
+def delta(text: str, case: Critique, **settings: Any) -> list[float]:
+    return [round(value, 4) for value in credit(case, words(text), CreditSettings(**settings)).delta.tolist()]
+
+
+# --- ids -> characters
+
+
+def oracle(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> list[set[int]]:
+    """The characters each token touches, from its bytes alone, one byte at a time."""
+    owners: list[int] = []
+    data = b""
+    for index, token in enumerate(ids):
+        spelled = spelling(token, tokenizer)
+        data += spelled
+        owners += [index] * len(spelled)
+    touched: list[set[int]] = [set() for _ in ids]
+    for place, owner in enumerate(owners):
+        before = data[: place + 1].decode("utf-8", errors="replace")
+        touched[owner].add(len(before) - 1)
+    return touched
+
+
+def spelling(token: int, tokenizer: PreTrainedTokenizerFast) -> bytes:
+    """A token's bytes, through the decoder: alone where it is whole text, else by elimination."""
+    added = tokenizer.added_tokens_decoder.get(token)
+    if added and added.special:
+        return b""
+    name = tokenizer.convert_ids_to_tokens(token)
+    if name.startswith("<0x"):
+        return bytes.fromhex(name[3:5])
+    whole = tokenizer.decode([token])
+    if "\ufffd" not in whole:
+        return (" " + whole if name.startswith("▁") else whole).encode()
+    return bytes(BYTES[character] for character in name)
+
+
+def _bytes() -> dict[str, int]:
+    """The letter that byte-level tokenizers write for each byte, asked of the library itself."""
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    never = [0xC0, 0xC1, *range(0xF5, 0x100)]  # in no UTF-8 text; printable, so they stand for themselves
+    found = {chr(byte): byte for byte in never}
+    for code in [*range(0x800), *range(0x800, 0xD800, 0x40), *range(0xE000, 0x110000, 0x1000)]:
+        letters = level.pre_tokenize_str(chr(code))[0][0]
+        found.update(zip(letters, chr(code).encode(), strict=True))
+    return found
+
+
+BYTES = _bytes()
+assert sorted(BYTES.values()) == list(range(256))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_any_ids_are_aligned(
+    kind: str, data: st.DataObject, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
+) -> None:
+    """Random ids: special tokens anywhere, characters cut anywhere, never what `encode` would give."""
+    tokenizer = tokenizers[kind]
+    ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=24))
+    check(ids, tables[kind], tokenizer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(max_size=20), data=st.data())
+def test_ids_that_are_not_the_canonical_ones(
+    kind: str, text: str, data: st.DataObject, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
+) -> None:
+    tokenizer = tokenizers[kind]
+    ids: list[int] = []
+    cuts = [0, *sorted(data.draw(st.sets(st.integers(0, 20), max_size=4))), 20]
+    for start, end in pairwise(cuts):
+        ids += tokenizer(text[start:end], add_special_tokens=False)["input_ids"]
+    check(ids, tables[kind], tokenizer)
+
+
+def check(ids: list[int], table: TokenTable, tokenizer: PreTrainedTokenizerFast) -> None:
+    aligned = table.align(ids)
+    blob = b"".join(spelling(token, tokenizer) for token in ids)
+    assert aligned.text == blob.decode("utf-8", errors="replace")
+    assert len(aligned) == len(ids)
+    touched = oracle(ids, tokenizer)
+    for index, characters in enumerate(touched):
+        assert set(range(aligned.starts[index], aligned.ends[index])) == characters
+        visible = sorted(place for place in characters if not aligned.text[place].isspace())
+        core = range(aligned.core_starts[index], aligned.core_ends[index])
+        assert ([core[0], core[-1]] == [visible[0], visible[-1]]) if visible else not core
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "text", ["def f(x):\n    return x\n", "会议改到星期五。", "so 👩‍👩‍👧 it is 🙂", "a  b\t\tc\n\n\nd", "Ünïcödé"]
+)
+def test_the_text_is_what_was_encoded(
+    kind: str, text: str, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
+) -> None:
+    ids = tokenizers[kind](text, add_special_tokens=False)["input_ids"]
+    aligned = tables[kind].align([*ids, tokenizers[kind].eos_token_id])
+    assert tables[kind].exact_bytes
+    assert aligned.text.removeprefix(" ") == text == tokenizers[kind].decode(ids)
+    assert aligned.starts[-1] == aligned.ends[-1] == len(aligned.text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_response_cut_inside_a_character(
+    kind: str, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
+) -> None:
+    ids = tokenizers[kind]("ok 🙂", add_special_tokens=False)["input_ids"]
+    cut = tables[kind].align(ids[:-1])
+    assert cut.text.endswith("ok \ufffd")
+    assert cut.core_ends[-1] == len(cut.text) == cut.core_starts[-1] + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_emoji_over_several_tokens_is_labelled_whole(
+    kind: str, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
+) -> None:
+    ids = tokenizers[kind]("no 🦔 no", add_special_tokens=False)["input_ids"]
+    aligned = tables[kind].align(ids)
+    labels = token_labels([span(aligned.text, "🦔", -1)], aligned)
+    assert labels.sum() <= -3
+    assert set(cores(aligned, labels < 0)) == {"🦔"}
+
+
+def test_a_tokenizer_saved_and_loaded_aligns_alike(model_folder: Path, tables: dict[str, TokenTable]) -> None:
+    loaded = TokenTable(AutoTokenizer.from_pretrained(model_folder))
+    aligned, wanted = loaded.align(range(400)), tables["byte"].align(range(400))
+    assert aligned.text == wanted.text
+    assert aligned.starts.tolist() == wanted.starts.tolist()
+
+
+def test_ids_beyond_the_vocabulary_are_no_text(tables: dict[str, TokenTable]) -> None:
+    assert tables["byte"].align([10_000]).text == ""
+    assert len(tables["byte"].align([])) == 0
+
+
+def test_a_text_nobody_sampled_keeps_its_own_offsets(tables: dict[str, TokenTable]) -> None:
+    for table in tables.values():
+        aligned = table.align_text("the staff moved")
+        assert aligned.text == "the staff moved"
+        labels = token_labels([span(aligned.text, "staff", 1)], aligned)
+        assert "".join(cores(aligned, labels > 0)) == "staff"
+
+
+def test_a_tokenizer_without_bytes_is_decoded_prefix_by_prefix(word_piece: PreTrainedTokenizerFast) -> None:
+    """WordPiece has no spaces: what a token adds depends on its neighbours."""
+    table = TokenTable(word_piece)
+    names = ["the", "s", "##u", "##m", "[SEP]", "s", "[SEP]"]
+    aligned = table.align(word_piece.convert_tokens_to_ids(names))
+    assert not table.exact_bytes
+    assert aligned.text == "the sum s"
+    assert cores(aligned, np.full(7, True)) == ["the", "s", "u", "m", "", "s", ""]
+
+
+# --- characters -> labels
+
+
+@st.composite
+def labelled(draw: st.DrawFn) -> tuple[str, list[tuple[int, int, Label]], list[int]]:
+    text = draw(st.text(alphabet=st.sampled_from("ab \n🙂中"), min_size=1, max_size=24))
+    edges = st.tuples(st.integers(0, len(text)), st.integers(0, len(text)), st.sampled_from((1, -1)))
+    spans = [(min(a, b), max(a, b), label) for a, b, label in draw(st.lists(edges, max_size=5)) if a != b]
+    cuts = draw(st.lists(st.integers(0, len(text)), max_size=10))
+    return text, spans, sorted(cuts)
+
+
+def cut(text: str, cuts: list[int]) -> Aligned:
+    edges = [0, *cuts, len(text)]
+    return Aligned.of(text, np.array(edges[:-1]), np.array(edges[1:]))
+
+
+@given(labelled(), st.randoms())
+def test_labels_cover_the_labelled_characters_and_nothing_else(case: Any, dice: Any) -> None:
+    text, places, cuts = case
+    aligned = cut(text, cuts)
+    spans = [Span(start=a, end=b, label=label, text=text[a:b]) for a, b, label in places]
+    signs = [{s.label for s in spans if s.start <= i < s.end and not c.isspace()} for i, c in enumerate(text)]
+    labels = token_labels(spans, aligned)
+    expected = []
+    for start, end in zip(aligned.starts, aligned.ends, strict=True):
+        core = text[start:end]
+        first = start + len(core) - len(core.lstrip())
+        last = start + len(core.rstrip())
+        touched = {s.label for s in spans if any(s.start <= i < s.end for i in range(first, last))}
+        expected.append(sum(touched))
+        for i in range(start, end):  # a labelled visible character lies in a token that has all its signs
+            assert signs[i] <= touched
+    assert labels.tolist() == expected
+    dice.shuffle(spans)
+    assert token_labels(spans, aligned).tolist() == expected
+
+
+@given(
+    labelled(),
+    st.randoms(),
+    st.sampled_from(get_args(CreditSettings.model_fields["scheme"].annotation)),
+    st.sampled_from(("token", "span", "balanced")),
+    st.sampled_from(("overlap", "contained")),
+)
+def test_credit_never_exceeds_one_and_knows_no_order(
+    case: Any, dice: Any, scheme: Any, weighting: Any, member: Any
+) -> None:
+    text, places, cuts = case
+    aligned = cut(text, cuts)
+    spans = [Span(start=a, end=b, label=label, text=text[a:b]) for a, b, label in places]
+    settings = CreditSettings(scheme=scheme, weighting=weighting, membership=member)
+    paid = credit(Critique(text="", spans=tuple(spans), score=-1.0), aligned, settings)
+    assert paid.delta.dtype == np.float32 and paid.delta.shape == (len(aligned),)
+    assert np.abs(paid.delta).max() <= 1
+    if scheme not in ("last_token", "every_token"):
+        labels = token_labels(spans, aligned, member)
+        assert np.sign(paid.delta).tolist() == labels.tolist()
+        assert paid.labelled == np.count_nonzero(labels)
+    dice.shuffle(spans)
+    again = credit(Critique(text="", spans=tuple(spans), score=-1.0), aligned, settings)
+    assert again.delta.tolist() == paid.delta.tolist()
+    assert (again.labelled, again.cancelled, again.uncovered) == (paid.labelled, paid.cancelled, paid.uncovered)
+
+
+def test_membership_overlap_and_contained() -> None:
+    aligned = words("the staff moved")
+    inside = [Span(start=0, end=6, label=1, text="the st")]
+    assert token_labels(inside, aligned, "overlap").tolist() == [1, 1, 0, 0]
+    assert token_labels(inside, aligned, "contained").tolist() == [1, 0, 0, 0]
+
+
+# --- labels -> rewards (literal numbers)
+
+TEXT = "The quick red fox , and a dog"  # 8 words, and an end-of-text token
+
+
+def test_spans_pay_one_on_each_token() -> None:
+    case = critique(TEXT, good=("quick red",), poor=("dog",))
+    assert delta(TEXT, case, weighting="token") == [0, 1, 1, 0, 0, 0, 0, -1, 0]
+
+
+def test_span_weighting_shares_one() -> None:
+    case = critique(TEXT, good=("quick red fox ,",), poor=("a dog",))
+    assert delta(TEXT, case) == [0, 0.25, 0.25, 0.25, 0.25, 0, -0.5, -0.5, 0]
+
+
+def test_balanced_weighting_gives_good_and_poor_the_same_mass() -> None:
+    case = critique(TEXT, good=("quick", "red fox ,"), poor=("dog",))
+    assert delta(TEXT, case, weighting="balanced") == [0, 0.25, 0.25, 0.25, 0.25, 0, 0, -1, 0]
+
+
+def test_good_and_poor_cancel() -> None:
+    case = critique(TEXT, good=("quick red",), poor=("red fox",))
+    paid = credit(case, words(TEXT), SETTINGS)
+    assert paid.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
+    assert (paid.labelled, paid.cancelled) == (2, 1)
+
+
+def test_same_sign_spans_are_a_union_with_the_larger_share() -> None:
+    case = critique(TEXT, good=("quick red", "red fox , and"))
+    assert delta(TEXT, case, weighting="token") == [0, 1, 1, 1, 1, 1, 0, 0, 0]
+    assert delta(TEXT, case) == [0, 0.5, 0.5, 0.25, 0.25, 0.25, 0, 0, 0]
+
+
+def test_weights_of_spans_and_of_poor_spans() -> None:
+    case = critique(TEXT, good=("fox",), poor=("dog",))
+    paid = delta(TEXT, case, span_weight=0.1, poor_weight=2.0, unlabelled=0.05)
+    assert paid == [0.05, 0.05, 0.05, 0.1, 0.05, 0.05, 0.05, -0.2, 0.05]
+
+
+def test_a_cancelled_token_is_not_an_unlabelled_one() -> None:
+    case = critique(TEXT, good=("fox",), poor=("fox",))
+    assert delta(TEXT, case, unlabelled=0.5)[3] == 0
+
+
+def test_linear_decay() -> None:
+    case = critique(TEXT, good=("quick red fox ,",), poor=("dog",))
+    assert delta(TEXT, case, scheme="linear_decay", weighting="token") == [0, 1, 0.7, 0.4, 0.1, 0, 0, -1, 0]
+
+
+def test_token_importance() -> None:
+    case = critique(TEXT, poor=("fox , and a dog",))
+    paid = delta(TEXT, case, scheme="token_importance", weighting="token")
+    assert paid == [0, 0, 0, -1, -0.2, -0.2, -0.2, -1, 0]
+
+
+def test_token_importance_judges_words_and_not_pieces() -> None:
+    """`a` inside `staff` is no article."""
+    spelled = Aligned.of("staff", np.arange(5), np.arange(1, 6))
+    settings = CreditSettings(scheme="token_importance", weighting="token")
+    assert credit(critique("staff", good=("staff",)), spelled, settings).delta.tolist() == [1] * 5
+    assert delta("a b", critique("a b", good=("a b",)), **settings.model_dump()) == [0.2, 1, 0]
+
+
+def test_last_token_is_the_last_id_sampled() -> None:
+    case = critique(TEXT, good=("fox",), score=-0.5)
+    paid = credit(case, words(TEXT), CreditSettings(scheme="last_token"))
+    assert paid.delta.tolist() == [0] * 8 + [-0.5]
+
+
+@pytest.mark.parametrize(("weighting", "each"), [("token", 0.9), ("span", 0.1), ("balanced", 0.1)])
+def test_every_token(weighting: str, each: float) -> None:
+    assert delta(TEXT, critique(TEXT, score=0.9), scheme="every_token", weighting=weighting) == [each] * 9
+
+
+@pytest.mark.parametrize("scheme", ["spans", "linear_decay", "token_importance"])
+def test_the_outcome_is_added_to_the_last_token(scheme: str) -> None:
+    case = critique(TEXT, poor=("dog",), score=0.5)
+    assert delta(TEXT, case, scheme=scheme, outcome_weight=2.0)[-2:] == [-1, 1]
+
+
+@pytest.mark.parametrize("scheme", ["spans", "last_token", "every_token"])
+def test_a_missing_score_is_counted_and_pays_nothing(scheme: Any) -> None:
+    paid = credit(Critique(text=""), words(TEXT), CreditSettings(scheme=scheme, outcome_weight=1.0))
+    assert (paid.no_score, paid.delta.any()) == (1, False)
+
+
+def test_no_score_is_no_fault_where_none_is_wanted() -> None:
+    assert credit(critique(TEXT, good=("fox",)), words(TEXT), SETTINGS).no_score == 0
+
+
+def test_spans_that_touch_no_token_are_counted() -> None:
+    case = Critique(text="", spans=(Span(start=3, end=4, label=1, text=" "), span(TEXT, "fox", 1)))
+    assert credit(case, words(TEXT), SETTINGS).uncovered == 1
+
+
+def test_a_critique_of_another_text_is_refused() -> None:
+    with pytest.raises(ValueError):
+        credit(critique("Une renarde", good=("Une",)), words(TEXT), SETTINGS)
+
+
+def test_nothing_is_worth_nothing() -> None:
+    assert Credit.nothing(words(TEXT)).delta.tolist() == [0] * 9
+
+
+def test_an_empty_response() -> None:
+    empty = Aligned.of("", np.array([], np.int64), np.array([], np.int64))
+    for scheme in ("spans", "last_token", "every_token"):
+        settings = CreditSettings.model_validate({"scheme": scheme, "outcome_weight": 1.0})
+        assert credit(Critique(text="", score=1.0), empty, settings).delta.shape == (0,)

@@ -1,0 +1,113 @@
+"""Records on disk: what is written is read back, and what is wrong is said with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from text2grad.errors import UserError
+from text2grad.feedback import (
+    Critique,
+    Example,
+    Failure,
+    Feedback,
+    Judgement,
+    Message,
+    Source,
+    Span,
+    append_jsonl,
+    read_jsonl,
+    write_jsonl,
+)
+
+EXAMPLE = Example(id="1", prompt=(Message(role="user", content="Sum up."),), meta={"post": 7})
+SOURCE = Source(kind="human", model="ann")
+SPAN = Span(start=3, end=5, label=-1, text="中🙂", reason="no")
+JUDGEMENTS = [
+    Critique(text="So\nso.", spans=(SPAN,), score=-0.5, unmatched=2, ambiguous=1),
+    Critique(text=""),
+    Failure(kind="truncated", message="cut", raw='{"cri'),
+]
+
+
+@pytest.mark.parametrize("judgement", JUDGEMENTS)
+def test_a_record_holds_its_judgement(judgement: Judgement, tmp_path: Path) -> None:
+    record = Feedback.of(EXAMPLE, "ab 中🙂", judgement, SOURCE)
+    write_jsonl(tmp_path / "f.jsonl", [record])
+    (again,) = read_jsonl(tmp_path / "f.jsonl", Feedback)
+    assert again == record
+    assert again.judgement() == judgement
+    assert again.meta["post"] == 7
+
+
+@given(st.text(), st.text())
+def test_any_text_survives_the_file(response: str, critique: str) -> None:
+    record = Feedback.of(EXAMPLE, response, Critique(text=critique), SOURCE)
+    assert Feedback.model_validate_json(record.model_dump_json(exclude_none=True)) == record
+
+
+def test_absent_fields_are_left_out_of_the_file(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "f.jsonl", [Feedback.of(EXAMPLE, "x", Critique(text=""), SOURCE)])
+    assert "null" not in (tmp_path / "f.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_span_must_quote_the_response() -> None:
+    with pytest.raises(ValidationError, match=r"span \[3, 5\)"):
+        Feedback.of(EXAMPLE, "ab 🙂中", Critique(text="", spans=(SPAN,)), SOURCE)
+
+
+@pytest.mark.parametrize(("start", "end"), [(2, 2), (3, 2), (-1, 2)])
+def test_a_span_is_not_empty(start: int, end: int) -> None:
+    with pytest.raises(ValidationError):
+        Span(start=start, end=end, label=1, text="")
+
+
+@pytest.mark.parametrize("label", [0, 2, "good"])
+def test_a_label_is_good_or_poor(label: object) -> None:
+    with pytest.raises(ValidationError):
+        Span.model_validate({"start": 0, "end": 1, "label": label, "text": "a"})
+
+
+@pytest.mark.parametrize("score", [1.1, -1.1, float("nan")])
+def test_a_score_lies_between_minus_one_and_one(score: float) -> None:
+    with pytest.raises(ValidationError):
+        Critique(text="", score=score)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "not JSON"),
+        ('{"id": "1"}', "prompt"),
+        ('{"id": "1", "prompt": [], "extra": 1}', "prompt"),
+        ("[]", "Input should be"),
+    ],
+)
+def test_a_bad_line_is_named(line: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(f"{EXAMPLE.model_dump_json()}\n\n{line}\n", encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        list(read_jsonl(file, Example))
+    assert "prompts.jsonl:3" in str(error.value) and said in str(error.value)
+
+
+def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.jsonl"):
+        list(read_jsonl(tmp_path / "none.jsonl", Example))
+    (tmp_path / "latin.jsonl").write_bytes(b'{"id": "\xe9"}\n')
+    with pytest.raises(UserError, match="not UTF-8"):
+        list(read_jsonl(tmp_path / "latin.jsonl", Example))
+
+
+def test_appending_keeps_what_is_there_and_writing_replaces_it(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "e.jsonl"
+    assert append_jsonl(file, [EXAMPLE]) == 1
+    assert append_jsonl(file, [EXAMPLE, EXAMPLE]) == 2
+    assert len(list(read_jsonl(file, Example))) == 3
+    assert write_jsonl(file, []) == 0
+    assert file.read_text(encoding="utf-8") == ""
+    assert [path.name for path in file.parent.iterdir()] == ["e.jsonl"]

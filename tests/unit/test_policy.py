@@ -1,0 +1,414 @@
+"""The policy: templates and stop tokens, padding, sampling, saving, adapters; and what a wrong folder is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from text2grad.chat import Completion
+from text2grad.errors import UserError
+from text2grad.feedback import Failure, Message
+from text2grad.policy.encode import (
+    check_lengths,
+    encode_prompt,
+    encode_target,
+    load_tokenizer,
+    refuse_missing_folder,
+    stop_ids,
+    turn_end,
+)
+from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.model import VALUE_FILE, Policy, TokenBatch, load_policy, pack
+from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
+from text2grad.policy.tiny import make_tokenizer
+
+CHAT = (Message(role="user", content="Say it."),)
+GENERATION = GenerationSettings(max_new_tokens=12, batch_size=2)
+LORA = LoraSettings(r=4, alpha=8, dropout=0.0)
+
+
+@pytest.fixture(scope="module")
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast, tiny_llama: LlamaForCausalLM
+) -> Path:
+    """A model folder as `save_pretrained` writes it."""
+    made = tmp_path_factory.mktemp("model")
+    tiny_llama.save_pretrained(made, safe_serialization=True)
+    tokenizer.save_pretrained(made)
+    return made
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Callable[..., str]:
+    """A copy of the model folder without some of its files."""
+
+    def copy(*without: str) -> str:
+        made = tmp_path / "damaged"
+        shutil.copytree(folder, made)
+        for name in without:
+            (made / name).unlink()
+        return str(made)
+
+    return copy
+
+
+def load(model: Path | str, **settings: Any) -> Policy:
+    return load_policy(PolicySettings(model=str(model), **settings))
+
+
+def batch_of(policy: Policy) -> TokenBatch:
+    prompts = [encode_prompt(policy.tokenizer, CHAT), [5, 6, 7]]
+    return pack(prompts, [[10, 11, 12], [13]], policy.tokenizer.pad_token_id, policy.device)
+
+
+def logits_of(policy: Policy) -> torch.Tensor:
+    with policy.evaluating():
+        return policy.logits(batch_of(policy))
+
+
+def shake(policy: Policy) -> Policy:
+    """Move every trained weight, as training would."""
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in [*policy.policy_parameters(), *policy.value_parameters()]:
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return policy
+
+
+# Words to ids.
+
+
+def test_a_chatml_template_ends_a_turn_with_its_own_token(tokenizer: PreTrainedTokenizerFast) -> None:
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert turn_end(tokenizer) == "<|im_end|>"
+    assert stop_ids(tokenizer) == [end]
+    assert encode_target(tokenizer, "yes")[-1] == end
+    assert tokenizer.decode(encode_prompt(tokenizer, CHAT)).endswith("<|im_start|>assistant\n")
+
+
+def test_an_inst_template_ends_a_turn_with_the_end_of_sequence(
+    sentencepiece_tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    made = sentencepiece_tokenizer
+    assert turn_end(made) == "</s>"
+    assert stop_ids(made) == [made.eos_token_id]
+    ids = encode_prompt(made, CHAT)
+    assert ids.count(made.bos_token_id) == 1  # the template's own; the tokenizer adds no second one
+    assert encode_target(made, "yes")[-1] == made.eos_token_id
+
+
+def test_the_tiny_template_ends_a_turn_with_its_token() -> None:
+    made = make_tokenizer(["some text"], 300)
+    assert turn_end(made) == "<|end|>"
+    assert stop_ids(made) == [made.convert_tokens_to_ids("<|end|>")]
+
+
+def test_both_the_end_of_turn_and_the_end_of_sequence_stop(tokenizer: PreTrainedTokenizerFast) -> None:
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|pad|>")
+    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    made.chat_template = tokenizer.chat_template
+    assert turn_end(made) == "<|im_end|>"
+    assert stop_ids(made) == sorted(made.convert_tokens_to_ids(["<|pad|>", "<|im_end|>"]))
+
+
+@pytest.mark.parametrize(
+    ("after", "end"), [("\n<|im_end|>\n", "<|im_end|>"), ("", "<|im_end|>"), ("\n\n", "<|im_end|>")]
+)
+def test_a_template_may_write_space_or_nothing_after_an_answer(
+    tokenizer: PreTrainedTokenizerFast, after: str, end: str
+) -> None:
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|im_end|>")
+    made.chat_template = "{% for m in messages %}{{ m.content }}" + after + "{% endfor %}"
+    assert turn_end(made) == end
+
+
+def test_a_template_that_refuses_a_role_is_one_line(tokenizer: PreTrainedTokenizerFast) -> None:
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|im_end|>")
+    made.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(UserError, match=r"system, user: System role not supported .*policy\.chat_template"):
+        encode_prompt(made, [Message(role="system", content="Be brief."), *CHAT])
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_by_name() -> None:
+    prompts = [("short", [1] * 10), ("long", [1] * 11), ("longer", [1] * 90)]
+    check_lengths(prompts, 100, 10)
+    check_lengths(prompts, None, 10_000)
+    with pytest.raises(UserError, match=r"2 of 3 prompts are too long: 'long' has 11 tokens.* 10 .* 20"):
+        check_lengths(prompts, 20, 10)
+
+
+# Ids to numbers.
+
+
+def test_prompts_are_padded_left_and_responses_right() -> None:
+    batch = pack([[5], [6, 7, 8]], [[10, 11, 12], [13]], pad=0, device="cpu")
+    assert batch.input_ids.tolist() == [[0, 0, 5, 10, 11, 12], [6, 7, 8, 13, 0, 0]]
+    assert batch.attention_mask.tolist() == [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]
+    assert batch.position_ids.tolist() == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 3, 3]]
+    assert batch.response_ids.tolist() == [[10, 11, 12], [13, 0, 0]]
+    assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.width == 3
+    assert batch.rows(slice(1, 2)).response_ids.tolist() == [[13, 0, 0]]
+
+
+def test_logits_and_values_stand_before_the_token_they_belong_to(folder: Path) -> None:
+    policy = shake(load(folder))
+    batch = batch_of(policy)
+    with policy.evaluating():
+        output = policy(batch)
+        whole = policy.model(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
+        ).logits
+    first = batch.input_ids.shape[1] - batch.width
+    torch.testing.assert_close(output.logits[0], whole[0, first - 1 : -1])
+    assert output.values.shape == batch.mask.shape
+    alone = pack([batch.input_ids[0, :first].tolist()], [[10, 11]], 0, policy.device)
+    with policy.evaluating():
+        shorter = policy(alone)
+    torch.testing.assert_close(shorter.last_value[0], output.values[0, 2], rtol=1e-4, atol=1e-6)
+
+
+def test_a_new_value_head_says_zero(folder: Path) -> None:
+    policy = load(folder)
+    with policy.evaluating():
+        assert policy(batch_of(policy)).values.abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", ["shared", "detached", "separate"])
+def test_only_a_shared_value_head_moves_the_policy(folder: Path, kind: str) -> None:
+    policy = load(folder, value_head=kind)
+    torch.nn.init.ones_(policy.value_head.outer.weight)
+    policy(batch_of(policy)).values.sum().backward()
+    moved = any(p.grad is not None and p.grad.abs().max() > 0 for p in policy.policy_parameters())
+    assert moved is (kind == "shared")
+    assert all(p.grad is not None for p in policy.value_head.parameters())
+
+
+# Sampling.
+
+
+def test_samples_hold_the_sampled_ids_end_token_included(folder: Path) -> None:
+    policy = load(folder)
+    end = stop_ids(policy.tokenizer)[0]
+    push(policy, end, 4.0)
+    torch.manual_seed(0)
+    prompts = [[5, 6, 7], [8], [9, 10], [11] * 6]
+    samples = generate(policy, prompts * 8, GENERATION)
+    assert {sample.truncated for sample in samples} == {True, False}
+    for sample in samples:
+        assert sample.truncated == (sample.ids[-1] != end)
+        assert end not in sample.ids[:-1]
+        assert len(sample.ids) == 12 if sample.truncated else len(sample.ids) <= 12
+
+
+def push(policy: Policy, token: int, strength: float) -> None:
+    """Make a token likelier everywhere, by a bias on the vocabulary."""
+    bias = torch.zeros(policy.model.config.vocab_size)
+    bias[token] = strength
+    policy.model.lm_head.register_forward_hook(lambda module, given, logits: logits + bias)
+
+
+def test_greedy_answers_come_in_order_whatever_the_batch(folder: Path) -> None:
+    policy = load(folder)
+    prompts = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [14, 15]]
+    greedy = GENERATION.model_copy(update={"temperature": 0.0})
+    together = generate(policy, prompts, greedy)
+    assert together == [generate(policy, [prompt], greedy)[0] for prompt in prompts]
+    assert len({tuple(sample.ids) for sample in together}) > 1
+
+
+def test_sampling_ignores_the_defaults_of_a_model(folder: Path, tmp_path: Path) -> None:
+    made = tmp_path / "opinionated"
+    shutil.copytree(folder, made)
+    (made / "generation_config.json").write_text(json.dumps({"top_k": 1, "do_sample": True, "temperature": 0.1}))
+    torch.manual_seed(0)
+    plain = generate(load(folder), [[5, 6]] * 6, GENERATION)
+    torch.manual_seed(0)
+    assert generate(load(made), [[5, 6]] * 6, GENERATION) == plain
+    assert len({tuple(sample.ids) for sample in plain}) > 1  # top_k 1 would make them equal
+
+
+def test_no_prompts_no_samples(folder: Path) -> None:
+    assert generate(load(folder), [], GENERATION) == []
+
+
+def test_a_local_model_is_a_chat_endpoint(folder: Path) -> None:
+    chat = LocalChat(load(folder), GENERATION, name="critic")
+    long = Message(role="user", content="far too long " * 200)
+    first, refused, third = chat.complete([CHAT, (long,), CHAT])
+    assert isinstance(refused, Failure)
+    assert refused.kind == "unsupported"
+    assert "512" in refused.message
+    for answer in (first, third):
+        assert isinstance(answer, Completion)
+        assert answer.truncated or answer.usage["output_tokens"] < 12
+        assert answer.usage["input_tokens"] == len(encode_prompt(chat.policy.tokenizer, CHAT))
+        assert "<|im_end|>" not in answer.text
+    assert chat.name == "critic"
+    assert chat.complete([]) == []
+
+
+# Saving and loading.
+
+
+def test_a_saved_policy_loads_equal_value_head_included(folder: Path, tmp_path: Path) -> None:
+    policy = shake(load(folder))
+    policy.save(tmp_path / "saved")
+    again = load(tmp_path / "saved")
+    batch = batch_of(policy)
+    with policy.evaluating(), again.evaluating():
+        before, after = policy(batch), again(batch)
+    assert torch.equal(before.logits, after.logits)
+    assert torch.equal(before.values, after.values)
+    assert before.values.abs().max() > 0
+    assert again.tokenizer.chat_template == policy.tokenizer.chat_template
+    names = {path.name for path in (tmp_path / "saved").iterdir()}
+    assert {"model.safetensors", VALUE_FILE, "config.json", "tokenizer.json"} <= names
+    assert not [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]
+
+
+def test_adapters_off_is_the_reference(folder: Path) -> None:
+    base = logits_of(load(folder))
+    policy = shake(load(folder, lora=LORA))
+    policy.freeze_reference()
+    batch = batch_of(policy)
+    with policy.evaluating():
+        torch.testing.assert_close(policy.reference_logits(batch), base, rtol=0, atol=0)
+    assert (logits_of(policy) - base).abs().max() > 1e-3
+    trained = sum(parameter.numel() for parameter in policy.policy_parameters())
+    assert trained < 0.1 * sum(parameter.numel() for parameter in policy.model.parameters())
+
+
+def test_full_training_keeps_a_frozen_copy_as_reference(folder: Path) -> None:
+    policy = load(folder)
+    base = logits_of(policy)
+    with pytest.raises(RuntimeError, match="freeze_reference"):
+        policy.reference_logits(batch_of(policy))
+    policy.freeze_reference()
+    shake(policy)
+    assert torch.equal(policy.reference_logits(batch_of(policy)), base)
+
+
+def test_a_saved_adapter_loads_merged(folder: Path, tmp_path: Path) -> None:
+    policy = shake(load(folder, lora=LORA))
+    policy.save(tmp_path / "adapter")
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    again = load(tmp_path / "adapter")
+    torch.testing.assert_close(logits_of(again), logits_of(policy), rtol=1e-4, atol=1e-5)
+    assert not any("lora" in name for name, _ in again.model.named_parameters())
+    fresh = load(tmp_path / "adapter", lora=LORA)  # a new adapter starts where the saved one ended
+    torch.testing.assert_close(logits_of(fresh), logits_of(policy), rtol=1e-4, atol=1e-5)
+
+
+def test_an_adapter_trained_on_top_of_an_adapter_keeps_both(folder: Path, tmp_path: Path) -> None:
+    shake(load(folder, lora=LORA)).save(tmp_path / "sft")
+    second = shake(load(tmp_path / "sft", lora=LORA))
+    second.save(tmp_path / "ppo")
+    torch.testing.assert_close(logits_of(load(tmp_path / "ppo")), logits_of(second), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits_of(second), logits_of(second))
+    assert any("lora" in name for name, _ in second.model.named_parameters())  # saving changed nothing here
+
+
+# What a wrong folder is told.
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        (("tokenizer.json",), r"no tokenizer in .*put the model's tokenizer\.json"),
+        (("tokenizer.json", "tokenizer_config.json"), r"no tokenizer in .*put the model's tokenizer\.json"),
+        (("chat_template.jinja",), r"has no chat template \(--policy\.chat_template FILE\.jinja\)"),
+        (("model.safetensors",), r"no model in .*give a model folder"),
+        (("config.json",), r"no model in .*give a model folder"),
+    ],
+)
+def test_a_folder_without_a_part_names_the_part(
+    damaged: Callable[..., str], without: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        load(damaged(*without))
+    assert "\n" not in str(raised.value)
+
+
+def test_damaged_weights_are_one_line(damaged: Callable[..., str]) -> None:
+    model = damaged()
+    Path(model, "model.safetensors").write_bytes(b"half a file")
+    with pytest.raises(UserError, match="no model in"):
+        load(model)
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_no_pickle_is_ever_loaded(folder: Path, tmp_path: Path, adapter: bool) -> None:
+    mark, place = tmp_path / "it ran", tmp_path / "pickled"
+    if adapter:
+        load(folder, lora=LORA).save(place)
+        (place / "adapter_model.safetensors").unlink()
+        (place / VALUE_FILE).unlink()
+    else:
+        shutil.copytree(folder, place)
+        (place / "model.safetensors").unlink()
+    torch.save({"weight": Bomb(mark)}, place / ("adapter_model.bin" if adapter else "pytorch_model.bin"))
+    with pytest.raises(UserError, match=r"pickled.*convert them to safetensors"):
+        load(place)
+    assert not mark.exists()
+
+
+def test_an_adapter_over_a_pickled_base_is_refused(folder: Path, tmp_path: Path) -> None:
+    base, place = tmp_path / "base", tmp_path / "adapter"
+    shutil.copytree(folder, base)
+    load(base, lora=LORA).save(place)
+    (base / "model.safetensors").rename(base / "pytorch_model.bin")
+    with pytest.raises(UserError, match="pickled"):
+        load(place)
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./no-such", "~/no-such", "runs/a/policy", "{tmp}/mine"])
+def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="no model folder"):
+        refuse_missing_folder(name.format(tmp=tmp_path))
+    refuse_missing_folder("Qwen/Qwen2.5-0.5B-Instruct")
+    refuse_missing_folder("gpt2")
+    refuse_missing_folder(str(tmp_path))
+
+
+def test_a_chat_template_of_ones_own(damaged: Callable[..., str], tmp_path: Path) -> None:
+    template = tmp_path / "mine.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
+    made = load_tokenizer(damaged("chat_template.jinja"), str(template))
+    assert made.decode(encode_prompt(made, CHAT)) == "Say it.<|im_end|>"
+    with pytest.raises(UserError, match="cannot read chat template"):
+        load_tokenizer(str(tmp_path / "damaged"), str(tmp_path / "none.jinja"))
+    template.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="not UTF-8"):
+        load_tokenizer(str(tmp_path / "damaged"), str(template))
+    template.write_text("{% for x in %}")
+    with pytest.raises(UserError, match="chat template"):
+        encode_prompt(load_tokenizer(str(tmp_path / "damaged"), str(template)), CHAT)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there(folder: Path, device: str) -> None:
+    with pytest.raises(UserError, match=r"device.*policy\.device"):
+        load(folder, device=device)
+
+
+def test_targets_that_are_not_in_the_model(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot add adapters.*policy\.lora\.targets"):
+        load(folder, lora=LoraSettings(targets=("attention",)))
