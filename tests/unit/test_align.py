@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
+from tokenizers import decoders, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, token_labels
+from text2grad.align.tokens import align_by_prefixes
 from text2grad.feedback import Critique, Label, Span
 
 KINDS = ("byte", "piece")
@@ -209,6 +211,36 @@ def test_a_tokenizer_without_bytes_is_decoded_prefix_by_prefix(word_piece: PreTr
     assert not table.exact_bytes
     assert aligned.text == "the sum s"
     assert cores(aligned, np.full(7, True)) == ["the", "s", "u", "m", "", "s", ""]
+
+
+@given(text=st.text(max_size=20), ends=st.booleans())
+def test_prefix_decoding_agrees_with_the_bytes(
+    text: str, ends: bool, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
+) -> None:
+    """For whole characters; of a cut one the prefixes cannot say which of its bytes came when."""
+    ids = tokenizers["byte"](text, add_special_tokens=False)["input_ids"]
+    ids = [*ids, tokenizers["byte"].eos_token_id] if ends else ids
+    fast, slow = tables["byte"].align(ids), align_by_prefixes(tokenizers["byte"], ids)
+    assert (slow.text, slow.starts.tolist(), slow.ends.tolist()) == (
+        fast.text,
+        fast.starts.tolist(),
+        fast.ends.tolist(),
+    )
+
+
+def test_a_table_that_decodes_otherwise_is_not_used(sentencepiece_tokenizer: PreTrainedTokenizerFast) -> None:
+    """A decoder of a known family with a step of its own: here it turns every `a` into `b`."""
+    tokenizer = copy.deepcopy(sentencepiece_tokenizer)
+    steps = [decoders.Replace("▁", " "), decoders.Replace("a", "b"), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.backend_tokenizer.decoder = decoders.Sequence(steps)
+    table = TokenTable(tokenizer)
+    assert not table.exact_bytes
+    assert table.align(tokenizer("an ant", add_special_tokens=False)["input_ids"]).text == " bn bnt"
+
+
+def test_a_space_put_in_front_of_a_text_touches_nothing_of_it(tables: dict[str, TokenTable]) -> None:
+    aligned = tables["piece"].align_text("日 b")
+    assert (aligned.starts[0], aligned.ends[0], aligned.ends[1]) == (0, 0, 1)
 
 
 # --- characters -> labels

@@ -15,6 +15,7 @@ from text2grad.config import Config, load_config, with_tiny_rates
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
 from text2grad.tasks.base import question_of
+from text2grad.train.settings import PPOSettings, SupervisedSettings
 from text2grad.train.supervised import Pair
 
 
@@ -204,8 +205,25 @@ def test_learning_rates_are_those_of_a_large_model_unless_the_policy_is_tiny(tmp
     assert all(small is not None and small <= 1e-4 for small, _ in pairs)
 
 
+def test_every_stage_trains_a_tiny_policy_at_its_own_rates(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    for name in ("train_supervised", "train_ppo"):
+        original = getattr(stages, name)
+
+        def tapped(*given: Any, original: Any = original, **options: Any) -> Any:
+            rates.extend(item.lr for item in given if isinstance(item, SupervisedSettings | PPOSettings))
+            return original(*given, **options)
+
+        monkeypatch.setattr(stages, name, tapped)
+    stages.run_sft(config)
+    stages.run_train_reward(config)
+    stages.run_train(config, "text2grad")
+    written = [config.sft.lr, config.reward_model.training.lr, config.ppo.lr]
+    assert rates == pytest.approx([rate * config.tiny.learning_rate_factor for rate in written])
+
+
 def test_the_configuration_of_a_run_keeps_the_rates_as_written(config: Config) -> None:
-    stages.prepare(config)
+    stages.run_sft(config)
     assert load_config(config.run.folder / "config.yaml") == config
 
 

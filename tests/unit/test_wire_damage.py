@@ -92,13 +92,21 @@ def test_any_rubble_is_a_judgement(pieces: list[str]) -> None:
     assert isinstance(parse("".join(pieces), RESPONSE), Failure)
 
 
-def test_two_strings_that_stand_as_one_in_the_response_can_still_be_written() -> None:
-    spans = tuple(
-        Span(start=RESPONSE.index(text), end=RESPONSE.index(text) + 4, label=1, text=text, reason=reason)
-        for text, reason in (("fine", ""), ("good", "clear"))
-    )
-    critique = Critique(text="c", spans=spans)
-    assert parse(render(critique, RESPONSE), RESPONSE) == critique
+@pytest.mark.parametrize(
+    ("quotes", "reason", "response"),
+    [
+        (("fine", "good"), "", RESPONSE),
+        (("fine",), "apt", 'He wrote "fine", "reason" and no more.'),
+        (("quote", "fine"), "apt", 'He wrote {"quote": "fine"}, {"quote": "fair"}.'),
+    ],
+)
+def test_strings_that_stand_as_one_in_the_response_can_still_be_written(
+    quotes: tuple[str, ...], reason: str, response: str
+) -> None:
+    places = [(response.index(quote), quote) for quote in quotes]
+    spans = [Span(start=at, end=at + len(text), label=1, text=text, reason=reason) for at, text in places]
+    critique = Critique(text="c", spans=in_order(spans))
+    assert parse(render(critique, response), response) == critique
 
 
 def answer(**changes: object) -> str:
@@ -121,6 +129,7 @@ WHOLE = answer(good_spans=["class"])
         (WHOLE + WHOLE, "invalid", "more than one"),
         (WHOLE + "}", "invalid", "more than one"),
         ("{maybe} " + WHOLE, "invalid", "unescaped"),
+        (f"[{WHOLE}", "invalid", "list"),
         (f"[{WHOLE}, ", "invalid", "list"),
         (f"{WHOLE}, ...]", "invalid", "list"),
         ("{'critique': 'a '' b', 'good_spans': [], 'poor_spans': []}", "invalid", "not JSON"),
@@ -132,6 +141,7 @@ WHOLE = answer(good_spans=["class"])
         (answer(bad_spans=[]), "invalid", "unknown key"),
         (answer(textual_feedback="d"), "invalid", "twice"),
         ('{"Good spans": ["class"], "Poor spans": []}', "invalid", "no critique"),
+        ('Well put.\n{"good_spans": ["class"], "poor_spans": []}', "invalid", "needed"),
         (answer(critique=7), "invalid", "critique is not a string"),
         (answer(good_spans=[{"text": "class"}]), "invalid", "'text'"),
         (answer(good_spans=[{"class": "a", "art": "b"}]), "invalid", "neither"),

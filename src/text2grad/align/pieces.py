@@ -33,7 +33,7 @@ def byte_pieces(tokenizer: PreTrainedTokenizerBase) -> list[bytes] | None:
     for index, token in vocabulary.items():
         if index not in special:
             pieces[index] = to_bytes(token)
-    anchor = next((n for n, token in vocabulary.items() if _is_plain(token, pieces[n])), None)
+    anchor = next((n for n in sorted(vocabulary) if _is_plain(vocabulary[n], pieces[n])), None)
     return pieces if anchor is not None and _decodes_alike(tokenizer, pieces, anchor) else None
 
 

@@ -66,7 +66,7 @@ class TokenTable:
         that are cut off inside a character become U+FFFD.
         """
         if not self.exact_bytes:
-            return _align_by_prefixes(self._tokenizer, list(ids))
+            return align_by_prefixes(self._tokenizer, list(ids))
         rows = np.minimum(np.asarray(ids, dtype=np.int64), len(self._pieces) - 1)
         blob = b"".join(self._pieces[rows])
         last = np.cumsum(self._lengths[rows])
@@ -130,8 +130,11 @@ def _cores(text: str, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]
     return np.where(blank, starts, places[first]), np.where(blank, starts, places[last - 1] + 1)
 
 
-def _align_by_prefixes(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> Aligned:
-    """Incremental decoding: a token wrote what its prefix has and the prefix without it has not."""
+def align_by_prefixes(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> Aligned:
+    """Align by incremental decoding: a token wrote what its prefix has and the prefix without it has not.
+
+    Needs nothing of the tokenizer but `decode`, and time that grows with the square of the length.
+    """
     text = plain_decode(tokenizer, ids)
     special = special_ids(tokenizer)
     starts, ends, written = [], [], 0
