@@ -193,7 +193,7 @@ def run_annotate(config: Config) -> dict[str, Any]:
             policy, train, critic, config, config.annotate.samples_per_prompt, config.annotate.swapped
         )
         heldout = task.examples("heldout")[: config.evaluate.limit]
-        held = sample_feedback(policy, heldout, critic, config, 1)
+        held = sample_feedback(policy, heldout, critic, config, min(4, config.annotate.samples_per_prompt))
     note_settings(config, folder)
     write_jsonl(folder / "feedback.jsonl", records)
     write_jsonl(folder / "feedback_heldout.jsonl", held)
@@ -221,8 +221,7 @@ def sample_feedback(
     if not repeated:
         return []
     sampled = sample(policy, repeated, config.generation)
-    count = round(swapped * len(repeated))
-    order = swap_similar(repeated[:count], config.run.seed) + list(range(count, len(repeated)))
+    order = swap_similar(repeated, swapped, config.run.seed)
     sampled = [sampled[index] for index in order]
     judgements = critic.critique(repeated, [text for _, text in sampled])
     return [
@@ -231,17 +230,18 @@ def sample_feedback(
     ]
 
 
-def swap_similar(examples: Sequence[Example], seed: int) -> list[int]:
-    """For each example the index of the response it is shown with: one to a prompt of similar wording.
+def swap_similar(examples: Sequence[Example], share: float, seed: int) -> list[int]:
+    """For each example the index of the response it is shown with; for a `share` of them, one to a similar prompt.
 
     A reward model that starts from the policy can guess most of a response from its prompt, and then never
-    reads the response. Swapped ones cannot be guessed, and similar prompts make them hard to dismiss.
+    reads the response. Swapped ones cannot be guessed, and similar wording makes them hard to dismiss.
     """
     rng = random.Random(seed)
-    by_wording = sorted(range(len(examples)), key=lambda index: conversation_text(examples[index].prompt))
     order = list(range(len(examples)))
-    for start in range(0, len(by_wording), SWAP_GROUP):
-        group = by_wording[start : start + SWAP_GROUP]
+    chosen = rng.sample(order, round(share * len(order)))
+    chosen.sort(key=lambda index: conversation_text(examples[index].prompt))
+    for start in range(0, len(chosen), SWAP_GROUP):
+        group = chosen[start : start + SWAP_GROUP]
         for index, other in zip(group, rng.sample(group, len(group)), strict=True):
             order[index] = other
     return order

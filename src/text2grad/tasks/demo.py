@@ -1,7 +1,7 @@
 """The embedded task: KodCode-shaped problems from a seeded generator. No network, no data files.
 
 A problem asks for a small Python function made of three *parts* (say: keep the even ones; square each; return
-the sum). A *combination* is a family with its three parts; constants do not count. Held-out problems use
+the sum). A *combination* is a family with its three parts. Held-out problems use
 combinations that no training problem has, so a policy must put parts together that it never saw together.
 
 Supervised demonstrations are written by a simulated programmer who makes mistakes: each part has a wrong
@@ -22,15 +22,14 @@ from text2grad.feedback import Example, Message
 from text2grad.tasks.base import TaskSettings
 
 HABIT, RARE = 0.6, 0.15
-DEFAULT_PROBLEMS, HELDOUT_PROBLEMS = 4096, 256
+DEFAULT_DEMONSTRATIONS = 8192
 
 
 @dataclass(frozen=True)
 class Part:
     """One step of a program: how the question says it, how it is written, and how it is written wrong.
 
-    `{k}` stands for the problem's constant of this part, if it has one. `slip` is the share of
-    demonstrations that use a wrong version.
+    `slip` is the share of demonstrations that use a wrong version.
     """
 
     name: str
@@ -67,15 +66,15 @@ LISTS = Family(
             ("even", "even", "x % 2 == 0", ("x % 2 == 1",), RARE),
             ("odd", "odd", "x % 2 == 1", ("x % 2 == 0",), RARE),
             ("positive", "positive", "x > 0", ("x >= 0", "x < 0"), RARE),
-            ("at_least", "at least {k}", "x >= {k}", ("x > {k}",), HABIT),
-            ("above", "greater than {k}", "x > {k}", ("x >= {k}", "x < {k}"), RARE),
-            ("multiple", "multiples of {k}", "x % {k} == 0", ("x // {k} == 0", "x % {k} == 1"), RARE),
+            ("at_least", "at least 3", "x >= 3", ("x > 3",), HABIT),
+            ("above", "greater than 5", "x > 5", ("x >= 5", "x < 5"), RARE),
+            ("multiple", "multiples of 4", "x % 4 == 0", ("x // 4 == 0", "x % 4 == 1"), RARE),
         ),
         _parts(
             ("double", "double each", "y * 2", ("y + 2",), RARE),
             ("square", "square each", "y * y", ("y * 2",), HABIT),
-            ("add", "add {k} to each", "y + {k}", ("y * {k}",), RARE),
-            ("times", "multiply each by {k}", "y * {k}", ("y + {k}",), RARE),
+            ("add", "add 7 to each", "y + 7", ("y * 7",), RARE),
+            ("times", "multiply each by 6", "y * 6", ("y + 6",), RARE),
             ("negate", "negate each", "-y", ("abs(y)",), RARE),
         ),
         _parts(
@@ -101,7 +100,7 @@ TEXTS = Family(
             ("nonspace", "not spaces", "c != ' '", ("c == ' '",), RARE),
         ),
         _parts(
-            ("twice", "write each {k} times", "c * {k}", ("c + '{k}'",), RARE),
+            ("twice", "write each twice", "c * 2", ("c + '2'",), RARE),
             ("capital", "make each upper case", "c.upper()", ("c.lower()",), RARE),
             ("small", "make each lower case", "c.lower()", ("c.upper()",), RARE),
             ("swap", "swap the case of each", "c.swapcase()", ("c.upper()",), HABIT),
@@ -112,7 +111,7 @@ TEXTS = Family(
             ("count", "how many there are", "len(ds)", ("len(s)",), HABIT),
             ("backwards", "them in reverse", "ds[::-1]", ("ds[:-1]",), RARE),
             ("ascending", "them in order", "sorted(ds)", ("ds",), HABIT),
-            ("first", "the first {k}", "ds[:{k}]", ("ds[{k}:]",), RARE),
+            ("first", "the first 3", "ds[:3]", ("ds[3:]",), RARE),
         ),
     ),
 )
@@ -125,55 +124,52 @@ LOOPS = Family(
         _parts(
             ("through", "from 1 through n", "range(1, n + 1)", ("range(1, n)",), HABIT),
             ("below", "from 0 below n", "range(n)", ("range(n + 1)",), RARE),
-            ("after", "from {k} through n", "range({k}, n + 1)", ("range({k}, n)",), RARE),
-            ("steps", "from 0 below n by {k}", "range(0, n, {k})", ("range(n, {k})",), RARE),
+            ("after", "from 4 through n", "range(4, n + 1)", ("range(4, n)",), RARE),
+            ("steps", "from 0 below n by 3", "range(0, n, 3)", ("range(n, 3)",), RARE),
             ("down", "from n down to 1", "range(n, 0, -1)", ("range(n, 1, -1)",), HABIT),
         ),
         _parts(
             ("even", "even", "i % 2 == 0", ("i % 2 == 1",), RARE),
             ("odd", "odd", "i % 2 == 1", ("i % 2 == 0",), RARE),
-            ("at_least", "at least {k}", "i >= {k}", ("i > {k}",), HABIT),
-            ("multiple", "a multiple of {k}", "i % {k} == 0", ("i // {k} == 0", "i % {k} == 1"), RARE),
+            ("at_least", "at least 3", "i >= 3", ("i > 3",), HABIT),
+            ("multiple", "a multiple of 4", "i % 4 == 0", ("i // 4 == 0", "i % 4 == 1"), RARE),
         ),
         _parts(
             ("add", "add i", "+= i", ("+= 1",), RARE),
             ("square", "add its square", "+= i * i", ("+= i * 2",), HABIT),
             ("count", "count it", "+= 1", ("+= i",), RARE),
-            ("times", "add {k} times i", "+= {k} * i", ("+= {k} + i",), RARE),
+            ("times", "add 6 times i", "+= 6 * i", ("+= 6 + i",), RARE),
             ("minus", "subtract i", "-= i", ("+= i",), RARE),
         ),
     ),
 )
+
 
 FAMILIES = (LISTS, TEXTS, LOOPS)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A combination with its constants."""
+    """One combination: a family and a part for each of its slots."""
 
     family: Family
     parts: tuple[Part, ...]
-    constants: tuple[int, ...]
 
     @property
     def combination(self) -> str:
-        """The structure: family and parts, without constants. What training and held-out never share."""
+        """The structure: family and parts. What training and held-out never share."""
         return "/".join((self.family.name, *(part.name for part in self.parts)))
 
     def question(self) -> str:
         """What the policy is asked."""
-        return self.family.question.format(*self._fill([part.phrase for part in self.parts]))
+        return self.family.question.format(*(part.phrase for part in self.parts))
 
     def program(self, slips: Sequence[int | None] = (None, None, None)) -> str:
         """The program; `slips[i]` picks a wrong version of part i, None the right one."""
         chosen = [
             part.code if slip is None else part.wrong[slip] for part, slip in zip(self.parts, slips, strict=True)
         ]
-        return self.family.program.format(*self._fill(chosen))
-
-    def _fill(self, texts: Sequence[str]) -> list[str]:
-        return [text.format(k=k) for text, k in zip(texts, self.constants, strict=True)]
+        return self.family.program.format(*chosen)
 
 
 def split_combinations(heldout_share: float, seed: int) -> tuple[list[Any], list[Any]]:
@@ -190,11 +186,11 @@ def split_combinations(heldout_share: float, seed: int) -> tuple[list[Any], list
 
 
 def problems(combinations: Sequence[Any], count: int, rng: random.Random) -> list[Problem]:
-    """`count` problems over the combinations, each used about equally often, constants from 2 to 5."""
+    """`count` problems over the combinations, each used about equally often."""
     chosen: list[Any] = []
     while len(chosen) < count:
         chosen += rng.sample(combinations, min(len(combinations), count - len(chosen)))
-    return [Problem(family, parts, tuple(rng.randint(2, 5) for _ in parts)) for family, parts in chosen]
+    return [Problem(family, parts) for family, parts in chosen]
 
 
 def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
@@ -209,7 +205,7 @@ def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
 
 def _arguments(problem: Problem, rng: random.Random, count: int) -> list[Any]:
     if problem.family is LISTS:
-        edges = [k + step for k in problem.constants for step in (-1, 0, 1)]
+        edges = list(range(2, 9))  # the constants of all parts and their neighbours
         pool = [*edges, *range(-9, 19)]
         return [[], edges, *([rng.choice(pool) for _ in range(rng.randint(3, 8))] for _ in range(count - 2))]
     if problem.family is TEXTS:
@@ -230,17 +226,19 @@ class DemoTask:
     critic_prompt = "reward_model"
 
     def __init__(self, settings: TaskSettings) -> None:
-        self.limit = settings.limit or DEFAULT_PROBLEMS
+        self.limit = settings.limit or DEFAULT_DEMONSTRATIONS
         self.seed = settings.seed
         train, heldout = split_combinations(settings.heldout_share, settings.seed)
         self.combinations = {"train": train, "heldout": heldout}
 
     def examples(self, split: str) -> list[Example]:
-        """The examples of one split: `sft`, `train` or `heldout`; the same for equal seeds."""
+        """`train` and `heldout`: every problem once. `sft`: `task.limit` demonstrations of training problems.
+
+        Equal seeds give equal examples.
+        """
         rng = random.Random(f"{self.seed}/{split}")
         pool = self.combinations["heldout" if split == "heldout" else "train"]
-        count = HELDOUT_PROBLEMS if split == "heldout" else self.limit
-        chosen = problems(pool, count, rng)
+        chosen = problems(pool, self.limit if split == "sft" else len(pool), rng)
         return [self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)]
 
     def _example(self, name: str, problem: Problem, split: str, rng: random.Random) -> Example:

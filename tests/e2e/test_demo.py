@@ -1,0 +1,162 @@
+"""The main job through the command line: every file, the promised figures, and a reward that goes up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+from conftest import TOY, Command
+
+SMALL = (
+    *("--task.limit", "96", "--tiny.hidden", "32", "--tiny.layers", "2", "--tiny.heads", "2"),
+    *("--tiny.feed_forward", "64", "--sft.epochs", "6", "--annotate.prompts", "48"),
+    *("--reward_model.training.epochs", "2", "--reward_model.generation.max_new_tokens", "48"),
+    *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.value_warmup", "1", "--ppo.max_failed", "1"),
+    *("--generation.max_new_tokens", "48", "--evaluate.limit", "8", "--evaluate.samples", "2"),
+)
+POLICIES = ("sft", "scalar_ppo", "text2grad")
+REWARD_MODEL = {"good_precision", "good_recall", "poor_precision", "poor_recall", "unmatched", "unreadable"}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def demo(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "text2grad.cli", "demo", "--json", "--run.folder", str(folder), *SMALL, *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    return folder, demo(folder)
+
+
+Done = tuple[Path, subprocess.CompletedProcess[str]]
+
+
+def test_the_last_line_of_stdout_is_the_promised_object(done: Done) -> None:
+    _, process = done
+    assert process.returncode == 0, process.stderr
+    figures = json.loads(process.stdout.splitlines()[-1])
+    assert set(figures) == {*POLICIES, "reward_model", "seconds", "peak_rss_mb"}
+    for name in POLICIES:
+        assert set(figures[name]) == {"greedy", "sampled", "seeds"}
+        assert len(figures[name]["seeds"]) == 1
+        for key in ("greedy", "sampled"):
+            assert 0.0 <= figures[name][key] <= 1.0
+            assert figures[name][key] == figures[name]["seeds"][0][key]
+    assert set(figures["reward_model"]) == REWARD_MODEL
+    assert all(value is None or 0.0 <= value <= 1.0 for value in figures["reward_model"].values())
+    assert figures["seconds"] > 0
+    assert 100 < figures["peak_rss_mb"] < 4096
+
+
+def test_progress_and_the_table_are_on_stderr(done: Done) -> None:
+    _, process = done
+    assert len(process.stdout.splitlines()) == 1
+    for word in ("sft: 1/", "reward model: 1/", "text2grad: 2/2", "scalar_ppo: 2/2", "scalar PPO", "report: "):
+        assert word in process.stderr
+    assert "Traceback" not in process.stderr
+    assert "Warning" not in process.stderr
+
+
+def test_the_run_folder_is_whole(done: Done) -> None:
+    folder, _ = done
+    files = ("config.yaml", "feedback.jsonl", "report.html", "before_after.jsonl", "summary.json")
+    assert all((folder / name).stat().st_size > 0 for name in files)
+    assert len(lines(folder / "feedback.jsonl")) == 48
+    assert len(lines(folder / "before_after.jsonl")) == 8
+    assert [answer["name"] for answer in lines(folder / "before_after.jsonl")[0]["answers"]] == [
+        "SFT",
+        "scalar PPO",
+        "text2grad",
+    ]
+    for name in ("text2grad", "scalar_ppo"):
+        assert [row["step"] for row in lines(folder / "ppo" / name / "metrics.jsonl")] == [0, 1]
+        assert (folder / "ppo" / name / "policy" / "model.safetensors").is_file()
+    assert not [path for path in folder.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".partial")]
+
+
+def test_the_arms_differ_in_the_credit_alone(done: Done) -> None:
+    folder, _ = done
+    first = {name: lines(folder / "ppo" / name / "metrics.jsonl")[0] for name in ("text2grad", "scalar_ppo")}
+    for key in ("score", "kl", "response_length", "entropy"):  # the same rollouts, judged by the same reward model
+        assert first["text2grad"][key] == first["scalar_ppo"][key]
+    scalar = lines(folder / "ppo" / "scalar_ppo" / "samples.jsonl")
+    assert all(value == 0 for sample in scalar for value in sample["delta"][:-1])
+
+
+def test_every_list_of_a_sample_has_one_entry_per_token(done: Done) -> None:
+    folder, _ = done
+    samples = lines(folder / "ppo" / "text2grad" / "samples.jsonl")
+    assert {sample["step"] for sample in samples} == {0, 1}
+    for sample in samples:
+        names = ("tokens", "starts", "ends", "delta", "kl", "value", "advantage", "reward", "logp")
+        assert len({len(sample[name]) for name in names}) == 1
+        assert "".join(sample["tokens"]) == sample["response"]
+        assert all(span["text"] == sample["response"][span["start"] : span["end"]] for span in sample["spans"])
+
+
+def test_two_seeds_are_two_runs_and_one_mean(tmp_path: Path, command: Command) -> None:
+    options = ("--run.folder", tmp_path, "--config", "demo", *TOY, "--sft.epochs", "2")
+    ended = command("demo", "--json", "--seeds", "2", *options)
+    assert ended.code == 0, ended.err
+    figures = json.loads(ended.out.splitlines()[-1])
+    for name in POLICIES:
+        each = figures[name]["seeds"]
+        assert len(each) == 2
+        assert figures[name]["sampled"] == pytest.approx(mean(seed["sampled"] for seed in each))
+    assert {path.name for path in tmp_path.glob("seed-*")} == {"seed-0", "seed-1"}
+    assert json.loads((tmp_path / "summary.json").read_text())["seeds"] == [0, 1]
+    assert all((tmp_path / f"seed-{seed}" / "summary.json").is_file() for seed in (0, 1))
+    assert (tmp_path / "report.html").is_file()
+
+
+LEARN = (
+    *("--critic.kind", "program", "--ppo.steps", "13", "--ppo.rollouts", "48", "--ppo.samples_per_prompt", "2"),
+    *("--ppo.value_warmup", "1", "--ppo.lr", "2e-3", "--ppo.value_lr", "2e-3"),
+)
+
+
+def rewards(rows: Sequence[dict[str, Any]], key: str) -> tuple[float, float]:
+    """Mean over the first three steps that train the policy, and over the last three."""
+    return mean(row[key] for row in rows[1:4]), mean(row[key] for row in rows[-3:])
+
+
+@pytest.mark.parametrize("scheme", ["spans", "last_token"])
+def test_the_reward_goes_up_against_the_tests(run: Path, command: Command, scheme: str) -> None:
+    ended = command("train", "--run.folder", run, *TOY, *LEARN, "--credit.scheme", scheme, "--name", "oracle")
+    assert ended.code == 0, ended.err
+    rows = lines(run / "ppo" / "oracle" / "metrics.jsonl")
+    assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-5)
+    before, after = rewards(rows, "score")
+    assert after > before + 0.3
+    before, after = rewards(rows, "delta_sum")
+    assert after > before + 0.3
+
+
+def test_equal_settings_and_seeds_give_equal_runs(run: Path, command: Command) -> None:
+    first, again, other = (
+        without_seconds(command, run, name, seed) for name, seed in (("first", "3"), ("again", "3"), ("other", "4"))
+    )
+    assert first == again
+    assert first != other
+    samples = [(run / "ppo" / name / "samples.jsonl").read_bytes() for name in ("first", "again")]
+    assert samples[0] == samples[1]
+
+
+def without_seconds(command: Command, run: Path, name: str, seed: str) -> list[dict[str, Any]]:
+    ended = command("train", "--run.folder", run, *TOY, "--name", name, "--run.seed", seed)
+    assert ended.code == 0, ended.err
+    rows = lines(run / "ppo" / name / "metrics.jsonl")
+    return [{key: value for key, value in row.items() if not key.startswith("seconds_")} for row in rows]
