@@ -56,9 +56,7 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, help="an interpreter that has TRL 0.11.4")
     parser.add_argument("--folder", type=Path, default=cache / "text2grad" / "trl-0.11.4")
     parser.add_argument("--cases", type=int, default=50)
@@ -75,9 +73,7 @@ def environment(folder: Path) -> Path:
         venv.create(folder, with_pip=True)
         install = [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS]
         if subprocess.run(install, stdout=sys.stderr).returncode:
-            sys.exit(
-                f"pip could not install TRL 0.11.4 in {folder}; name an interpreter that has it with --python"
-            )
+            sys.exit(f"pip could not install TRL 0.11.4 in {folder}; name an interpreter that has it with --python")
         ready.touch()
     return python
 

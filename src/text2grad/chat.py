@@ -132,9 +132,7 @@ class OpenAIChat:
             return self._create(messages, options)
 
     def _create(self, messages: list[Any], options: dict[str, Any]) -> ChatCompletion:
-        reply: ChatCompletion = self._client.chat.completions.create(
-            model=self.name, messages=messages, **options
-        )
+        reply: ChatCompletion = self._client.chat.completions.create(model=self.name, messages=messages, **options)
         return reply
 
     def _refused_request(self, error: openai.APIStatusError) -> Failure:
@@ -143,9 +141,7 @@ class OpenAIChat:
         if status in (401, 403):
             raise UserError(f"{self._server} refused the key ({status})", "check the API key") from None
         if status == 404:
-            raise UserError(
-                f"{self._server} has no model {self.name!r}", "check the model and base_url"
-            ) from None
+            raise UserError(f"{self._server} has no model {self.name!r}", "check the model and base_url") from None
         if error.code == "insufficient_quota":
             raise UserError(f"{self._server}: the account's quota is used up", "add credit") from None
         if error.code == "content_filter":
@@ -213,8 +209,6 @@ class ScriptedChat:
 
     def _next(self, conversation: Conversation) -> Answer:
         self.asked.append(list(conversation))
-        if callable(self._answers):
-            answer = self._answers(conversation)
-        else:
-            answer = self._answers[len(self.asked) - 1]
+        scripted = self._answers
+        answer = scripted(conversation) if callable(scripted) else scripted[len(self.asked) - 1]
         return Completion(text=answer) if isinstance(answer, str) else answer

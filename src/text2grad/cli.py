@@ -71,9 +71,7 @@ def import_feedback(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file with the feedback.")],
     kind: Annotated[
         str,
-        typer.Option(
-            "--kind", metavar="KIND", help="auto, feedback (our records), finegrained_qa, squality."
-        ),
+        typer.Option("--kind", metavar="KIND", help="auto, feedback (our records), finegrained_qa, squality."),
     ] = "auto",
     out: Annotated[
         Path | None,
@@ -283,9 +281,7 @@ def _refuse_unknown_options(words: Sequence[str]) -> None:
     """Unknown options get a suggestion from the command's own options and from all settings."""
     group: Any = typer.main.get_command(app)
     command = next((group.commands[word] for word in words if word in group.commands), group)
-    known = {"-h", "--help"} | {
-        option for part in (group, command) for each in part.params for option in each.opts
-    }
+    known = {"-h", "--help"} | {option for part in (group, command) for each in part.params for option in each.opts}
     for word in words:
         name = word.partition("=")[0]
         if word == "--":

@@ -37,9 +37,7 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     started = time.perf_counter()
     root = config.run.folder
     chosen = [config.run.seed + index for index in range(seeds)]
-    results = [
-        _run_seed(_of_seed(config, seed, root / f"seed-{seed}" if seeds > 1 else root)) for seed in chosen
-    ]
+    results = [_run_seed(_of_seed(config, seed, root / f"seed-{seed}" if seeds > 1 else root)) for seed in chosen]
     seconds = round(time.perf_counter() - started, 1)
     figures = _figures(results, seconds)
     summary = _summary(figures, chosen, config)
@@ -72,9 +70,7 @@ def _run_seed(config: Config) -> dict[str, Any]:
     figures = {name: reward_model[name] for name in REWARD_MODEL_FIGURES}
     seconds = round(time.perf_counter() - started, 1)
     result = {**rates, "reward_model": figures, "folder": folder}
-    stages.write_json(
-        folder / "summary.json", _summary(_figures([result], seconds), [config.run.seed], config)
-    )
+    stages.write_json(folder / "summary.json", _summary(_figures([result], seconds), [config.run.seed], config))
     return result
 
 
@@ -106,9 +102,7 @@ def _write_before_after(config: Config) -> None:
     folder = config.run.folder
     heldout = {example.id: example for example in load_task(config.task).examples("heldout")}
     answers = {
-        title: {
-            row["id"]: row for row in json.loads((folder / "evaluation" / f"{name}.answers.json").read_text())
-        }
+        title: {row["id"]: row for row in json.loads((folder / "evaluation" / f"{name}.answers.json").read_text())}
         for name, title in ROWS
     }
     records = [

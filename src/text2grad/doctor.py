@@ -78,9 +78,7 @@ def check_packages() -> Iterator[Check]:
             yield Check(requirement.name, False, "not installed", cure)
             continue
         fits = requirement.specifier.contains(found, prereleases=True)
-        yield Check(
-            requirement.name, fits, f"{found} (supported: {requirement.specifier})", "" if fits else cure
-        )
+        yield Check(requirement.name, fits, f"{found} (supported: {requirement.specifier})", "" if fits else cure)
 
 
 def check_devices() -> Iterator[Check]:
@@ -99,9 +97,7 @@ def check_devices() -> Iterator[Check]:
 def check_keys() -> Iterator[Check]:
     """Whether the keys that some commands use are set. They are never shown."""
     for name in KEYS:
-        set_or_not = (
-            "set" if os.environ.get(name) else "not set (only needed for paid critics or gated models)"
-        )
+        set_or_not = "set" if os.environ.get(name) else "not set (only needed for paid critics or gated models)"
         yield Check(name, True, set_or_not)
 
 
@@ -178,9 +174,7 @@ def _check_weights(folder: Path) -> Iterator[Check]:
         yield Check("weights", True, f"{len(weights)} safetensors, {size:.2f} GB")
     if pickles:
         cure = f"delete {', '.join(pickles)}: a pickle can run any program when it is loaded"
-        yield Check(
-            "no pickles", False, f"{len(pickles)} beside the safetensors; they are never loaded", cure
-        )
+        yield Check("no pickles", False, f"{len(pickles)} beside the safetensors; they are never loaded", cure)
 
 
 def _damage(file: Path) -> str:

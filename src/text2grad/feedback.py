@@ -190,13 +190,9 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
             try:
                 yield kind.model_validate(json.loads(line), strict=False)
             except json.JSONDecodeError as error:
-                raise UserError(
-                    f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line"
-                ) from error
+                raise UserError(f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line") from error
             except ValidationError as error:
-                raise UserError(
-                    f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}"
-                ) from error
+                raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
 
 
 def _decoded(handle: Iterable[str], path: Path) -> Iterator[str]:

@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from commands import TOY, Command, Ended
 
 from text2grad.cli import main
-
-TOY = (
-    *("--task.name", "toy_task:ToyTask", "--run.threads", "1"),
-    *("--tiny.vocabulary", "320", "--tiny.hidden", "32", "--tiny.layers", "2", "--tiny.heads", "2"),
-    *("--tiny.feed_forward", "64", "--generation.max_new_tokens", "24"),
-    *("--sft.epochs", "40", "--sft.batch_size", "12", "--sft.lr", "1e-2", "--ppo.samples_written", "2"),
-    *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.value_warmup", "0", "--ppo.max_failed", "1"),
-    *("--reward_model.training.epochs", "4", "--reward_model.generation.max_new_tokens", "24"),
-    *("--evaluate.limit", "3", "--evaluate.samples", "2"),
-)
-"""Overrides of the `demo` preset: a smaller model on a smaller task."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: its exit code, and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
 
 
 @pytest.fixture

@@ -8,17 +8,20 @@ from __future__ import annotations
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import Split, TaskSettings
 
-OPERATIONS = {
-    "add": ("x + {k}", "x - {k}"),
-    "subtract": ("x - {k}", "{k} - x"),
-    "multiply by": ("x * {k}", "x + {k}"),
-    "take the rest by": ("x % {k}", "x // {k}"),
+FUNCTIONS = {
+    "double it": ("x * 2", "x + 2"),
+    "halve it": ("x // 2", "x - 2"),
+    "negate it": ("-x", "abs(x)"),
+    "square it": ("x * x", "x + x"),
+    "say if it is even": ("x % 2 == 0", "x % 2"),
+    "take the last digit": ("abs(x) % 10", "x // 10"),
+    "add one": ("x + 1", "x - 1"),
+    "cut it off at ten": ("min(x, 10)", "max(x, 10)"),
 }
-HELDOUT = (4, 7)
 
 
 class ToyTask:
-    """Problems of one operation and one number; the numbers in `HELDOUT` are held out."""
+    """The functions above; held out are the same ones, asked politely."""
 
     name = "toy"
     critic_prompt = "reward_model"
@@ -27,23 +30,24 @@ class ToyTask:
         self.limit = settings.limit
 
     def examples(self, split: Split) -> list[Example]:
-        """Every operation with every number of the split; of `sft`, each with right and wrong answers in turn."""
-        numbers = [number for number in range(2, 10) if (number in HELDOUT) == (split == "heldout")]
-        pairs = [(words, number) for number in numbers for words in OPERATIONS]
+        """Every function once; as demonstrations twice, rightly and wrongly written."""
         answers = (0, 1) if split == "sft" else (0,)
-        return [_example(words, number, which, split) for words, number in pairs for which in answers][: self.limit]
+        return [_example(words, which, split) for words in FUNCTIONS for which in answers][: self.limit]
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """Nothing beside the tests."""
         return {}
 
 
-def _example(words: str, number: int, which: int, split: Split) -> Example:
-    right, written = (OPERATIONS[words][index].format(k=number) for index in (0, which))
-    tests = f"from solution import f\n\ndef test_f():\n    for x in range(-9, 30):\n        assert f(x) == {right}\n"
+def _example(words: str, which: int, split: Split) -> Example:
+    right, written = FUNCTIONS[words][0], FUNCTIONS[words][which]
+    please = ", please" if split == "heldout" else ""
+    tests = (
+        f"from solution import f\n\ndef test_f():\n    for x in range(-9, 30):\n        assert f(x) == ({right})\n"
+    )
     return Example(
-        id=f"{split}-{words}-{number}-{which}".replace(" ", "_"),
-        prompt=(Message(role="user", content=f"Write f(x): {words} {number}."),),
+        id=f"{split}-{words}-{which}".replace(" ", "_"),
+        prompt=(Message(role="user", content=f"Write f(x): {words}{please}."),),
         reference=f"def f(x):\n    return {written}\n",
         meta={} if split == "sft" else {"tests": tests},
     )

@@ -55,9 +55,7 @@ def tiny_run(folder: Path) -> Path:
         [{**summary, "reward_model": {"good_recall": 0.5}, "command": "text2grad demo"}],
     )
     _write(folder / "sft/metrics.jsonl", [{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}])
-    _write(
-        folder / "ppo/text2grad/metrics.jsonl", [{"step": 0, "kl": 0.0, "lr": 0.1}, {"step": 1, "kl": 0.5}]
-    )
+    _write(folder / "ppo/text2grad/metrics.jsonl", [{"step": 0, "kl": 0.0, "lr": 0.1}, {"step": 1, "kl": 0.5}])
     _write(folder / "ppo/text2grad/samples.jsonl", [{"step": 1, "id": "s</script>", **judged, **_strip()}])
     _write(
         folder / "before_after.jsonl",

@@ -1,4 +1,4 @@
-"""What must hold whatever the settings: accumulation, padding, the first ratio, and the two limits of the method."""
+"""What must hold whatever the settings: accumulation, padding, the first ratio, the limits of the method."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ class FirstHalf:
         return Critique(text="half and half", spans=tuple(spans), score=(len(text) % 3 - 1) / 2)
 
 
-def collect(
-    policy: Policy, settings: PPOSettings, scheme: CreditSettings
-) -> tuple[ppo.Answered, ppo.Rollout]:
+def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tuple[ppo.Answered, ppo.Rollout]:
     torch.manual_seed(1)
     asked = examples()
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
@@ -184,7 +182,10 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     answered, rollout = collect(policy, settings, CreditSettings())
     failed = [Failure(kind="invalid", message="unreadable") for _ in answered.judgements]
     half = [failed[n] if n < 4 else judgement for n, judgement in enumerate(answered.judgements)]
-    credits = [Credit.nothing(a) if n < 4 else c for n, (a, c) in enumerate(zip(answered.aligned, answered.credits, strict=True))]
+    credits = [
+        Credit.nothing(a) if n < 4 else c
+        for n, (a, c) in enumerate(zip(answered.aligned, answered.credits, strict=True))
+    ]
     mixed = ppo.Answered(answered.examples, answered.samples, answered.aligned, list(half), credits)
     rollout = ppo.score(policy, rollout.batch, mixed, settings, GENERATION.temperature, 0.1)
     assert not rollout.learned[:4].any() and rollout.learned[4:].any()
@@ -194,7 +195,8 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     torch.testing.assert_close(with_failed, gradients(policy), rtol=1e-4, atol=1e-7)
     assert ppo.describe(mixed, rollout, 0.1)["critic_failed"] == 0.5
     rollout_none = ppo.score(
-        policy, rollout.batch, ppo.Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits),
+        policy, rollout.batch,
+        ppo.Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits),
         settings, GENERATION.temperature, 0.1,
     )  # fmt: skip
     before = [p.clone() for p in policy.parameters()]
@@ -207,7 +209,9 @@ def test_warm_up_moves_the_value_function_alone(policy: Policy) -> None:
     _, rollout = collect(policy, settings, CreditSettings())
     policy_before = [p.clone() for p in policy.policy_parameters()]
     value_before = [p.clone() for p in policy.value_parameters()]
-    ppo.update(policy, rollout, ppo.make_optimizers(policy, settings), settings, GENERATION.temperature, warming=True)
+    ppo.update(
+        policy, rollout, ppo.make_optimizers(policy, settings), settings, GENERATION.temperature, warming=True
+    )
     assert all(torch.equal(a, b) for a, b in zip(policy_before, policy.policy_parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(value_before, policy.value_parameters(), strict=True))
 

@@ -34,9 +34,7 @@ def ragged(seed: int, batch: int = 5, length: int = 9) -> tuple[torch.Tensor, to
     return rewards.masked_fill(~mask, GARBAGE), values.masked_fill(~mask, -GARBAGE), mask
 
 
-def gae_oracle(
-    rewards: Array, values: Array, length: int, gamma: float, lam: float, bootstrap: float
-) -> Array:
+def gae_oracle(rewards: Array, values: Array, length: int, gamma: float, lam: float, bootstrap: float) -> Array:
     """A_t as the double sum the paper writes, one response at a time."""
     following = np.append(values[1:length], bootstrap) if length else np.zeros(0)
     result = np.zeros_like(rewards)
@@ -202,9 +200,7 @@ def test_gae_equals_the_double_sum() -> None:
         bootstrap = torch.randn(len(mask), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         advantages, returns = advantage.gae(rewards, values, mask, gamma, lam, bootstrap)
         for b, length in enumerate(mask.sum(1).tolist()):
-            expected = gae_oracle(
-                rewards[b].numpy(), values[b].numpy(), length, gamma, lam, bootstrap[b].item()
-            )
+            expected = gae_oracle(rewards[b].numpy(), values[b].numpy(), length, gamma, lam, bootstrap[b].item())
             close(advantages[b], expected, atol=1e-12)
             close(returns[b], np.where(mask[b], expected + values[b].numpy(), 0), atol=1e-12)
 

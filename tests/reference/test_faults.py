@@ -66,9 +66,7 @@ def passes(check: Callable[[], None]) -> bool:
 @pytest.mark.parametrize("fault", read_faults(), ids=lambda fault: fault.name)
 def test_fault_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     source = (SOURCES / fault.file).read_text("utf-8")
-    assert [line.strip() for line in source.splitlines()].count(fault.line) == 1, (
-        "the list of faults is stale"
-    )
+    assert [line.strip() for line in source.splitlines()].count(fault.line) == 1, "the list of faults is stale"
     name = Path(fault.file).stem
     monkeypatch.setattr(TESTS[name], name, plant(fault))
     assert not all(map(passes, checks(name))), f"no reference test notices: {fault.name}"

@@ -15,9 +15,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-SOLUTION = (
-    "def total(items):\n    result = 0\n    for x in items:\n        result += x * 2\n    return result\n"
-)
+SOLUTION = "def total(items):\n    result = 0\n    for x in items:\n        result += x * 2\n    return result\n"
 MISTAKES = (
     ("result += x * 2", "result += x + 2"),
     ("result = 0", "result = 1"),
@@ -30,9 +28,7 @@ def write_run(folder: Path, steps: int = 40, every: int = 5, seed: int = 0) -> P
     """Write a whole run of one seed into `folder` and return it."""
     chance = random.Random(seed)
     _write(folder / "summary.json", json.dumps(summary([chance.gauss(0, 0.02)])))
-    _write(
-        folder / "config.yaml", "task: demo\nppo:\n  steps: 40\n  credit: {scheme: spans, weighting: token}\n"
-    )
+    _write(folder / "config.yaml", "task: demo\nppo:\n  steps: 40\n  credit: {scheme: spans, weighting: token}\n")
     _write_lines(folder / "feedback.jsonl", [_feedback(i, chance) for i in range(24)])
     for stage, start in (("sft", 4.0), ("reward_model", 3.0)):
         _write_lines(folder / stage / "metrics.jsonl", _losses(start, 60, chance))
@@ -41,9 +37,7 @@ def write_run(folder: Path, steps: int = 40, every: int = 5, seed: int = 0) -> P
         rows = [sample(method, step, i, chance) for step in range(0, steps + 1, every) for i in range(8)]
         _write_lines(folder / "ppo" / method / "samples.jsonl", rows)
     _write_lines(folder / "before_after.jsonl", [_before_after(i, chance) for i in range(6)])
-    _write(
-        folder / "evaluation" / "text2grad.json", json.dumps({"greedy": 0.7, "sampled": 0.66, "tokens": 41.2})
-    )
+    _write(folder / "evaluation" / "text2grad.json", json.dumps({"greedy": 0.7, "sampled": 0.66, "tokens": 41.2}))
     _write(folder / "evaluation" / "text2grad.answers.json", json.dumps([{"id": "heldout-0"}]))
     return folder
 
@@ -64,9 +58,7 @@ def summary(shifts: list[float]) -> Row:
     for name, mean in means.items():
         seeds = [round(mean + shift, 4) for shift in shifts]
         center = sum(seeds) / len(seeds)
-        rows.append(
-            {"name": name, "greedy": round(center + 0.04, 4), "sampled": round(center, 4), "seeds": seeds}
-        )
+        rows.append({"name": name, "greedy": round(center + 0.04, 4), "sampled": round(center, 4), "seeds": seeds})
     grid = {"good_precision": 0.81, "good_recall": 0.77, "poor_precision": 0.69, "poor_recall": 0.72}
     return {
         "title": "Demo: small Python functions",
@@ -138,9 +130,7 @@ def _tokens(response: str) -> tuple[list[str], list[int], list[int]]:
     )
 
 
-def _delta(
-    method: str, spans: list[Row], starts: list[int], ends: list[int], score: float | None
-) -> list[float]:
+def _delta(method: str, spans: list[Row], starts: list[int], ends: list[int], score: float | None) -> list[float]:
     delta = [0.0] * len(starts)
     for span in spans if method == "text2grad" else []:
         for i, (start, end) in enumerate(zip(starts, ends, strict=True)):

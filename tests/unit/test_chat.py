@@ -177,9 +177,7 @@ def test_an_answer_cut_at_the_limit_says_so(serve: Any) -> None:
         (error(429, "insufficient_quota", "You exceeded your current quota"), "quota"),
     ],
 )
-def test_a_mistake_that_would_fail_every_conversation_stops_at_once(
-    serve: Any, reply: Reply, words: str
-) -> None:
+def test_a_mistake_that_would_fail_every_conversation_stops_at_once(serve: Any, reply: Reply, words: str) -> None:
     server = serve(**{f"q{n}": [reply] for n in range(50)})
     with server.chat(concurrency=2) as chat, pytest.raises(UserError, match=words) as caught:
         chat.complete([asked(f"q{n}") for n in range(50)])

@@ -217,9 +217,7 @@ def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
         (["import", "x", "--kind", "squality"], r"import does not know where to write \(give --out FILE"),
     ],
 )
-def test_usage_mistakes_are_one_line_and_exit_code_2(
-    run: Run, stages: Stages, words: list[str], says: str
-) -> None:
+def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, words: list[str], says: str) -> None:
     code, out, err = run(*words)
     assert (code, out, stages.calls) == (2, "", [])
     assert re.fullmatch(rf"error: {says}.*\n", err)
@@ -239,8 +237,7 @@ def test_a_missing_configuration_file_is_exit_code_1(run: Run) -> None:
     code, _, err = run("train", "--config", "no/such.yaml")
     assert code == 1
     assert (
-        err.startswith("error: cannot read the configuration no/such.yaml: No such file")
-        and err.count("\n") == 1
+        err.startswith("error: cannot read the configuration no/such.yaml: No such file") and err.count("\n") == 1
     )
 
 

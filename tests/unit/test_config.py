@@ -121,9 +121,7 @@ def test_what_the_paper_trained_on_what(name: str, task: str, data: str, policy:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> None:
-    config = load_config(
-        find_config(name), ["--ppo.clip", ".inf", "--policy.model", "1e5", "--run.seed", "7"]
-    )
+    config = load_config(find_config(name), ["--ppo.clip", ".inf", "--policy.model", "1e5", "--run.seed", "7"])
     path = tmp_path / "config.yaml"
     path.write_text(dump_config(config), encoding="utf-8")
     assert load_config(path) == config

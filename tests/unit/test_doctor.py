@@ -127,9 +127,7 @@ def test_no_key_is_ever_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_an_old_or_missing_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        doctor, "requires", lambda _: ["torch>=99", "no-such-package>=1", "ruff; extra == 'dev'"]
-    )
+    monkeypatch.setattr(doctor, "requires", lambda _: ["torch>=99", "no-such-package>=1", "ruff; extra == 'dev'"])
     old, missing = doctor.check_packages()
     assert (old.ok, old.cure) == (False, "pip install 'torch>=99'")
     assert (missing.ok, missing.detail) == (False, "not installed")

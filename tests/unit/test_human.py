@@ -173,9 +173,7 @@ def test_flat_reviews_read_like_the_published_ones(tmp_path: Path) -> None:
             "system": "bart",
             "response": answer["response"],
             "worker_id": review["worker_id"],
-            "spans": [
-                {"selection": m["selection"], "comment": m["annotation"]} for m in review["annotations"]
-            ],
+            "spans": [{"selection": m["selection"], "comment": m["annotation"]} for m in review["annotations"]],
             **{name: review[f"{name}-rating"] for name in ("correctness", "selection", "overall")},
         }
         for review in answer["reviews"]
@@ -209,9 +207,7 @@ ERROR = ("feedback", "errors", 0)
         (("prediction 1",), "", "no text in 'prediction 1'"),
     ],
 )
-def test_a_bad_finegrained_record_is_named(
-    tmp_path: Path, path: tuple[Any, ...], value: Any, words: str
-) -> None:
+def test_a_bad_finegrained_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
     rows = change(json.loads(QA.read_text(encoding="utf-8")), 0, *path, value=value)
     file = tmp_path / "bad.json"
     file.write_text(json.dumps([rows[1], rows[0]]), encoding="utf-8")
@@ -231,9 +227,7 @@ BART = ("questions", "0", "bart")
         (("passage-id",), "999", "story 999 has no question 0"),
     ],
 )
-def test_a_bad_squality_record_is_named(
-    tmp_path: Path, path: tuple[Any, ...], value: Any, words: str
-) -> None:
+def test_a_bad_squality_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
     (row,) = change([json.loads(SQUALITY.read_text(encoding="utf-8"))], 0, *path, value=value)
     questions = SQUALITY.with_name("questions_and_references.jsonl").read_text(encoding="utf-8")
     (tmp_path / "questions_and_references.jsonl").write_text(questions, encoding="utf-8")
@@ -259,9 +253,7 @@ def test_squality_without_question_texts_says_what_to_put_where(tmp_path: Path) 
         ("{}", "handwriting", "unknown kind .*one of auto, feedback"),
     ],
 )
-def test_a_file_of_another_kind_is_the_users_mistake(
-    tmp_path: Path, content: str, kind: str, words: str
-) -> None:
+def test_a_file_of_another_kind_is_the_users_mistake(tmp_path: Path, content: str, kind: str, words: str) -> None:
     (tmp_path / "x.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=words):
         import_feedback(tmp_path / "x.jsonl", kind)

@@ -42,9 +42,7 @@ def test_pass_at_k_by_hand_and_for_many_samples() -> None:
     assert pass_at_k(10, 3, 1) == pytest.approx(0.3)
     assert pass_at_k(5, 2, 2) == pytest.approx(0.7)
     assert pass_at_k(200, 1, 100) == pytest.approx(0.5)
-    assert mean_pass_at_k([[True, False], [False, False], [True, True, True, False]], 1) == pytest.approx(
-        1.25 / 3
-    )
+    assert mean_pass_at_k([[True, False], [False, False], [True, True, True, False]], 1) == pytest.approx(1.25 / 3)
     assert mean_pass_at_k([[True, False], [False, False]], 2) == 0.5
 
 

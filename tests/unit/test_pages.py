@@ -27,21 +27,13 @@ def in_code(page: str, pattern: str) -> set[str]:
 def setting_exists(name: str) -> bool:
     section, key = name.split(".")
     annotation = Config.model_fields[section].annotation
-    return (
-        isinstance(annotation, type) and issubclass(annotation, BaseModel) and key in annotation.model_fields
-    )
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel) and key in annotation.model_fields
 
 
 def string_keys(function: ast.FunctionDef) -> Iterator[str]:
     """Keys of dictionary displays and of subscripts."""
     for node in ast.walk(function):
-        keys = (
-            node.keys
-            if isinstance(node, ast.Dict)
-            else [node.slice]
-            if isinstance(node, ast.Subscript)
-            else []
-        )
+        keys = node.keys if isinstance(node, ast.Dict) else [node.slice] if isinstance(node, ast.Subscript) else []
         for key in keys:
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 yield key.value
@@ -75,9 +67,7 @@ def test_every_logged_name_is_explained() -> None:
     logged: set[str] = set()
     for file, functions in LOGGING.items():
         tree = ast.parse((ROOT / "src" / "text2grad" / file).read_text("utf-8"))
-        found = [
-            node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in functions
-        ]
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in functions]
         assert {node.name for node in found} == functions
         logged |= {key for node in found for key in string_keys(node)}
     assert {"kl", "wrong_sign_rate", "clip_fraction", "heldout_loss"} <= logged

@@ -25,9 +25,7 @@ def example(question: str = "Why?", **meta: str) -> Example:
     return Example(id="1", prompt=(Message(role="user", content=question),), reference="ref", meta=dict(meta))
 
 
-def ask(
-    answers: Sequence[str | Completion | Failure], responses: Sequence[str], **options: str
-) -> list[object]:
+def ask(answers: Sequence[str | Completion | Failure], responses: Sequence[str], **options: str) -> list[object]:
     critic = PromptedCritic(ScriptedChat(answers), SHORT, SOURCE, **options)  # type: ignore[arg-type]
     return list(critic.critique([example()] * len(responses), responses))
 

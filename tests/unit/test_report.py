@@ -18,9 +18,7 @@ from text2grad.errors import UserError
 from text2grad.report.folder import read_run
 from text2grad.report.viewer import build_report
 
-HOSTILE = (
-    "\"'></script><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}\u202egnp\x1b[31m\u2028\ud800"
-)
+HOSTILE = "\"'></script><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}\u202egnp\x1b[31m\u2028\ud800"
 STRUCTURE = {"role", "kind", "text", "label"}
 
 
@@ -60,9 +58,7 @@ class Parsed(HTMLParser):
         return json.loads(self.raw["script"][0])["samples"]
 
     def policy(self) -> str:
-        return next(
-            a["content"] for _, a in self.elements if a.get("http-equiv") == "Content-Security-Policy"
-        )
+        return next(a["content"] for _, a in self.elements if a.get("http-equiv") == "Content-Security-Policy")
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +107,7 @@ def test_the_page_loads_nothing_and_runs_only_its_own_script(page: str) -> None:
         assert f"{kind}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none'") and "unsafe" not in policy
     for tag, attributes in seen.elements:
-        assert (
-            tag not in {"link", "img", "iframe", "object", "base", "form"}
-            or attributes.get("id") == "filters"
-        )
+        assert tag not in {"link", "img", "iframe", "object", "base", "form"} or attributes.get("id") == "filters"
         assert not {name for name in attributes if name.startswith("on") or name in ("src", "style")}
     assert not re.search(r"https?://|@import|url\(", page)
 
@@ -123,9 +116,7 @@ def test_whatever_a_model_wrote_is_inert(run: Path, tmp_path: Path) -> None:
     for file in run.rglob("*.json*"):
         target = tmp_path / "run" / file.relative_to(run)
         target.parent.mkdir(parents=True, exist_ok=True)
-        rows = [
-            json.dumps(_poisoned(json.loads(line))) for line in file.read_text(encoding="utf-8").splitlines()
-        ]
+        rows = [json.dumps(_poisoned(json.loads(line))) for line in file.read_text(encoding="utf-8").splitlines()]
         target.write_text("\n".join(rows) + "\n", encoding="utf-8")
     (tmp_path / "run" / "config.yaml").write_text(HOSTILE.replace("\ud800", ""), encoding="utf-8")
     page = build_report(tmp_path / "run").read_text(encoding="utf-8")
@@ -226,9 +217,7 @@ def test_many_long_samples_are_thinned_evenly_and_counted(tmp_path: Path) -> Non
     row = sample("text2grad", 0, 0, random.Random(0))
     long = {**row, "tokens": ["x"] * 4000, "starts": [0] * 4000, "ends": [0] * 4000, "delta": [0.123] * 4000}
     path = folder / "ppo" / "text2grad" / "samples.jsonl"
-    path.write_text(
-        "".join(json.dumps({**long, "step": step}) + "\n" for step in range(100)), encoding="utf-8"
-    )
+    path.write_text("".join(json.dumps({**long, "step": step}) + "\n" for step in range(100)), encoding="utf-8")
     seen = parsed(folder)
     assert (folder / "report.html").stat().st_size < 3_000_000
     kept = [row["step"] for row in seen.samples if row["method"] == "text2grad"]

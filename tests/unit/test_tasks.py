@@ -37,9 +37,7 @@ def settings(**changes: object) -> TaskSettings:
 
 
 @given(st.text(min_size=1), st.integers(0, 5))
-def test_equal_questions_fall_into_one_split_whatever_their_case_and_white_space(
-    question: str, seed: int
-) -> None:
+def test_equal_questions_fall_into_one_split_whatever_their_case_and_white_space(question: str, seed: int) -> None:
     chosen = settings(seed=seed, heldout_share=0.5)
     assert split_of(question, chosen) == split_of(f"  {question}\n", chosen)
 

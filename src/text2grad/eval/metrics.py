@@ -26,10 +26,7 @@ def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = 
         raise ValueError("no texts to score")
     scorer = RougeScorer(list(ROUGE_TYPES.values()), use_stemmer=stemmer)
     scores = [scorer.score(reference, text) for reference, text in zip(references, candidates, strict=True)]
-    return {
-        name: sum(score[kind].fmeasure for score in scores) / len(scores)
-        for name, kind in ROUGE_TYPES.items()
-    }
+    return {name: sum(score[kind].fmeasure for score in scores) / len(scores) for name, kind in ROUGE_TYPES.items()}
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:

@@ -113,9 +113,7 @@ def _positive(overlaps: Iterable[float]) -> int:
 
 
 def _best(span: Span, others: Iterable[Span]) -> float:
-    return max(
-        (intersection_over_union(span, other) for other in others if other.label == span.label), default=0
-    )
+    return max((intersection_over_union(span, other) for other in others if other.label == span.label), default=0)
 
 
 def intersection_over_union(a: Span, b: Span) -> float:

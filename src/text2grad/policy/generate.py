@@ -12,7 +12,6 @@ import torch
 from transformers import GenerationConfig
 
 from text2grad.chat import Completion
-from text2grad.errors import UserError
 from text2grad.feedback import Failure, Message
 from text2grad.policy.encode import encode_prompt, stop_ids
 from text2grad.policy.model import Policy

@@ -15,9 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from text2grad.policy.settings import TinySettings as TinySettings
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
-PIECES = (
-    r"\n *|</?[a-z]+>|\"[a-z_]+\": |(?:[A-Za-z_]+ )*[A-Za-z_]+ ?|[0-9]|[^\sA-Za-z0-9_]+ ?| +"  # line starts, tags, keys, words
-)
+# Line starts, tags, JSON keys, words, digits, punctuation, blanks.
+PIECES = r"\n *|</?[a-z]+>|\"[a-z_]+\": |(?:[A-Za-z_]+ )*[A-Za-z_]+ ?|[0-9]|[^\sA-Za-z0-9_]+ ?| +"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|assistant|>' if message.role == 'assistant' else '<|user|>' }}{{ message.content }}<|end|>"

@@ -39,9 +39,7 @@ def _token_texts(sample: Sample) -> Iterator[str]:
     for index, (token, start, end) in enumerate(zip(sample.tokens, sample.starts, sample.ends, strict=False)):
         there = sample.response[start:end]
         if end > start and "\ufffd" not in token and token != there:
-            text = (
-                f"Token {index + 1} is {token!r} but characters {start}–{end} are {there!r}: offsets shifted?"
-            )
+            text = f"Token {index + 1} is {token!r} but characters {start}–{end} are {there!r}: offsets shifted?"
             yield visible(text)
             return
 

@@ -139,9 +139,7 @@ def chart(metric: str, lines: Sequence[Line], names: Sequence[str]) -> Chart | N
         metric=metric,
         x_ticks=tuple(Tick(_x(at, x_range), number(at)) for at in ticks(*x_range, whole=True)),
         y_ticks=tuple(Tick(_y(at, y_range), number(at)) for at in ticks(*y_range)),
-        paths=tuple(
-            _path(line, style_of(line.name, names), x_range, y_range) for line in lines if line.points
-        ),
+        paths=tuple(_path(line, style_of(line.name, names), x_range, y_range) for line in lines if line.points),
         labels=_end_labels(bold, names, y_range) if len(names) > 1 else (),
         hover=_hover(bold, x_range),
         last=_last(bold),
@@ -222,9 +220,7 @@ def _path(line: Line, style: str, x_range: tuple[float, float], y_range: tuple[f
     return Path(style, line.thin, "".join(drawn), tuple(s[0] for s in stretches if len(s) == 1))
 
 
-def _end_labels(
-    lines: Sequence[Line], names: Sequence[str], y_range: tuple[float, float]
-) -> tuple[EndLabel, ...]:
+def _end_labels(lines: Sequence[Line], names: Sequence[str], y_range: tuple[float, float]) -> tuple[EndLabel, ...]:
     wanted = [_y(line.points[-1][1], y_range) for line in lines]
     placed = spread_out(wanted, LABEL_GAP, TOP, HEIGHT - BOTTOM)
     return tuple(
@@ -241,9 +237,7 @@ def _hover(lines: Sequence[Line], x_range: tuple[float, float]) -> str:
     curves = []
     for line in lines:
         kept = thinned(line.points)
-        curves.append(
-            {"name": line.name, "steps": [x for x, _ in kept], "values": [_short(y) for _, y in kept]}
-        )
+        curves.append({"name": line.name, "steps": [x for x, _ in kept], "values": [_short(y) for _, y in kept]})
     scale = {"low": x_range[0], "high": x_range[1], "left": LEFT, "right": WIDTH - RIGHT}
     return json.dumps({"scale": scale, "curves": curves}, separators=(",", ":"))
 

@@ -187,9 +187,7 @@ def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
                 raise UserError(f"{path}:{number}: not JSON: {error.msg}", f"remove line {number}") from error
             notes.append(f"The last line of {path.parent.name}/{path.name} is cut off and was left out.")
         except ValidationError as error:
-            raise UserError(
-                f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}"
-            ) from error
+            raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
     return records
 
 

@@ -71,9 +71,7 @@ def _log_softmax(logits: Tensor, temperature: float, name: str = "logits") -> Te
     """log p over V at `temperature`; forbidden tokens (logit -inf) get a finite floor, so 0 * log 0 is 0."""
     check_shapes(3, **{name: logits})
     if not temperature > 0:
-        raise ValueError(
-            f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability"
-        )
+        raise ValueError(f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability")
     log_p = torch.log_softmax(at_least_float32(logits) / temperature, dim=-1)
     return log_p.clamp(min=torch.finfo(log_p.dtype).min)
 

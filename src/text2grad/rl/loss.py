@@ -91,9 +91,7 @@ def average(per_token: Tensor, mask: Tensor, how: Literal["token", "sequence"], 
     """
     check_shapes(2, per_token=per_token, mask=mask)
     if not denominator > 0:
-        raise ValueError(
-            f"denominator is {denominator}, expected > 0: the update batch has no tokens to learn"
-        )
+        raise ValueError(f"denominator is {denominator}, expected > 0: the update batch has no tokens to learn")
     kept = torch.where(mask, at_least_float32(per_token), 0)
     if how == "token":
         return kept.sum() / denominator

@@ -103,14 +103,10 @@ def judge(solution: str, tests: str) -> dict[str, Any]:
     try:
         exec(compile(tests, "<tests>", "exec"), space)
     except BaseException as error:
-        missing = (
-            isinstance(error, ImportError) and error.name == "solution"
-        )  # the program lacks what was asked
+        missing = isinstance(error, ImportError) and error.name == "solution"  # the program lacks what was asked
         return {"outcome": "broken" if missing else "bad_tests", "results": [], **_describe(error, solution)}
     names = [
-        n
-        for n, value in space.items()
-        if n.startswith("test") and callable(value) and before.get(n) is not value
+        n for n, value in space.items() if n.startswith("test") and callable(value) and before.get(n) is not value
     ]
     results = [_run_test(name, space, solution, tests) for name in names]
     passed = bool(results) and all(result["passed"] for result in results)

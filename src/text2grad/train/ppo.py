@@ -105,9 +105,7 @@ def train_ppo(
             answered = judge([examples[i] for i in chosen], samples, table, critic, credit_settings)
             refuse_failures(answered.judgements, settings.max_failed)
             watch.lap("critique")
-            batch = pack(
-                [prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device
-            )
+            batch = pack([prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device)
             rollout = score(policy, batch, answered, settings, generation.temperature, coefficient)
             watch.lap("score")
             warming = step < settings.value_warmup
@@ -146,9 +144,7 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     """AdamW for both; the value function may have a learning rate of its own."""
     decay = settings.weight_decay
     trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=decay)
-    head = torch.optim.AdamW(
-        policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay
-    )
+    head = torch.optim.AdamW(policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay)
     updates = max(1, settings.steps - settings.value_warmup) * settings.epochs * settings.mini_batches
     factor = learning_rate_factor(settings.schedule, 0.0, updates)
     return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))
@@ -223,9 +219,7 @@ def score(
     return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
 
 
-def _score_rows(
-    policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float
-) -> tuple[Tensor, ...]:
+def _score_rows(policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float) -> tuple[Tensor, ...]:
     output = policy(batch)
     reference = policy.reference_logits(batch)
     logp = adv.token_logps(output.logits, batch.response_ids, temperature)
@@ -285,8 +279,7 @@ def accumulate_gradient(
         part = take_rows(rollout, rows)
         terms = loss_terms(policy, part, settings, temperature)
         shares = {
-            name: losses.average(term, part.learned, settings.loss_average, weight)
-            for name, term in terms.items()
+            name: losses.average(term, part.learned, settings.loss_average, weight) for name, term in terms.items()
         }
         value_share = settings.value_coefficient * shares["value_loss"]
         loss = value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share
@@ -310,9 +303,7 @@ def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:
         batch.response_ids[:, :width],
         batch.mask[:, :width],
     )
-    tensors = {
-        name: value[rows, :width] for name, value in vars(rollout).items() if isinstance(value, Tensor)
-    }
+    tensors = {name: value[rows, :width] for name, value in vars(rollout).items() if isinstance(value, Tensor)}
     return replace(rollout, batch=narrow, **tensors)
 
 
@@ -320,9 +311,7 @@ def loss_terms(policy: Policy, part: Rollout, settings: PPOSettings, temperature
     """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
     output = policy(part.batch)
     logp = adv.token_logps(output.logits, part.batch.response_ids, temperature)
-    policy_loss, clipped = losses.policy_loss(
-        logp, part.old_logp, part.advantages, part.learned, settings.clip
-    )
+    policy_loss, clipped = losses.policy_loss(logp, part.old_logp, part.advantages, part.learned, settings.clip)
     if settings.entropy_coefficient:
         entropy = adv.entropy(output.logits, temperature)
         entropy_loss = losses.entropy_term(entropy, settings.entropy_coefficient, settings.entropy_sign)

@@ -100,9 +100,7 @@ def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSett
     return encoded
 
 
-def plan_batches(
-    encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int
-) -> Iterator[list[Encoded]]:
+def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int) -> Iterator[list[Encoded]]:
     """Optimizer steps: every epoch a new order, batches of similar length (less padding), in random order."""
     rng = random.Random(seed)
     total = max(1, round(settings.epochs * len(encoded) / settings.batch_size))
