@@ -16,8 +16,9 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Part `--section.key VALUE` (and `--section.key=VALUE`) from the words that belong to the command."""
     words: list[str] = []
     overrides: list[str] = []
-    waiting = iter(arguments)
-    for word in waiting:
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
         name, equals, _ = word.partition("=")
         if word == "--":
             return [*words, word, *waiting], overrides
@@ -25,8 +26,8 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             words.append(word)
             continue
         overrides.append(word)
-        if not equals:
-            overrides.extend([value] if (value := next(waiting, None)) is not None else [])
+        if not equals and waiting and not waiting[0].startswith("--"):
+            overrides.append(waiting.pop(0))
     return words, overrides
 
 

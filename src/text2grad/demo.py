@@ -33,7 +33,12 @@ REWARD_MODEL_FIGURES = (
 
 
 def run_demo(config: Config, seeds: int) -> dict[str, Any]:
-    """Run the main job once per seed and show what came of it; returns the figures of the summary."""
+    """Run the main job once per seed and show what came of it; returns the figures of the summary.
+
+    Raises:
+        UserError: the task cannot be measured by running tests.
+    """
+    _refuse_unmeasurable(config)
     started = time.perf_counter()
     root = config.run.folder
     chosen = [config.run.seed + index for index in range(seeds)]
@@ -45,6 +50,15 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     page = stages.run_report(root)["out"]
     _show(summary, results[0]["folder"], page)
     return figures
+
+
+def _refuse_unmeasurable(config: Config) -> None:
+    heldout = load_task(config.task).examples("heldout")
+    if not heldout:
+        raise UserError("no held-out problems to measure on", "set task.heldout_share above 0")
+    if not heldout[0].meta.get("tests"):
+        cure = "text2grad sft, annotate, train-reward, train and evaluate run any task"
+        raise UserError(f"the demo measures by unit tests, and task {config.task.name!r} has none", cure)
 
 
 def _of_seed(config: Config, seed: int, folder: Path) -> Config:

@@ -59,7 +59,7 @@ def contents(folder: Path) -> dict[str, str]:
         (["train", "--ppo.rollouts", "0"], USAGE, ["ppo.rollouts = 0", "greater than or equal to 1"]),
         (["train", "--ppo.lr", "0"], USAGE, ["ppo.lr = 0", "greater than 0"]),
         (["train", "--name", "../elsewhere"], USAGE, ["'../elsewhere' cannot name a run"]),
-        (["train", "--confg", "demo"], USAGE, ["unknown option --confg", "did you mean --config?"]),
+        (["train", "--confg", "demo"], USAGE, ["unknown option --confg", "did you mean '--config'?"]),
         (["sft", "--task.name", "nosuch"], FAILED, ["unknown task 'nosuch'", "demo", "module:Class"]),
         (["sft", "--task.name", "nosuch:Task"], FAILED, ["no module nosuch"]),
         (["sft", "--task.name", "toy_task:Taks"], FAILED, ["toy_task has no Taks"]),
@@ -151,7 +151,11 @@ def test_a_damaged_record_names_its_line(
     file = run / "feedback.jsonl" if stage == "train-reward" else tmp_path / "mine.jsonl"
     file.write_text(f"{damaged()}\n{line}\n{damaged(id='c')}\n", encoding="utf-8")
     before = contents(run)
-    words = ["train-reward"] if stage == "train-reward" else ["import", str(file), "--kind", "feedback"]
+    words = (
+        ["train-reward"]
+        if stage == "train-reward"
+        else ["import", str(file), "--kind", "feedback", "--config", "demo"]
+    )
     one_line(command(*words, "--run.folder", run, *TOY), FAILED, f"{file}:2: ", *said)
     assert contents(run) == before
 
@@ -233,7 +237,7 @@ def test_a_folder_nothing_can_be_written_to(command: Command, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train", "--critic.kind", "human"], "critiques failed"),  # it knows none of the sampled answers
+        (["train", "--reward_model.generation.max_new_tokens", "1"], "critiques failed"),
         (["train", "--generation.temperature", "0"], "temperature above 0"),
         (["sft", "--sft.lr", "1e30"], "not a number"),
         (["train-reward", "--reward_model.training.lr", "1e30"], "not a number"),
@@ -254,6 +258,9 @@ def test_a_run_that_fails_leaves_earlier_results_as_they_were(
 
 
 def test_a_demo_that_cannot_be_measured_does_not_start(command: Command, tmp_path: Path) -> None:
-    words = ("demo", "--run.folder", tmp_path / "run", "--task.heldout_share", "0")
-    one_line(command(*words), FAILED, "held-out", "task.heldout_share")
+    words = ("demo", "--run.folder", tmp_path / "run")
+    one_line(command(*words, "--task.heldout_share", "0"), FAILED, "held-out", "task.heldout_share")
+    data = Path(__file__).parents[1] / "data" / "slf5k.jsonl"
+    other = ("--task.name", "summarization", "--task.data", data, "--task.heldout_share", "0.9")
+    one_line(command(*words, *other), FAILED, "'summarization' has none", "text2grad sft")
     assert not (tmp_path / "run").exists()

@@ -111,11 +111,16 @@ def test_every_list_of_a_sample_has_one_entry_per_token(done: Done) -> None:
     for sample in samples:
         names = ("tokens", "starts", "ends", "delta", "kl", "value", "advantage", "reward", "logp")
         assert len({len(sample[name]) for name in names}) == 1
-        assert "".join(sample["tokens"]) == sample["response"]
+        places = list(zip(sample["starts"], sample["ends"], strict=True))
+        assert sample["tokens"] == [sample["response"][start:end] for start, end in places]
+        assert {at for start, end in places for at in range(start, end)} == set(range(len(sample["response"])))
         assert all(span["text"] == sample["response"][span["start"] : span["end"]] for span in sample["spans"])
 
 
-def test_two_seeds_are_two_runs_and_one_mean(tmp_path: Path, command: Command) -> None:
+def test_two_seeds_are_two_runs_and_one_mean(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where the processes of `train` find the plug-in
     options = ("--run.folder", tmp_path, "--config", "demo", *TOY, "--sft.epochs", "2")
     ended = command("demo", "--json", "--seeds", "2", *options)
     assert ended.code == 0, ended.err
