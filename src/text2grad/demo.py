@@ -22,7 +22,6 @@ from text2grad import stages
 from text2grad.config import Config, dump_config
 from text2grad.errors import UserError
 from text2grad.report.terminal import results_table, reward_model_table, show_samples
-from text2grad.tasks.base import load_task
 
 SCALAR_PPO = {"scheme": "last_token"}
 ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
@@ -79,7 +78,6 @@ def _run_seed(config: Config) -> dict[str, Any]:
     _train_side_by_side(config)
     measured = {name: stages.run_evaluate(config, name, "policy") for name, _ in ROWS}
     folder = config.run.folder
-    _write_before_after(config)
     rates = {name: {"greedy": m["greedy_pass"], "sampled": m["sampled_pass"]} for name, m in measured.items()}
     figures = {name: reward_model[name] for name in REWARD_MODEL_FIGURES}
     seconds = round(time.perf_counter() - started, 1)
@@ -109,35 +107,6 @@ def _start(name: str, config: Config) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-
-
-def _write_before_after(config: Config) -> None:
-    """Greedy answers of all three policies side by side, those that changed first."""
-    folder = config.run.folder
-    heldout = {example.id: example for example in load_task(config.task).examples("heldout")}
-    answers = {
-        title: {row["id"]: row for row in json.loads((folder / "evaluation" / f"{name}.answers.json").read_text())}
-        for name, title in ROWS
-    }
-    records = [
-        {
-            "id": key,
-            "prompt": [message.model_dump() for message in heldout[key].prompt],
-            "reference": heldout[key].reference,
-            "answers": [
-                {
-                    "name": title,
-                    "response": answers[title][key]["response"],
-                    "scores": answers[title][key]["scores"],
-                }
-                for _, title in ROWS
-            ],
-        }
-        for key in answers["SFT"]
-    ]
-    records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
-    lines = [json.dumps(record, ensure_ascii=False) for record in records[:40]]
-    (folder / "before_after.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _figures(results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
