@@ -22,6 +22,7 @@ from text2grad import stages
 from text2grad.config import Config, dump_config
 from text2grad.errors import UserError
 from text2grad.report.terminal import results_table, reward_model_table, show_samples
+from text2grad.tasks.base import load_task
 
 SCALAR_PPO = {"scheme": "last_token"}
 ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
