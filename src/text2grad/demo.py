@@ -1,7 +1,8 @@
 """The main job in one command: SFT, annotate, reward model, text2grad and scalar PPO, evaluation, report.
 
 It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
-prompts, rollouts, optimizer steps and reward model; they differ in the credit scheme alone.
+prompts, rollouts, optimizer steps and reward model. They differ in the credit scheme, and in gamma: one score at
+the end must reach the first token undiscounted, span rewards are local (docs/LOG.md).
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def _train_side_by_side(config: Config) -> None:
 
 
 def _scalar(config: Config) -> Config:
-    return config.model_copy(update={"credit": config.credit.model_copy(update=SCALAR_PPO)})
+    credit = config.credit.model_copy(update=SCALAR_PPO)
+    return config.model_copy(update={"credit": credit, "ppo": config.ppo.model_copy(update={"gamma": 1.0})})
 
 
 def _start(name: str, config: Config) -> subprocess.Popen[bytes]:
