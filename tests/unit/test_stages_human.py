@@ -132,8 +132,8 @@ class Seen:
         original = getattr(stage, name)
 
         def tapped(policy: Any, given: Any, *rest: Any, **options: Any) -> Any:
-            title, found = read(given, rest[3] if len(rest) > 3 else "")
-            self.questions.setdefault(title, set()).update(self._question[item.id] for item in found)
+            title, ids = read(given, rest[3] if len(rest) > 3 else "")
+            self.questions.setdefault(title, set()).update(self._question[id] for id in ids)
             return original(policy, given, *rest, **options)
 
         monkeypatch.setattr(stage, name, tapped)
