@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from human_data import finegrained_file, small_config, squality_file
 
-from text2grad import stages
+from text2grad import stages, wire
 from text2grad.config import Config, load_config, with_tiny_rates
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.model import load_policy
 from text2grad.stages import annotate, evaluate, folder, ppo, reward_model, supervised
 from text2grad.tasks.base import question_of
@@ -283,6 +283,26 @@ def test_reward_pairs_hold_what_people_wrote(config: Config) -> None:
     pair = reward_model.reward_pair(feedback(config)[0])
     assert isinstance(pair, Pair)
     assert '"poor_spans": [{"quote": ", long ago.", "reason": "Unverifiable"' in pair.target
+
+
+def test_without_reasons_z_holds_the_quotes_alone(config: Config) -> None:
+    record = next(record for record in feedback(config) if any(span.reason for span in record.spans))
+    full, bare = reward_model.reward_pair(record), reward_model.reward_pair(record, reasons=False)
+    assert full and bare and '"reason"' in full.target and '"reason"' not in bare.target
+    read = wire.parse(bare.target, record.response)
+    assert isinstance(read, Critique)
+    assert [(span.start, span.end, span.label) for span in read.spans] == [
+        (span.start, span.end, span.label) for span in record.spans
+    ]
+
+
+def test_repeated_responses_are_trained_on_so_often_and_no_more(config: Config) -> None:
+    one, two = feedback(config)[:2]
+    asked_elsewhere = one.model_copy(update={"prompt": two.prompt})
+    records = [one, one, two, asked_elsewhere, one]
+    assert reward_model.without_repeats(records, None) == records
+    assert reward_model.without_repeats(records, 2) == [one, one, two, asked_elsewhere]
+    assert reward_model.without_repeats(records, 1) == [one, two, asked_elsewhere]
 
 
 def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) -> None:
