@@ -45,7 +45,12 @@ class RewardModelSettings(Settings):
     """The reward model: a chat model trained to write the critique and its span map (paper, section 3.4)."""
 
     policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
-    reasons: bool = Field(default=True, description="write each span's reason into z; false: the quotes alone")
+    critique: bool = Field(
+        default=True, description="z begins with the critique; false: the span map alone (the paper's ablation)"
+    )
+    reasons: Literal["full", "short", "none"] = Field(
+        default="full", description="of each span, in z; short: up to the first colon or stop, at most 4 words"
+    )
     repeats: int | None = Field(
         default=None, ge=1, description="train on at most so many records of one response to one prompt; null: all"
     )
