@@ -110,9 +110,14 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     """What of a critique the reward model learns to write: a small one has no capacity for all of it."""
-    reasons = {"full": str, "short": shortened_reason, "none": lambda _: ""}[settings.reasons]
-    spans = tuple(span.model_copy(update={"reason": reasons(span.reason)}) for span in critique.spans)
+    spans = tuple(
+        span.model_copy(update={"reason": _taught_reason(span.reason, settings)}) for span in critique.spans
+    )
     return critique.model_copy(update={"text": critique.text if settings.critique else "", "spans": spans})
+
+
+def _taught_reason(reason: str, settings: RewardModelSettings) -> str:
+    return {"full": reason, "short": shortened_reason(reason), "none": ""}[settings.reasons]
 
 
 def shortened_reason(reason: str) -> str:
