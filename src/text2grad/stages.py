@@ -38,6 +38,7 @@ from text2grad.feedback import (
 )
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.grounded import vocabulary_for
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import make_tiny_model
@@ -303,7 +304,8 @@ def reward_model_critic(config: Config) -> PromptedCritic:
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
     model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
-    chat = LocalChat(model, config.reward_model.generation, name=str(folder))
+    vocabulary = vocabulary_for(model, config.reward_model.grounded)
+    chat = LocalChat(model, config.reward_model.generation, str(folder), vocabulary)
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=str(folder), prompt_version=version)

@@ -133,9 +133,9 @@ class LocalChat:
         return answers
 
     def _grounding(self, texts: Sequence[str]) -> Constraint:
-        vocabulary, room = self._vocabulary, self.settings.max_new_tokens
+        vocabulary = self._vocabulary
         assert vocabulary is not None
-        return lambda rows: Grounded(vocabulary, [texts[row] for row in rows], room)
+        return lambda rows: Grounded(vocabulary, [texts[row] for row in rows], self.settings)
 
     def _completion(self, prompt: list[int], sample: Sample) -> Completion:
         text = self.policy.tokenizer.decode(

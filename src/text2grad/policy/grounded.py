@@ -7,8 +7,9 @@ room: a model whose answer is valid without a mask gives the same answer with it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,24 +22,45 @@ from transformers import LogitsProcessor
 from text2grad.align.pieces import byte_pieces
 from text2grad.errors import UserError
 from text2grad.policy.encode import stop_ids
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings, Grounding
 from text2grad.wire.draft import Draft, string_end
 from text2grad.wire.quotable import Quotable
 
-EXTRA = "llguidance"
+ENGINE = "llguidance"
 CANDIDATES = 16  # likeliest tokens that are tried where the room is short
-OUTLINE_BYTES = 96  # the longest outline that one token can make necessary
-FEW = 64
+REMEMBERED = 100_000  # endings whose tokens are remembered
+LONGEST_OUTLINE = rb'\u0000", "occurrence": 99999, "part": true}, {"quote": "\u0000"}], "poor_spans": []}'
+MARGIN = 8  # tokens, beyond what the longest outline and the longest detour need
 
 Mask = NDArray[np.bool_]
 
 
-def available() -> bool:
-    """Whether the package behind grounded decoding is installed."""
-    return find_spec(EXTRA) is not None
+def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
+    """What grounded decoding needs of a policy; None where it is off, or `auto` and not possible.
+
+    Raises:
+        UserError: it is `on`, and not possible.
+    """
+    if grounded == "off":
+        return None
+    try:
+        return Vocabulary(policy.tokenizer, int(policy.model.config.get_text_config().vocab_size))
+    except UserError as error:
+        if grounded == "on":
+            raise
+        warn_once(f"critiques are not grounded, so they may quote what is not there: {error}")
+        return None
+
+
+@cache
+def warn_once(message: str) -> None:
+    """One line on stderr, the first time it is said."""
+    print(message, file=sys.stderr)
 
 
 class Vocabulary:
-    """The tokens of a model as bytes, and the mask engine over them. Built once for a model; takes a second.
+    """The tokens of a model as bytes, and the mask engine over them. Built once for a model, within a second.
 
     Raises:
         UserError: the package is missing, or the tokenizer's tokens have no bytes of their own.
@@ -46,7 +68,7 @@ class Vocabulary:
 
     def __init__(self, tokenizer: Any, width: int) -> None:
         pieces = byte_pieces(tokenizer)
-        if not available():
+        if find_spec(ENGINE) is None:
             raise UserError("grounded decoding needs llguidance", "pip install 'text2grad[grounded]'")
         if pieces is None:
             raise UserError("the tokens of this tokenizer have no bytes to ground", "reward_model.grounded: off")
@@ -62,6 +84,7 @@ class Vocabulary:
         self.pieces = pieces + [b""] * (self.width - len(pieces))
         self.ids = {piece: index for index, piece in reversed(list(enumerate(self.pieces))) if piece}
         self.longest = max(map(len, self.ids))
+        self._shortest: dict[bytes, tuple[int, int]] = {b"": (0, 0)}
         first = tokenizer("{", add_special_tokens=False)["input_ids"][0]
         self.lead = " " if self.pieces[first].startswith(b" ") else ""
 
@@ -97,27 +120,50 @@ class Vocabulary:
         return np.array([index for index, piece in enumerate(self.pieces) if holds(piece)], dtype=np.int64)
 
     def spell(self, text: bytes) -> list[int]:
-        """Tokens that spell these bytes, each as long as possible."""
+        """The fewest tokens that spell these bytes."""
         ids: list[int] = []
         while text:
-            length = next(n for n in range(min(self.longest, len(text)), 0, -1) if text[:n] in self.ids)
+            self._measure(text)
+            length = self._shortest[text][1]
             ids.append(self.ids[text[:length]])
             text = text[length:]
         return ids
+
+    def cost(self, text: bytes) -> int:
+        """How many tokens `spell` takes."""
+        self._measure(text)
+        return self._shortest[text][0]
+
+    def _measure(self, text: bytes) -> None:
+        """Note for every ending of `text` its fewest tokens, and the bytes of the first of them."""
+        if len(self._shortest) > REMEMBERED:
+            self._shortest = {b"": (0, 0)}
+        if text in self._shortest:
+            return
+        for start in range(len(text) - 1, -1, -1):
+            rest = text[start:]
+            if rest not in self._shortest:
+                lengths = range(1, min(self.longest, len(rest)) + 1)
+                self._shortest[rest] = min(
+                    (1 + self._shortest[rest[length:]][0], length)
+                    for length in lengths
+                    if rest[:length] in self.ids
+                )
 
 
 class Row:
     """One answer in the making."""
 
-    def __init__(self, vocabulary: Vocabulary, response: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, response: str, greedy: bool) -> None:
         self._vocabulary = vocabulary
+        self._greedy = greedy
         quotable = Quotable(response)
         self._draft = Draft(quotable)
         self._matcher = vocabulary.matcher(quotable.grammar(vocabulary.lead))
-        self._slack = OUTLINE_BYTES + quotable.longest_detour
+        detour = quotable.longest_detour(vocabulary.cost)
+        self._slack = vocabulary.cost(LONGEST_OUTLINE) + detour + MARGIN
         self._plan: list[int] = []
         self.ended = False
-        self.cut_short = False
 
     def take(self, token: int) -> None:
         """Write one token."""
@@ -142,15 +188,15 @@ class Row:
     def _doubtful(self, mask: Mask) -> list[int]:
         """Tokens that the grammar allows, and that may still not resolve."""
         draft, vocabulary = self._draft, self._vocabulary
+        if draft.after_quote:
+            return [int(token) for token in np.flatnonzero(mask) if vocabulary.pieces[token]]
+        barred = draft.in_list and next(draft.barred_bodies(), None) is not None
         if draft.place == "outline":
-            barred = draft.in_list and next(draft.barred_bodies(), None) is not None
-            if draft.after_quote:
-                return [int(token) for token in np.flatnonzero(mask) if vocabulary.pieces[token]]
             return _within(mask, vocabulary.with_quote if barred else vocabulary.with_quotes)
-        doubtful = _within(mask, vocabulary.closing(draft.escaping))
-        if draft.place == "phrase":
-            doubtful += self._towards_barred(mask)
-        return doubtful
+        if draft.place == "piece" or (draft.place == "phrase" and barred):
+            towards = self._towards_barred(mask) if draft.place == "phrase" else []
+            return [*_within(mask, vocabulary.closing(draft.escaping)), *towards]
+        return _within(mask, vocabulary.with_quotes)
 
     def _towards_barred(self, mask: Mask) -> list[int]:
         """Tokens that keep the phrase the beginning of one that is barred."""
@@ -166,7 +212,7 @@ class Row:
         return draft.closing() if draft.feed(self._vocabulary.pieces[token]) else None
 
     def _keep_room(self, mask: Mask, scores: NDArray[np.float32], room: int) -> None:
-        """Leave only tokens after which the answer can still be closed and its turn ended."""
+        """Leave only likely tokens after which the answer can still be closed and its turn ended."""
         if not self._plan:
             closing = self._draft.closing()
             assert closing is not None
@@ -174,19 +220,21 @@ class Row:
         options = np.flatnonzero(mask)
         count = min(CANDIDATES, len(options))
         likely = options[np.argpartition(-scores[options], count - 1)[:count]]
-        kept = [int(token) for token in likely if self._fits(int(token), room - 1)]
+        kept: list[int] = []
+        for token in likely[np.argsort(-scores[likely])].tolist():
+            if self._fits(token, room - 1):
+                kept.append(token)
+                if self._greedy:
+                    break
         mask[:] = False
         mask[kept] = True
-        if self._plan:
-            mask[self._plan[0]] = True
-        else:
-            mask[self._vocabulary.stops] = True
+        mask[self._plan[:1] or self._vocabulary.stops] |= not (kept and self._greedy)
 
     def _fits(self, token: int, room: int) -> bool:
         if token in self._vocabulary.stops:
             return True
         closing = self._after(token)
-        return closing is not None and len(self._vocabulary.spell(closing)) + 1 <= room
+        return closing is not None and self._vocabulary.cost(closing) + 1 <= room
 
 
 def _within(mask: Mask, tokens: NDArray[np.int64]) -> list[int]:
@@ -194,12 +242,12 @@ def _within(mask: Mask, tokens: NDArray[np.int64]) -> list[int]:
     return [int(token) for token in inside[mask[inside]]]
 
 
-class Grounded(LogitsProcessor):  # type: ignore[misc]
+class Grounded(LogitsProcessor):
     """The mask of a batch: `responses[i]` is what the answer in row i may quote. For one `generate` call."""
 
-    def __init__(self, vocabulary: Vocabulary, responses: Sequence[str], max_new_tokens: int) -> None:
-        self._rows = [Row(vocabulary, response) for response in responses]
-        self._room = max_new_tokens
+    def __init__(self, vocabulary: Vocabulary, responses: Sequence[str], settings: GenerationSettings) -> None:
+        self._rows = [Row(vocabulary, response, greedy=settings.temperature == 0) for response in responses]
+        self._room = settings.max_new_tokens
         self._begun = False
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

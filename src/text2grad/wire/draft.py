@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from copy import copy
 from typing import Literal, Self
 
 from text2grad.wire.quotable import Quotable
@@ -20,6 +19,7 @@ _LISTS = b', "good_spans": [], "poor_spans": []}'
 _AFTER_LIST = {0: b"", 1: b', "poor_spans": []}', 2: b"}"}
 _NUMBER = re.compile(rb"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-[0-9]{2,3})")
 _NUMBER_ENDS = (b"", b"0", b"1", b"01", b"-01", b"e-01", b"0e-01")
+_LOWEST = {0xE0: b"\xa0\x80", 0xF0: b"\x90\x80\x80"}  # first bytes of UTF-8 that not every byte may follow
 _CUT_ESCAPE = re.compile(rb"(?:[^\\]|^)(?:\\\\)*(\\(?:u[0-9a-f]{0,3})?)\Z", re.DOTALL)
 
 
@@ -47,7 +47,9 @@ class Draft:
 
     def copy(self) -> Self:
         """An independent draft that begins alike."""
-        return copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     @property
     def escaping(self) -> bool:
@@ -76,9 +78,7 @@ class Draft:
         """Take outline up to a string that holds content, or all of it; -1: it does not resolve."""
         for index in range(position, len(text)):
             byte = text[index : index + 1]
-            self.begun = (
-                (self.begun + byte).lstrip() if not self._criticised else self.begun + byte
-            )
+            self.begun = (self.begun + byte).lstrip() if not self._criticised else self.begun + byte
             if byte == b'"' and (place := self._opened()) is not None:
                 if place == "reason" and not self._open_reason():
                     return -1
@@ -230,15 +230,17 @@ def _unescaped(content: bytes) -> str:
 
 def _mended(content: bytes) -> bytes:
     """What completes the last character or escape of a string's content."""
-    if cut := _CUT_ESCAPE.search(content):
+    if b"\\" in content[-5:] and (cut := _CUT_ESCAPE.search(content)):
         digits = len(cut[1]) - 2
         return b"\\" if digits < 0 else b"0010"[digits:]
-    lead = max(content.rfind(bytes([byte])) for byte in range(0xC2, 0xF5)) if content[-1:] >= b"\x80" else -1
-    if lead < 0:
-        return b""
-    length = 2 + (content[lead] >= 0xE0) + (content[lead] >= 0xF0)
-    second = {0xE0: b"\xa0", 0xF0: b"\x90"}.get(content[lead], b"\x80")
-    return (second + b"\x80\x80")[len(content) - lead - 1 : length - 1]
+    for written in range(1, min(4, len(content)) + 1):
+        lead = content[-written]
+        if lead < 0x80:
+            break
+        if lead >= 0xC0:
+            length = 2 + (lead >= 0xE0) + (lead >= 0xF0)
+            return _LOWEST.get(lead, b"\x80\x80\x80")[written - 1 : length - 1]
+    return b""
 
 
 def _number_end(begun: bytes) -> bytes | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, lru_cache
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,10 @@ PART: ", \"part\": true"
 """
 
 
+PLACES = 4  # of a piece that was begun, where its shortest end is looked for
+
+
+@lru_cache(maxsize=65_536)
 def escaped(text: str) -> str:
     """Text as it stands inside a string of z."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
@@ -84,15 +88,16 @@ class Quotable:
             clear[index] = end if end <= count else None
         return clear
 
-    @cached_property
-    def longest_detour(self) -> int:
-        """The most bytes it takes from the beginning of a quote until it can end."""
-        needs = [
-            self.word_starts[end] - self.word_starts[i]
-            for i, end in enumerate(self._first_clear)
-            if end is not None
-        ]
-        return max(needs, default=0)
+    def longest_detour(self, cost: Callable[[bytes], int]) -> int:
+        """The most it can cost to write on until a quote that was begun can end, where a word has a `cost`.
+
+        A word that was begun may cost as much as it has bytes.
+        """
+        costs = [cost(escaped(word).encode()) for word in self._words]
+        before = [0, *np.cumsum(costs, dtype=np.int64).tolist()]
+        detours = [before[end] - before[start] for start, end in enumerate(self._first_clear) if end is not None]
+        word = max((end - start for start, end in pairwise(self.word_starts)), default=0)
+        return max(detours, default=0) + word
 
     def _unclear(self) -> Iterator[tuple[str, ...]]:
         """Runs of words all of whose parts are ambiguous or blank, none inside another of its kind."""
@@ -147,17 +152,23 @@ class Quotable:
                 if not barred(self._text(start, end)):
                     best = rest
                     break
+            if best == b"":
+                break
         return best
 
     def finish_piece(self, begun: bytes, mentioned: Collection[tuple[str, bool]]) -> bytes | None:
-        """Bytes that make `begun` a piece of the response, and say all it needs to resolve; None: none do."""
-        for start in self._places(begun, self._char_at):
+        """Few bytes that make `begun` a piece of the response, and say all it needs to resolve; None: none do."""
+        best: bytes | None = None
+        for start in islice(self._places(begun, self._char_at), PLACES):
             first = bisect_left(self.char_starts, start + max(1, len(begun)))
             for end in self.char_starts[first:]:
-                if endings := self.object_endings(self._text(start, end), mentioned):
-                    rest = self.body[start + len(begun) : end]
-                    return rest + b'"' + min(endings, key=len).encode()
-        return None
+                rest = self.body[start + len(begun) : end]
+                if best is not None and len(rest) >= len(best):
+                    break
+                for ending in self.object_endings(self._text(start, end), mentioned):
+                    whole = rest + b'"' + ending.encode()
+                    best = whole if best is None or len(whole) < len(best) else best
+        return best
 
     def readings_after(self, text: str) -> Iterator[bytes]:
         """How the response goes on after each `text` in it, escaped."""
