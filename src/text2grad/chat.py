@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from pydantic import Field
 
@@ -41,6 +41,15 @@ class Chat(Protocol):
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
         """One answer per conversation, in their order. One bad conversation never raises."""
+        ...
+
+
+@runtime_checkable
+class GroundedChat(Chat, Protocol):
+    """A chat whose critique of a text can be kept to quotes that stand in it."""
+
+    def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
+        """As `complete`; answer i is a critique of `texts[i]`."""
         ...
 
 

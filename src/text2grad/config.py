@@ -20,7 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from text2grad.align import CreditSettings
 from text2grad.errors import UsageError, UserError
-from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
+from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import PPOSettings, SupervisedSettings
@@ -56,6 +56,10 @@ class RewardModelSettings(Settings):
     )
     training: SupervisedSettings = SupervisedSettings()
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
+    grounded: Grounding = Field(
+        default="auto",
+        description="critiques can only quote what stands in the response; auto: if llguidance is installed",
+    )
 
 
 CriticKind = Literal["reward_model", "program", "prompted", "human"]

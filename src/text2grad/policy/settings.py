@@ -8,6 +8,8 @@ from pydantic import Field
 
 from text2grad.settings import Settings as Settings
 
+Grounding = Literal["auto", "on", "off"]
+
 
 class LoraSettings(Settings):
     """Low-rank adapters (the paper's Table 9: r 16, alpha 32, dropout .1 on q_proj and v_proj)."""
