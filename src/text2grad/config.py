@@ -98,6 +98,9 @@ class EvaluateSettings(Settings):
 
     samples: int = Field(default=4, ge=1, description="sampled answers to a prompt, beside the greedy one")
     limit: int | None = Field(default=None, ge=1, description="held-out prompts; null: all")
+    marks: Path | None = Field(
+        default=None, description="JSON Lines of people's marks of the reward model's critiques: id, correct"
+    )
     token_reward: bool = Field(
         default=True, description="have the reward model judge the answers too, where the run has one"
     )
