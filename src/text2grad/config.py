@@ -80,6 +80,9 @@ class CriticSettings(Settings):
     )
     concurrency: int = Field(default=8, ge=1, description="requests at a time")
     max_tokens: int = Field(default=1024, ge=1, description="of one critique")
+    grounded: bool = Field(
+        default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
+    )
 
 
 class AnnotateSettings(Settings):
