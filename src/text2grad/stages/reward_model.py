@@ -10,9 +10,12 @@ from typing import Any
 
 from text2grad import wire
 from text2grad.align import Aligned, TokenTable
+from text2grad.chat import Chat, OpenAIChat
 from text2grad.config import Config, RewardModelSettings, with_tiny_rates
 from text2grad.critics.prompted import judge_messages
 from text2grad.errors import UserError
+from text2grad.eval.judge import Pair as JudgedPair
+from text2grad.eval.judge import compare_critics
 from text2grad.eval.marks import agreement, read_marks
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
@@ -25,6 +28,8 @@ from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
 from text2grad.train.run import save_policy
 from text2grad.train.supervised import Pair, train_supervised
+
+JUDGE_PROMPT = "compare_critiques"
 
 
 def run_train_reward(config: Config) -> dict[str, Any]:
@@ -164,8 +169,32 @@ def evaluate_reward_model(config: Config) -> dict[str, Any]:
     write_jsonl(folder / "reward_model.said.jsonl", records)
     if config.evaluate.marks:
         report["people"] = agreement(read_marks(config.evaluate.marks), {record.id for record in records})
+    if config.evaluate.judge:
+        judge = OpenAIChat(config.evaluate.judge, base_url=config.evaluate.judge_url, max_tokens=16)
+        with judge:
+            report["judge"] = compared(config, judge, said, records)
     write_json(folder / "reward_model.full.json", report)
     return report
+
+
+def compared(config: Config, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]) -> dict[str, float]:
+    """The judge's verdicts on the reward model's critiques beside those of `evaluate.against`.
+
+    Raises:
+        UserError: the other critiques are not of the same responses.
+    """
+    path = config.evaluate.against
+    theirs = {record.id: record for record in (gold if path is None else read_feedback(path))}
+    lacking = [record.id for record in said if theirs.get(record.id, record).response != record.response]
+    lacking += [record.id for record in said if record.id not in theirs]
+    if lacking:
+        raise UserError(
+            f"{path} has no critique of the response {lacking[0]!r}", "evaluate both on the same records"
+        )
+    pairs = [
+        JudgedPair(example_of(ours), ours.response, ours.judgement(), theirs[ours.id].judgement()) for ours in said
+    ]
+    return compare_critics(judge, read_prompt(JUDGE_PROMPT), pairs)
 
 
 def numbered(records: Sequence[Feedback]) -> list[Feedback]:
