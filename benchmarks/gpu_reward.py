@@ -1,8 +1,7 @@
 """Training and decoding a reward model at scale: randomly initialised Llamas, so nothing is downloaded.
 
 LoRA (the paper's Table 9) on `--batch` pairs of `--prompt` + `--target` tokens: tokens a second, the share of the
-card's bf16 peak that they are (counted as 4 FLOPs a weight and token: frozen weights have no gradient of their own),
-and peak memory. Then `--new` tokens of 32 critiques, plain and grounded.
+card's bf16 peak that they are (at 4 FLOPs a weight and token: frozen weights get no gradient), and peak memory. Then `--new` tokens of 32 critiques, plain and grounded.
 
     python benchmarks/gpu_reward.py --size tiny|1b|8b [--peak 989e12]
 
@@ -57,7 +56,7 @@ def main() -> None:
 
 
 def random_policy(size: str) -> Policy:
-    """A Llama of this size with adapters, in bfloat16 (float32 on a CPU); its tokenizer is smaller than its output."""
+    """A Llama of this size with adapters, in bfloat16 (float32 on a CPU); its tokenizer is smaller."""
     tokenizer = make_tokenizer([*prose(200), *code(200)], vocabulary=2_000)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = LlamaConfig(
