@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from text2grad.settings import Settings as Settings
 
-Grounding = Literal["auto", "on", "off"]
+
+def _as_word(value: object) -> object:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+Grounding = Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_word)]
+"""YAML reads on and off as true and false."""
 
 
 class LoraSettings(Settings):

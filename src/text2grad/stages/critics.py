@@ -38,6 +38,7 @@ def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) ->
         base_url=config.critic.base_url,
         max_tokens=config.critic.max_tokens,
         concurrency=config.critic.concurrency,
+        grounded=config.critic.grounded,
     )
     version = prompt_version(config.critic.prompt or task.critic_prompt)
     source = Source(kind="llm", model=config.critic.model, prompt_version=version)
