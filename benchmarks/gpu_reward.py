@@ -1,7 +1,8 @@
 """Training and decoding a reward model at scale: randomly initialised Llamas, so nothing is downloaded.
 
 LoRA (the paper's Table 9) on `--batch` pairs of `--prompt` + `--target` tokens: tokens a second, the share of the
-card's bf16 peak that they are (at 4 FLOPs a weight and token: frozen weights get no gradient), and peak memory. Then `--new` tokens of 32 critiques, plain and grounded.
+card's bf16 peak that they are (at 4 FLOPs a weight and token: frozen weights get no gradient), and peak memory.
+Then `--new` tokens of 32 critiques, plain and grounded.
 
     python benchmarks/gpu_reward.py --size tiny|1b|8b [--peak 989e12]
 

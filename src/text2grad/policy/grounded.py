@@ -82,8 +82,11 @@ class Vocabulary:
         # A response and its critique are each of a size that the engine's own limits do not foresee.
         self._limits = llguidance.LLParserLimits(initial_lexer_fuel=100_000_000, step_lexer_fuel=100_000_000)
         self.pieces = pieces + [b""] * (self.width - len(pieces))
-        self.ids = {piece: index for index, piece in reversed(list(enumerate(self.pieces))) if piece}
-        self.longest = max(map(len, self.ids))
+        self.spelled: dict[bytes, list[int]] = {}  # the tokens, often one, that spell the same bytes
+        for index, piece in enumerate(self.pieces):
+            if piece:
+                self.spelled.setdefault(piece, []).append(index)
+        self.longest = max(map(len, self.spelled))
         self._shortest: dict[bytes, tuple[int, int]] = {b"": (0, 0)}
         first = tokenizer("{", add_special_tokens=False)["input_ids"][0]
         self.lead = " " if self.pieces[first].startswith(b" ") else ""
@@ -125,7 +128,7 @@ class Vocabulary:
         while text:
             self._measure(text)
             length = self._shortest[text][1]
-            ids.append(self.ids[text[:length]])
+            ids.append(self.spelled[text[:length]][0])
             text = text[length:]
         return ids
 
@@ -147,7 +150,7 @@ class Vocabulary:
                 self._shortest[rest] = min(
                     (1 + self._shortest[rest[length:]][0], length)
                     for length in lengths
-                    if rest[:length] in self.ids
+                    if rest[:length] in self.spelled
                 )
 
 
@@ -203,8 +206,7 @@ class Row:
         begun, vocabulary = self._draft.begun, self._vocabulary
         rests = {body[len(begun) :] for body in self._draft.barred_bodies() if body.startswith(begun)}
         starts = {rest[:length] for rest in rests for length in range(1, min(len(rest), vocabulary.longest) + 1)}
-        ids = [vocabulary.ids[start] for start in starts if start in vocabulary.ids]
-        return [token for token in ids if mask[token]]
+        return [token for start in starts for token in vocabulary.spelled.get(start, ()) if mask[token]]
 
     def _after(self, token: int) -> bytes | None:
         """How the answer could be closed after this token; None if it could not."""

@@ -61,7 +61,8 @@ def evaluation_table(report: Mapping[str, Any]) -> Table:
         table.add_column(column, justify="left" if column == "measure" else "right")
     for name in MEASURES:
         label, _, rate = name.partition("_")
-        bounds = report.get(label, {}).get("intervals", {}).get(rate) or report["intervals"].get(name)
+        of_label = report[label]["intervals"] if label in ("good", "poor") else {}
+        bounds = of_label.get(rate) or report["intervals"].get(name)
         shown = "–".join(f"{bound:.3f}" for bound in bounds) if bounds else ""
         table.add_row(
             name.replace("_", " "), f"{report[name]:.3f}", shown, *(f"{b[name]:.3f}" for b in baselines.values())

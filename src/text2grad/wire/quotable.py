@@ -67,6 +67,7 @@ class Quotable:
         self.word_starts = [self.char_starts[edge] for edge in edges]
         self._word_at = {start: index for index, start in enumerate(self.word_starts)}
         self._char_at = {start: index for index, start in enumerate(self.char_starts)}
+        self._endings: dict[tuple[str, frozenset[tuple[str, bool]]], str | None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._words)
@@ -165,7 +166,7 @@ class Quotable:
                 rest = self.body[start + len(begun) : end]
                 if best is not None and len(rest) >= len(best):
                     break
-                for ending in self.object_endings(self._text(start, end), mentioned):
+                if (ending := self._shortest_ending(self._text(start, end), mentioned)) is not None:
                     whole = rest + b'"' + ending.encode()
                     best = whole if best is None or len(whole) < len(best) else best
         return best
@@ -206,6 +207,12 @@ class Quotable:
                 endings.append(flag)
             endings += [f', "occurrence": {number}{flag}' for number in range(1, count + 1)]
         return [ending for ending in endings if not self.reads_on(quote, ending.partition('": ')[0])]
+
+    def _shortest_ending(self, quote: str, mentioned: Collection[tuple[str, bool]]) -> str | None:
+        named = frozenset(mentioned) & {(quote, False), (quote, True)}
+        if (quote, named) not in self._endings:
+            self._endings[quote, named] = min(self.object_endings(quote, named), key=len, default=None)
+        return self._endings[quote, named]
 
     def reads_on(self, quote: str, following: str) -> bool:
         """Whether the response itself continues the quote as z would: then `parse` sees one unescaped phrase."""
