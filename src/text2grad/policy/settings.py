@@ -53,6 +53,7 @@ class TinySettings(Settings):
 
     vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")
     longest: int = Field(default=24, ge=1, description="characters of a token")
+    phrases: bool = Field(default=True, description="a token may hold several words; false for prose (quotes)")
     hidden: int = Field(default=128, ge=1)
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=4, ge=1)
