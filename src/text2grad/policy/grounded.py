@@ -183,7 +183,8 @@ class Row:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         mask: Mask = np.unpackbits(bits, bitorder="little")[: len(scores)].astype(bool)
         for token in self._doubtful(mask):
-            mask[token] = self._after(token) is not None
+            draft = self._draft.copy()
+            mask[token] = draft.feed(self._vocabulary.pieces[token]) and draft.lives()
         if room <= self._slack:
             self._keep_room(mask, scores, room)
         return mask

@@ -174,6 +174,10 @@ class Draft:
             if self._may_have_reason(head):
                 yield head + _TO_REASON
 
+    def lives(self) -> bool:
+        """Whether there is any way on: quicker than asking for a `closing`."""
+        return self.place not in ("phrase", "piece") or self.closing() is not None
+
     def closing(self) -> bytes | None:
         """A short text that ends z so that all of it resolves; b"" when it has ended, None when nothing does."""
         if self.place == "critique":
