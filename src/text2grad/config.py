@@ -60,6 +60,9 @@ class RewardModelSettings(Settings):
         default="auto",
         description="critiques can only quote what stands in the response; auto: if llguidance is installed",
     )
+    whole_quotes: bool = Field(
+        default=False, description="grounded, the model says whether a quote goes on, the response with which words"
+    )
 
 
 CriticKind = Literal["reward_model", "program", "prompted", "human"]

@@ -52,7 +52,8 @@ def reward_model_critic(config: Config) -> PromptedCritic:
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
     model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
     vocabulary = vocabulary_for(model, config.reward_model.grounded)
-    chat = LocalChat(model, config.reward_model.generation, str(folder), vocabulary)
+    whole = config.reward_model.whole_quotes
+    chat = LocalChat(model, config.reward_model.generation, str(folder), vocabulary, whole)
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=str(folder), prompt_version=version)
