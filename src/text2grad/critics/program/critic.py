@@ -1,0 +1,78 @@
+"""Unit tests as a critic: run the program, say which test failed, and point at the lines to blame."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from text2grad.critics.program.brief import brief_critique
+from text2grad.critics.program.case import Case
+from text2grad.critics.program.extract import extract_program, wanted_names
+from text2grad.critics.program.full import full_critique
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Source, Span
+from text2grad.sandbox.runner import Runner, Verdict
+
+NO_VERDICT = ("bad_tests", "no_tests", "unsupported")
+"""Outcomes that say nothing of the program."""
+
+
+class ProgramCritic:
+    """Judges a response by the tests in `example.meta["tests"]` and the program in `example.reference`.
+
+    The verdict is +1 when all tests pass and -1 otherwise. Where a reference resembles the program, the blame is
+    the smallest expression that differs from it; otherwise it is what tracebacks, coverage and at most `repairs`
+    small edits, each run against the tests, point at. Which evidence was used stands in the critique.
+
+    With `brief`, the critique names what is wrong but not the inputs of the failing test, and nothing is run a
+    second time: a reward model learns to predict it without running the program.
+    """
+
+    def __init__(self, runner: Runner, brief: bool = False, repairs: int = 40) -> None:
+        self.runner = runner
+        self.brief = brief
+        self.repairs = repairs
+        self.source = Source(kind="program", model="unit tests", prompt_version="1" if brief else "2")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Run every response; a task without usable tests gives a `Failure`, not a verdict."""
+        return [self._judge(example, text) for example, text in zip(examples, responses, strict=True)]
+
+    def _judge(self, example: Example, response: str) -> Judgement:
+        tests = str(example.meta.get("tests", ""))
+        if not tests:
+            message = f"{example.id}: no tests in meta['tests']"
+            return Failure(kind="unsupported", message=message, meta={"outcome": "no_tests"})
+        names = wanted_names(tests, str(example.meta.get("entry_point", "")))
+        program = extract_program(response, names)
+        if not program.code.strip():
+            return _no_program(response)
+        verdict = self._run(program.code, tests)
+        meta = {"outcome": verdict.outcome, "tier": verdict.tier}
+        if verdict.outcome in NO_VERDICT:
+            message = f"{example.id}: {verdict.outcome}: {verdict.error}"
+            return Failure(kind="unsupported", message=message, meta=meta)
+        case = Case(response, program, verdict, names, example.reference)
+        found = brief_critique(case) if self.brief else self._whole(case, tests)
+        return found.model_copy(update={"meta": {**meta, **found.meta}})
+
+    def _whole(self, case: Case, tests: str) -> Critique:
+        def try_all(programs: Sequence[str]) -> list[bool]:
+            return [verdict.passed for verdict in self.runner.run_all([(each, tests) for each in programs])]
+
+        return full_critique(case, try_all, self.repairs)
+
+    def _run(self, program: str, tests: str) -> Verdict:
+        return self.runner.run(program, tests)
+
+
+def _no_program(response: str) -> Critique:
+    """A verdict on the policy, not a failure of the critic; what is there instead is poor."""
+    text = response.strip()
+    start = response.find(text)
+    spans = (Span(start=start, end=start + len(text), label=-1, text=text, reason="no program"),) if text else ()
+    return Critique(text="There is no program.", spans=spans, score=-1.0, meta={"outcome": "no_program"})
+
+
+def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
+    """How often each outcome of a run stands in the records, most frequent first."""
+    return dict(Counter(record.meta["outcome"] for record in records if "outcome" in record.meta).most_common())

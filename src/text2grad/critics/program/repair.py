@@ -1,0 +1,464 @@
+"""Small edits of a program, likely ones first: if one makes every test pass, its place is where the fault is.
+
+The tests decide; an edit is never shown as more than "with this instead, all tests pass".
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from text2grad.critics.program.reference import TOO_SMALL
+from text2grad.critics.program.source import Code, header_nodes
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
+    ast.Lt: ("<", ("<=", ">", ">=", "==", "!=")),
+    ast.LtE: ("<=", ("<", ">=", ">", "==", "!=")),
+    ast.Gt: (">", (">=", "<", "<=", "==", "!=")),
+    ast.GtE: (">=", (">", "<=", "<", "==", "!=")),
+    ast.Eq: ("==", ("!=", "<=", ">=", "<", ">")),
+    ast.NotEq: ("!=", ("==", "<", ">", "<=", ">=")),
+    ast.In: ("in", ("not in",)),
+    ast.NotIn: ("not in", ("in",)),
+    ast.Is: ("is", ("is not",)),
+    ast.IsNot: ("is not", ("is",)),
+}
+_ARITHMETIC: dict[type[ast.operator], tuple[str, tuple[str, ...]]] = {
+    ast.Add: ("+", ("-", "*", "//", "%", "/")),
+    ast.Sub: ("-", ("+", "*", "//", "%", "/")),
+    ast.Mult: ("*", ("+", "**", "//", "/", "-", "%")),
+    ast.Div: ("/", ("//", "*", "%", "-", "+")),
+    ast.FloorDiv: ("//", ("/", "%", "*", "-", "+")),
+    ast.Mod: ("%", ("//", "/", "*", "-", "+")),
+    ast.Pow: ("**", ("*", "+", "//", "-")),
+    ast.BitAnd: ("&", ("|", "^")),
+    ast.BitOr: ("|", ("&", "^")),
+    ast.BitXor: ("^", ("&", "|")),
+    ast.LShift: ("<<", (">>",)),
+    ast.RShift: (">>", ("<<",)),
+}
+_TWINS = {
+    name: others
+    for names in (
+        *(("min", "max"), ("any", "all"), ("sum", "len", "max"), ("append", "extend"), ("upper", "lower")),
+        *(("isupper", "islower"), ("isdigit", "isalpha", "isalnum"), ("floor", "ceil"), ("startswith", "endswith")),
+        *(("lstrip", "rstrip", "strip"), ("sorted", "reversed", "list", "set"), ("keys", "values", "items")),
+        *(("find", "rfind"), ("index", "rindex"), ("union", "intersection"), ("match", "search", "fullmatch")),
+        *(
+            ("nlargest", "nsmallest"),
+            ("int", "float", "str", "round"),
+            ("bin", "hex", "oct"),
+            ("sin", "cos", "tan"),
+        ),
+    )
+    for name in names
+    for others in [tuple(other for other in names if other != name)]
+}
+_STARTS = ("0", "1", "[]", '""', "{}", "set()")
+_OPERATIONS = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Lambda, ast.UnaryOp, ast.NamedExpr)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Put `text` in place of the characters [start, end) of a program.
+
+    `line` is where it happens (from 1); `cost` is low for what programmers often get wrong; [low, high) is the
+    smallest expression or statement around it that says something when quoted. `kind` `missing` is a new line.
+    """
+
+    start: int
+    end: int
+    text: str
+    kind: str
+    cost: float
+    line: int
+    low: int
+    high: int
+
+    def applied(self, code: str) -> str:
+        """The program with the edit."""
+        return code[: self.start] + self.text + code[self.end :]
+
+    def wanted(self, code: str) -> str:
+        """The quoted expression with the edit; of a new line, the line."""
+        if self.kind == "missing":
+            return self.text.strip()
+        return code[self.low : self.start] + self.text + code[self.end : self.high]
+
+
+def edits(code: Code, errors: Sequence[str] = ()) -> Iterator[Edit]:
+    """All edits of a program; `errors` are those of its failing tests ("NameError: name 'x' ...")."""
+    for statement in _all_statements(code.tree):
+        yield from _within(code, statement)
+    yield from _statements(code)
+    for name in dict.fromkeys(undefined_name(error) for error in errors):
+        if name:
+            yield from _definitions(code, name)
+
+
+def _all_statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+
+
+def _within(code: Code, statement: ast.stmt) -> Iterator[Edit]:
+    """Edits of the expressions of one statement (of its header, if it holds others)."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+        return
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return  # a docstring
+    make = _Maker(code, statement)
+    if isinstance(statement, ast.AugAssign):
+        yield from make.operator(statement.op, statement.target, statement.value, "operator", statement)
+    for node in header_nodes(statement):
+        if isinstance(node, ast.Compare):
+            operands = [node.left, *node.comparators]
+            for operator, left, right in zip(node.ops, operands, operands[1:], strict=False):
+                yield from make.operator(operator, left, right, "comparison", node)
+        elif isinstance(node, ast.BinOp):
+            yield from make.operator(node.op, node.left, node.right, "operator", node)
+            yield from make.binary(node)
+        elif isinstance(node, ast.BoolOp):
+            yield from make.boolean(node)
+        elif isinstance(node, ast.UnaryOp):
+            yield make.replace(node, make.text(node.operand), "operator", 1.2)
+        elif isinstance(node, ast.Constant):
+            yield from make.constant(node)
+        elif isinstance(node, ast.Name):
+            yield from make.name(node)
+        elif isinstance(node, ast.Attribute):
+            yield from make.twin(node, node.attr)
+        elif isinstance(node, ast.Call):
+            yield from make.call(node)
+        elif isinstance(node, ast.Subscript):
+            yield from make.subscript(node)
+    if isinstance(statement, ast.If | ast.While):
+        yield make.replace(statement.test, f"not ({make.text(statement.test)})", "comparison", 1.4)
+    if isinstance(statement, ast.Return) and statement.value is not None:
+        yield from make.returned(statement.value)
+
+
+class _Maker:
+    """Makes the edits of one statement: it knows what to quote around each."""
+
+    def __init__(self, code: Code, statement: ast.stmt) -> None:
+        self.code = code
+        self.statement = statement
+        self.parents: dict[ast.AST, ast.AST] = {}
+        for node in [statement, *header_nodes(statement)]:
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+
+    def text(self, node: ast.AST) -> str:
+        start, end = self.code.bounds(node)
+        return self.code.text[start:end]
+
+    def place(self, start: int, end: int, text: str, kind: str, cost: float, around: ast.AST) -> Edit:
+        low, high = self._quoted(around)
+        return Edit(start, end, text, kind, cost, self.code.number_at(start), low, high)
+
+    def replace(self, node: ast.AST, text: str, kind: str, cost: float) -> Edit:
+        start, end = self.code.bounds(node)
+        return self.place(start, end, text, kind, cost, node)
+
+    def _quoted(self, node: ast.AST) -> tuple[int, int]:
+        while isinstance(node, TOO_SMALL) or not hasattr(node, "lineno"):
+            node = self.parents.get(node, self.statement)
+        return self.code.extent_of(node) if isinstance(node, ast.stmt) else self.code.bounds(node)
+
+    def operator(
+        self, operator: ast.AST, left: ast.AST, right: ast.AST, kind: str, around: ast.AST
+    ) -> Iterator[Edit]:
+        symbol, others = {**_COMPARISONS, **_ARITHMETIC}.get(type(operator), ("", ()))  # type: ignore[call-overload]
+        start, end = self.code.bounds(left)[1], self.code.bounds(right)[0]
+        at = self.code.text.find(symbol, start, end) if symbol else -1
+        for rank, other in enumerate(others if at >= 0 else ()):
+            yield self.place(at, at + len(symbol), other, kind, 1.0 + 0.1 * rank, around)
+
+    def binary(self, node: ast.BinOp) -> Iterator[Edit]:
+        """One operand alone, and the operands swapped."""
+        left, right = self.text(node.left), self.text(node.right)
+        if isinstance(node.right, ast.Constant):
+            yield self.replace(node, left, "off by one", 1.1)
+        for rank, kept in enumerate((left, right)):
+            yield self.replace(node, kept, "operand", 2.0 + 0.1 * rank)
+        if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow):
+            start, end = self.code.bounds(node)
+            between = self.code.text[self.code.bounds(node.left)[1] : self.code.bounds(node.right)[0]]
+            if "(" not in between and ")" not in between:
+                yield self.place(start, end, f"{right}{between}{left}", "swapped", 1.5, node)
+
+    def boolean(self, node: ast.BoolOp) -> Iterator[Edit]:
+        word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        for left, right in zip(node.values, node.values[1:], strict=False):
+            start, end = self.code.bounds(left)[1], self.code.bounds(right)[0]
+            at = self.code.text.find(word, start, end)
+            if at >= 0:
+                yield self.place(at, at + len(word), other, "operator", 1.1, node)
+        for value in node.values:
+            yield self.replace(node, self.text(value), "operand", 2.2)
+
+    def constant(self, node: ast.Constant) -> Iterator[Edit]:
+        value = node.value
+        if isinstance(value, bool):
+            yield self.replace(node, str(not value), "constant", 1.0)
+        elif isinstance(value, int | float):
+            near = [value + 1, value - 1]
+            far = [0, 1, 2, -value, 10, value * 2, value / 2 if value % 2 else value // 2]
+            numbers = dict.fromkeys([*near, *far, *(n for n in self._numbers() if abs(n) < 10**9)])
+            for number in numbers:
+                if number != value:
+                    text = f"({number})" if number < 0 else str(number)
+                    yield self.replace(node, text, "constant", 1.0 if number in near else 1.6)
+        elif isinstance(value, str):
+            for other in dict.fromkeys(["", " ", *self._strings(), value.swapcase(), value.strip()]):
+                if other != value:
+                    yield self.replace(node, repr(other), "constant", 1.6)
+
+    def _numbers(self) -> Iterator[int | float]:
+        for node in ast.walk(self.code.tree):
+            if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+                yield node.value
+
+    def _strings(self) -> Iterator[str]:
+        for node in ast.walk(self.code.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
+                yield node.value
+
+    def name(self, node: ast.Name) -> Iterator[Edit]:
+        """Another name in its place, a relative of a function, and one more or less."""
+        yield from self.twin(node, node.id)
+        if not isinstance(node.ctx, ast.Load) or isinstance(self.parents.get(node), ast.Attribute):
+            return
+        parent = self.parents.get(node)
+        if isinstance(parent, ast.Call) and parent.func is node:
+            return
+        for other in self._variables(node):
+            yield self.replace(node, other, "name", 1.8)
+
+    def _variables(self, node: ast.Name) -> list[str]:
+        owner = next(
+            (each for each in functions(self.code.tree) if each.lineno <= node.lineno <= (each.end_lineno or 0)),
+            self.code.tree,
+        )
+        return [name for name in variables(owner) if name != node.id]
+
+    def twin(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[Edit]:
+        _, end = self.code.bounds(node)
+        for rank, other in enumerate(_TWINS.get(name, ())):
+            yield self.place(end - len(name), end, other, "name", 1.5 + 0.1 * rank, node)
+
+    def call(self, node: ast.Call) -> Iterator[Edit]:
+        """Two arguments swapped; one more or less in `range`; the argument alone."""
+        starred = any(isinstance(argument, ast.Starred) for argument in node.args)
+        for left, right in zip(node.args, node.args[1:], strict=False):
+            if not starred:
+                yield self._swap(left, right, node, 1.2)
+        if len(node.args) == 3 and not starred:
+            yield self._swap(node.args[0], node.args[2], node, 1.4)
+        if isinstance(node.func, ast.Name) and node.func.id == "range":
+            for rank, argument in enumerate(reversed(node.args)):
+                yield from self.one_more_or_less(argument, 1.0 + 0.1 * rank)
+        elif len(node.args) == 1 and not node.keywords and isinstance(node.func, ast.Name):
+            yield self.replace(node, self.text(node.args[0]), "operand", 2.4)
+
+    def _swap(self, left: ast.expr, right: ast.expr, around: ast.AST, cost: float) -> Edit:
+        start, end = self.code.bounds(left)[0], self.code.bounds(right)[1]
+        between = self.code.text[self.code.bounds(left)[1] : self.code.bounds(right)[0]]
+        return self.place(start, end, self.text(right) + between + self.text(left), "swapped", cost, around)
+
+    def subscript(self, node: ast.Subscript) -> Iterator[Edit]:
+        if not isinstance(node.slice, ast.Slice):
+            yield from self.one_more_or_less(node.slice, 1.2)
+            return
+        for bound in (node.slice.lower, node.slice.upper):
+            if bound is not None:
+                yield from self.one_more_or_less(bound, 1.2)
+
+    def returned(self, node: ast.expr) -> Iterator[Edit]:
+        yield from self.one_more_or_less(node, 1.6)
+        if isinstance(node, ast.Compare | ast.BoolOp | ast.Call | ast.Name):
+            yield self.replace(node, f"not ({self.text(node)})", "comparison", 1.9)
+        if not isinstance(node, ast.Constant):
+            yield self.replace(node, f"-({self.text(node)})", "operator", 2.2)
+
+    def one_more_or_less(self, node: ast.expr, cost: float) -> Iterator[Edit]:
+        if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.JoinedStr):
+            return  # a constant has its own edits; the others take no 1
+        inner = self.text(node)
+        inner = f"({inner})" if isinstance(node, _OPERATIONS) else inner
+        for rank, sign in enumerate("+-"):
+            yield self.replace(node, f"{inner} {sign} 1", "off by one", cost + 0.05 * rank)
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def variables(tree: ast.AST) -> list[str]:
+    """Names that a function or module takes as arguments or assigns, in order of appearance."""
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            found[node.arg] = None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.id] = None
+    return list(found)
+
+
+def _statements(code: Code) -> Iterator[Edit]:
+    """Statements left out, moved by one level, and new ones where something may be missing."""
+    for block in _blocks(code.tree):
+        for index, statement in enumerate(block.statements):
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import):
+                continue
+            if _stands_alone(code, statement) and not hasattr(statement, "body"):
+                start, end = code.bounds(statement)
+                yield _new(code, start, end, "pass", "left out", 2.0, statement)
+            if index == len(block.statements) - 1:
+                yield from _return_moved(code, statement, block)
+        yield from _missing(code, block)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The statements of one body, the function it belongs to, and whether a loop is around it."""
+
+    statements: list[ast.stmt]
+    function: ast.FunctionDef | ast.AsyncFunctionDef
+    in_loop: bool
+
+
+def _blocks(tree: ast.AST) -> Iterator[_Block]:
+    for function in functions(tree):
+        waiting: list[tuple[ast.AST, bool]] = [(function, False)]
+        while waiting:
+            node, in_loop = waiting.pop(0)
+            for name in ("body", "orelse", "finalbody", "handlers"):
+                for child in getattr(node, name, []):
+                    if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                        waiting.append((child, in_loop or isinstance(child, ast.For | ast.While)))
+                block = [child for child in getattr(node, name, []) if isinstance(child, ast.stmt)]
+                if block:
+                    yield _Block(block, function, in_loop)
+
+
+def _stands_alone(code: Code, statement: ast.stmt) -> bool:
+    """Whether nothing else is on the statement's lines: only then can lines be put around it."""
+    start, end = code.bounds(statement)
+    first, last = code.number_at(start), code.number_at(end - 1)
+    before = code.text[code.starts[first - 1] : start]
+    after = code.text[end : code.starts[last - 1] + len(code.lines[last - 1])]
+    return not before.strip() and (not after.strip() or after.strip().startswith("#"))
+
+
+def _new(code: Code, start: int, end: int, text: str, kind: str, cost: float, near: ast.stmt) -> Edit:
+    low, high = code.extent_of(near)
+    line = code.number_at(high - 1) if start >= high else near.lineno
+    return Edit(start, end, text, kind, cost, line, low, high)
+
+
+def _return_moved(code: Code, statement: ast.stmt, block: _Block) -> Iterator[Edit]:
+    """The `return` that ends a loop's body one level out: it may stand one too deep."""
+    if not isinstance(statement, ast.Return) or not block.in_loop or not _stands_alone(code, statement):
+        return
+    start, end = code.bounds(statement)
+    line = code.starts[code.number_at(start) - 1]
+    margin = code.text[line:start]
+    outer = block.function.body[0].col_offset
+    if len(margin) > outer > 0:
+        yield _new(code, line, end, margin[:outer] + code.text[start:end], "moved", 2.3, statement)
+
+
+def _missing(code: Code, block: _Block) -> Iterator[Edit]:
+    """New lines before and after each statement of a block: counters, `return`, `append`, `break`."""
+    for index, statement in enumerate(block.statements):
+        if not _stands_alone(code, statement) and not hasattr(statement, "body"):
+            continue
+        last = index == len(block.statements) - 1
+        for text, cost in _new_lines(block, last):
+            yield (
+                _line_after(code, statement, text, cost)
+                if last
+                else _line_before(code, block.statements[index + 1], text, cost)
+            )
+        if index == 0:
+            for text, cost in _new_lines(block, False):
+                yield _line_before(code, statement, text, cost)
+
+
+def _new_lines(block: _Block, last: bool) -> Iterator[tuple[str, float]]:
+    names = variables(block.function)
+    arguments = {argument.arg for argument in ast.walk(block.function) if isinstance(argument, ast.arg)}
+    own = [name for name in names if name not in arguments] or names
+    if last and not block.in_loop:
+        yield from ((f"return {name}", 1.7) for name in reversed(own))
+        yield from ((f"return {value}", 2.0) for value in ("True", "False"))
+    for name in own:
+        yield f"{name} += 1", 2.0
+        yield f"{name} -= 1", 2.4
+    if block.in_loop:
+        lists = [name for name in own if _is_list(block.function, name)]
+        yield from ((f"{one}.append({other})", 2.2) for one in lists for other in names if one != other)
+        yield from ((f"{one} += {other}", 2.2) for one in own for other in names if one != other)
+        if last:
+            yield from ((word, 2.4) for word in ("break", "continue"))
+    yield from ((f"{one} = {other}", 2.6) for one in own for other in names if one != other)
+
+
+def _is_list(function: ast.AST, name: str) -> bool:
+    lists = (
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.ListComp)
+    )
+    targets = (target for node in lists for target in node.targets)
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+
+
+def _line_before(code: Code, statement: ast.stmt, text: str, cost: float) -> Edit:
+    start, _ = code.bounds(statement)
+    return _new(code, start, start, f"{text}\n{_margin(code, start)}", "missing", cost, statement)
+
+
+def _line_after(code: Code, statement: ast.stmt, text: str, cost: float) -> Edit:
+    start, end = code.bounds(statement)
+    line_end = code.starts[code.number_at(end - 1) - 1] + len(code.lines[code.number_at(end - 1) - 1].rstrip())
+    return _new(code, line_end, line_end, f"\n{_margin(code, start)}{text}", "missing", cost, statement)
+
+
+def _margin(code: Code, start: int) -> str:
+    return code.text[code.starts[code.number_at(start) - 1] : start]
+
+
+def undefined_name(error: str) -> str:
+    """The name that a NameError or UnboundLocalError is about."""
+    found = re.search(r"(?:NameError|UnboundLocalError).*?'(\w+)'", error)
+    return found[1] if found else ""
+
+
+def _definitions(code: Code, name: str) -> Iterator[Edit]:
+    """What may be missing where a name is not defined: an import, or its first value."""
+    first = code.tree.body[0] if code.tree.body else None
+    if first is None:
+        return
+    if name in sys.stdlib_module_names:
+        yield _line_before(code, first, f"import {name}", 0.5)
+    for module in ("math", "collections", "itertools", "functools", "typing", "heapq", "re"):
+        yield _line_before(code, first, f"from {module} import {name}", 1.5)
+    for module in ("heapq", "itertools", "collections", "numpy"):
+        yield _line_before(code, first, f"import {module} as {name}", 1.6)
+    for place in first_uses(code, name):
+        for rank, value in enumerate(_STARTS):
+            yield _line_before(code, place, f"{name} = {value}", 0.5 + 0.1 * rank)
+
+
+def first_uses(code: Code, name: str) -> Iterator[ast.stmt]:
+    """In each function that uses a name, the statement of its own body that does so first."""
+    for function in functions(code.tree):
+        for statement in function.body:
+            if any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement)):
+                yield statement
+                break
