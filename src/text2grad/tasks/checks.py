@@ -56,9 +56,10 @@ def check_module(test: str, entry_point: str, helpers: str = "") -> str:
     taken from there and not from the solution, which might forge them.
     """
     tree = parsed(test)
-    check = next((node for node in tree.body if _is_check(node)), None)
-    if check is None:
+    checks = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
+    if not checks or len(checks[0].args.args) != 1:
         raise ValueError("the test has no check(candidate)")
+    check = checks[0]
     beside = [node for node in tree.body if node is not check]
     parts = [f"from solution import {entry_point}", *_helpers(test, entry_point, helpers)]
     parts += [ast.unparse(node) for node in beside]
@@ -67,10 +68,6 @@ def check_module(test: str, entry_point: str, helpers: str = "") -> str:
         named = [_Renamed(check.args.args[0].arg, entry_point).visit(node) for node in body]
         parts.append(as_test(f"test_{number}", "\n".join(map(ast.unparse, named))))
     return "\n\n".join(parts) + "\n"
-
-
-def _is_check(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == "check" and len(node.args.args) == 1
 
 
 def _helpers(test: str, entry_point: str, prompt: str) -> Iterator[str]:

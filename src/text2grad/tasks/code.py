@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import Split, TaskSettings, in_split
 from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
-from text2grad.tasks.evalplus import plus_module
+from text2grad.tasks.evalplus import NAMES as PLUS_NAMES
+from text2grad.tasks.evalplus import cached_file, plus_module
 from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+
+DATA_FOLDERS = (Path("data"), Path("../shared/data"))
+"""Where a benchmark's file is looked for before the hub is asked, from the folder the command runs in."""
+
+BENCHMARKS = {
+    "humaneval": ("humaneval/HumanEval.jsonl", "openai/openai_humaneval"),
+    "mbpp": ("mbpp/mbpp.jsonl", "google-research-datasets/mbpp"),
+}
+"""File in a data folder, and name on the hub."""
 
 FIXED = ("unedited_annotator_completion",)
 """Where ILF keeps the program as a person mended it."""
@@ -39,6 +51,38 @@ class CodeTask:
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """What the `scorer` says; without one nothing can be said."""
         return self._scorer(example, response) if self._scorer else {}
+
+
+class CodeBenchmark(CodeTask):
+    """Published problems to measure on: all of them are held out."""
+
+    def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
+        data = settings.data or benchmark_data(settings.name)
+        super().__init__(settings.model_copy(update={"data": data}), scorer)
+        self.name = settings.name
+
+    def examples(self, split: Split) -> list[Example]:
+        """Every problem for `heldout`, none for the others."""
+        return self._examples if split == "heldout" else []
+
+
+def benchmark_data(name: str) -> str:
+    """Where the problems of `humaneval`, `mbpp`, `humaneval+` or `mbpp+` are found when no file is named.
+
+    HumanEval and MBPP: in a folder of `DATA_FOLDERS`, else on the hub. EvalPlus: in the cache of its package.
+
+    Raises:
+        UserError: EvalPlus was never fetched here.
+    """
+    if name in PLUS_NAMES:
+        if (cached := cached_file(name)) is None:
+            raise UserError(
+                f"{name}: no file in the cache of the evalplus package",
+                f"give --task.data {PLUS_NAMES[name][0]}.jsonl.gz, or run evalplus once",
+            )
+        return str(cached)
+    file, hub = BENCHMARKS[name]
+    return next((str(folder / file) for folder in DATA_FOLDERS if (folder / file).is_file()), hub)
 
 
 def _kodcode(row: Row, fallback_id: str) -> Example:

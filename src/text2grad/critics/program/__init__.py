@@ -6,14 +6,16 @@ suspicious lines without one, `suspects` puts the evidence together, `brief` and
 
 from text2grad.critics.program.critic import NO_VERDICT, ProgramCritic, outcome_counts
 from text2grad.critics.program.extract import Program, extract_program, wanted_names
-from text2grad.critics.program.suspects import Suspect, localise
+from text2grad.critics.program.pairs import PreferencePair, preference_pairs
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import read_code
 from text2grad.critics.program.spectrum import Ran, ochiai
+from text2grad.critics.program.suspects import Suspect, localise
 
 __all__ = [
     "NO_VERDICT",
     "Difference",
+    "PreferencePair",
     "Program",
     "ProgramCritic",
     "Ran",
@@ -23,6 +25,7 @@ __all__ = [
     "localise",
     "ochiai",
     "outcome_counts",
+    "preference_pairs",
     "read_code",
     "wanted_names",
 ]

@@ -56,8 +56,8 @@ class ProgramCritic:
         return found.model_copy(update={"meta": {**meta, **found.meta}})
 
     def _whole(self, case: Case, tests: str) -> Critique:
-        def try_all(programs: Sequence[str]) -> list[bool]:
-            return [verdict.passed for verdict in self.runner.run_all([(each, tests) for each in programs])]
+        def try_all(programs: Sequence[str]) -> list[Verdict]:
+            return self.runner.run_all([(each, tests) for each in programs])
 
         return full_critique(case, try_all, self.repairs)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from text2grad.critics.program.brief import difference_notes
 from text2grad.critics.program.case import Case, ordered
-from text2grad.critics.program.suspects import Kind, Suspect, TryAll, localise
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import Code
 from text2grad.critics.program.spectrum import Ran, cleared
+from text2grad.critics.program.suspects import Kind, Suspect, TryAll, localise
 from text2grad.feedback import Critique, Span
 from text2grad.sandbox.runner import TestResult
 
@@ -67,20 +67,19 @@ def missing_names(code: Code, names: Sequence[str]) -> list[str]:
 def _praise(case: Case) -> Critique:
     run = set().union(*(result.lines for result in case.verdict.results))
     spans: list[Span] = []
-    for node in case.code.statements() if case.code else ():
-        if not run or run & set(range(node.lineno, _header_end(node) + 1)):
-            spans += case.mark(*case.code.extent_of(node), 1, "run by the tests, which pass")  # type: ignore[union-attr]
+    for start, end, lines in _statements(case.code) if case.code else ():
+        if not run or run & lines:
+            spans += case.mark(start, end, 1, "run by the tests, and all of them pass")
     count = len(case.verdict.results)
-    return Critique(
-        text=f"Passes all {count} tests." if count > 1 else "Passes the test.", spans=ordered(spans), score=1.0
-    )
+    text = f"Passes all {count} tests." if count > 1 else "Passes the test."
+    return Critique(text=text, spans=ordered(spans), score=1.0)
 
 
-def _header_end(node: ast.stmt) -> int:
-    body = getattr(node, "body", None)
-    return (
-        max(node.lineno, body[0].lineno - 1) if isinstance(body, list) and body else node.end_lineno or node.lineno
-    )
+def _statements(code: Code) -> Iterator[tuple[int, int, set[int]]]:
+    """Characters and lines of every statement; of a compound one, of its header."""
+    for node in code.statements():
+        start, end = code.extent_of(node)
+        yield start, end, set(range(code.number_at(start), code.number_at(end - 1) + 1))
 
 
 def _unreadable(case: Case) -> Critique:
@@ -132,9 +131,9 @@ def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
         return _critique(case, [], spans, [])
     top = suspects[0]
     chosen = [top] if top.edit else [each for each in suspects if each.score >= _NEAR * top.score][:_SHOWN]
-    spans = [span for each in chosen for span in case.mark(each.start, each.end, -1, _reason(each, case))]
+    marked = [span for each in chosen for span in case.mark(each.start, each.end, -1, _reason(each, case))]
     kinds = [kind for kind in _WORDS if any(clue.kind == kind for each in chosen for clue in each.clues)]
-    return _critique(case, [_note(chosen, case)], spans, kinds)
+    return _critique(case, [_note(chosen, case)], marked, kinds)
 
 
 def _note(chosen: Sequence[Suspect], case: Case) -> str:

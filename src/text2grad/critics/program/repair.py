@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from text2grad.critics.program.reference import TOO_SMALL
 from text2grad.critics.program.source import Code, header_nodes
 
-_COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
+_OPERATORS: dict[type[ast.AST], tuple[str, tuple[str, ...]]] = {
     ast.Lt: ("<", ("<=", ">", ">=", "==", "!=")),
     ast.LtE: ("<=", ("<", ">=", ">", "==", "!=")),
     ast.Gt: (">", (">=", "<", "<=", "==", "!=")),
@@ -25,8 +25,6 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, tuple[str, ...]]] = {
     ast.NotIn: ("not in", ("in",)),
     ast.Is: ("is", ("is not",)),
     ast.IsNot: ("is not", ("is",)),
-}
-_ARITHMETIC: dict[type[ast.operator], tuple[str, tuple[str, ...]]] = {
     ast.Add: ("+", ("-", "*", "//", "%", "/")),
     ast.Sub: ("-", ("+", "*", "//", "%", "/")),
     ast.Mult: ("*", ("+", "**", "//", "/", "-", "%")),
@@ -171,7 +169,7 @@ class _Maker:
     def operator(
         self, operator: ast.AST, left: ast.AST, right: ast.AST, kind: str, around: ast.AST
     ) -> Iterator[Edit]:
-        symbol, others = {**_COMPARISONS, **_ARITHMETIC}.get(type(operator), ("", ()))  # type: ignore[call-overload]
+        symbol, others = _OPERATORS.get(type(operator), ("", ()))
         start, end = self.code.bounds(left)[1], self.code.bounds(right)[0]
         at = self.code.text.find(symbol, start, end) if symbol else -1
         for rank, other in enumerate(others if at >= 0 else ()):
@@ -219,8 +217,8 @@ class _Maker:
 
     def _numbers(self) -> Iterator[int | float]:
         for node in ast.walk(self.code.tree):
-            if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-                yield node.value
+            if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+                yield from () if isinstance(node.value, bool) else (node.value,)
 
     def _strings(self) -> Iterator[str]:
         for node in ast.walk(self.code.tree):

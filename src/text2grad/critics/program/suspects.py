@@ -18,11 +18,12 @@ from text2grad.critics.program.spectrum import Ran, ochiai
 from text2grad.sandbox.runner import TestResult, Verdict
 
 Kind = Literal["reference", "repair", "traceback", "spectrum", "structure", "syntax", "names"]
-TryAll = Callable[[Sequence[str]], Sequence[bool]]
-"""Programs in, whether each passes every test out."""
+TryAll = Callable[[Sequence[str]], Sequence[Verdict]]
+"""Programs in, what the tests say of each out."""
 
 _ROUND = 16
 _ENOUGH = 6
+_ENDLESS = 4
 
 
 class Clue(NamedTuple):
@@ -83,8 +84,8 @@ def gather(lines: Lines, verdict: Verdict) -> Evidence:
         if score > 0 and line <= len(lines.lines):
             found.add(line, "spectrum", score, f"the failing tests run it (Ochiai {score:.2f})")
     failed = [result for result in verdict.results if not result.passed]
-    raised = {result.line: result.error for result in failed if result.line} or {verdict.line: verdict.error}
-    for line, error in raised.items():
+    raised = [(result.line, result.error) for result in failed] or [(verdict.line, verdict.error)]
+    for line, error in dict(raised).items():
         if line and line <= len(lines.lines):
             found.add(line, "traceback", 0.5, f"the traceback ends here: {error}")
     if isinstance(lines, Code):
@@ -164,9 +165,12 @@ def _repairs(
     candidates.pop(code.text, None)
     programs = list(candidates)[:budget]
     found: list[Edit] = []
+    endless = 0
     for start in range(0, len(programs), _ROUND):
         part = programs[start : start + _ROUND]
-        found += [candidates[each] for each, passed in zip(part, try_all(part), strict=True) if passed]
-        if len(found) >= _ENOUGH:
+        verdicts = try_all(part)
+        found += [candidates[each] for each, verdict in zip(part, verdicts, strict=True) if verdict.passed]
+        endless += sum(verdict.outcome == "timeout" for verdict in verdicts)
+        if len(found) >= _ENOUGH or endless >= _ENDLESS:
             break
     return sorted(found, key=price)
