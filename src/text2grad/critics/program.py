@@ -75,7 +75,7 @@ class ProgramCritic:
             spans = _span(response, Program(response, 0), 0, len(response), -1, "no program")
             return Critique(text="There is no program.", spans=spans, score=-1.0)
         verdict = self.runner.run(program.code, tests)
-        if verdict.outcome in ("bad_tests", "no_tests"):
+        if verdict.outcome in ("bad_tests", "no_tests", "unsupported"):
             return Failure(kind="unsupported", message=f"{example.id}: {verdict.outcome}: {verdict.error}")
         if verdict.passed:
             return _praise(program, response)
