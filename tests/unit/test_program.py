@@ -127,7 +127,7 @@ def test_a_wrong_function_name_does_not_run_and_is_no_fault_of_the_tests(runner:
 
 @pytest.mark.parametrize(
     ("tests", "outcome"),
-    [("x = 1\n", "no_tests"), ("def test_f(:\n", "bad_tests"), ("import no_such_module\n", "bad_tests")],
+    [("x = 1\n", "no_tests"), ("def test_f(:\n", "bad_tests"), ("import no_such_module\n", "unsupported")],
 )
 def test_unusable_tests_give_no_verdict(runner: Runner, tests: str, outcome: str) -> None:
     assert runner.run(RIGHT, tests).outcome == outcome
@@ -167,9 +167,10 @@ def test_leaving_early_is_a_crash_not_a_pass(runner: Runner, code: str) -> None:
     assert critique(runner, code).score == -1.0
 
 
-def test_killing_the_worker_costs_one_verdict(runner: Runner) -> None:
+def test_the_worker_cannot_be_killed(runner: Runner) -> None:
     code = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n"
-    assert runner.run(code, TESTS).outcome == "crashed"
+    verdict = runner.run(code, TESTS)
+    assert (verdict.outcome, verdict.error) == ("broken", "PermissionError: [Errno 1] Operation not permitted")
     assert runner.run(RIGHT + "# again\n", TESTS).passed
 
 
@@ -204,7 +205,7 @@ def test_a_file_cannot_grow_without_limit(runner: Runner) -> None:
 
 
 def test_too_much_code_is_not_run(runner: Runner) -> None:
-    verdict = runner.run("#" * (1 << 20), TESTS)
+    verdict = runner.run("#" * (10 << 20), TESTS)
     assert verdict.outcome == "broken"
     assert "characters" in verdict.error
 
