@@ -96,7 +96,15 @@ def import_feedback(
 
 
 @app.command(epilog=SETTINGS_HELP)
-def annotate(context: typer.Context, config: Configuration = "demo", as_json: AsJson = False) -> None:
+def annotate(
+    context: typer.Context,
+    pairs: Annotated[
+        bool,
+        typer.Option("--pairs", help="Also write passing and failing programs of a question as preference pairs."),
+    ] = False,
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
     """Sample answers and have a critic judge them.
 
     The critic is set by critic.kind: program (runs unit tests) or prompted (a chat model behind any
@@ -107,7 +115,7 @@ def annotate(context: typer.Context, config: Configuration = "demo", as_json: As
       text2grad annotate --config mine.yaml --critic.kind prompted --critic.model gpt-4o
     """
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_annotate(chosen), as_json)
+    run_stage(lambda: _stages().run_annotate(chosen, pairs), as_json)
 
 
 @app.command(epilog=SETTINGS_HELP)
@@ -173,19 +181,35 @@ def evaluate(
         str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...) or a model folder.")
     ] = "text2grad",
     which: Annotated[Target, typer.Option("--which", help="What TARGET is.")] = Target.POLICY,
+    task: Annotated[
+        str, typer.Option("--task", metavar="NAME", help="Other problems than the config's: humaneval, mbpp, ...")
+    ] = "",
+    samples: Annotated[
+        Path | None,
+        typer.Option("--samples", metavar="FILE", help="Programs of any system, as EvalPlus writes them."),
+    ] = None,
     config: Configuration = "demo",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a policy or a reward model.
+    """Measure a policy, a reward model, or a file of programs.
 
-    A policy answers the held-out prompts; a reward model judges the held-out feedback.
+    A policy answers the held-out prompts; a reward model judges the held-out feedback. With --samples no
+    model is loaded: every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
+    task's tests, and pass@k is reported.
 
     \b
     Examples:
       text2grad evaluate text2grad --config mine.yaml
       text2grad evaluate reward_model --which reward-model --config mine.yaml
+      text2grad evaluate --task humaneval --samples samples.jsonl
     """
+    if task:
+        # Before the user's own settings, which have the last word.
+        context.obj = ["--task.name", task, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
     chosen = _configuration(context, config)
+    if samples is not None:
+        run_stage(lambda: _stages().run_evaluate_samples(chosen, samples), as_json)
+        return
     run_stage(lambda: _stages().run_evaluate(chosen, target, which.value), as_json)
 
 

@@ -63,6 +63,13 @@ class CriticSettings(Settings):
     )
     concurrency: int = Field(default=8, ge=1, description="requests at a time")
     max_tokens: int = Field(default=1024, ge=1, description="of one critique")
+    brief: bool = Field(
+        default=False,
+        description="program: what is wrong without inputs and evidence, as a small reward model can learn to say",
+    )
+    repairs: int = Field(
+        default=40, ge=0, description="program: small edits tried to find a fault without a reference; 0: none"
+    )
 
 
 class AnnotateSettings(Settings):
@@ -74,6 +81,9 @@ class AnnotateSettings(Settings):
         default=0.0, ge=0, le=1, description="share shown with the response to a similar prompt: hard negatives"
     )
     samples_per_prompt: int = Field(default=1, ge=1)
+    pairs_per_prompt: int = Field(
+        default=4, ge=1, description="with --pairs: at most so many pairs of a passing and a failing program"
+    )
 
 
 class EvaluateSettings(Settings):

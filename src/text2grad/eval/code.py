@@ -9,22 +9,21 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from text2grad.critics.program import NO_VERDICT, extract_program, wanted_names
+from text2grad.critics.program import extract_program, wanted_names
 from text2grad.errors import UserError
 from text2grad.eval.metrics import pass_at_k
-from text2grad.feedback import Example
+from text2grad.feedback import Example, Record
+from text2grad.sandbox.results import NO_VERDICT
 from text2grad.sandbox.runner import Runner
 from text2grad.tasks.loaders import Row, bad_record, load_rows
 
 KS = (1, 5, 10, 100)
 
 
-@dataclass(frozen=True)
-class SampleResult:
+class SampleResult(Record):
     """What came of one sample; `passed` is None where the tests gave no verdict."""
 
     task_id: str
@@ -54,7 +53,16 @@ def judge_samples(samples: Path, examples: Sequence[Example], runner: Runner) ->
         passed = None if verdict.outcome in NO_VERDICT else verdict.passed
         failed = next((result.error for result in verdict.results if not result.passed), "")
         error = verdict.error or failed
-        results.append(SampleResult(example.id, counts[example.id], verdict.outcome, passed, error, verdict.tier))
+        results.append(
+            SampleResult(
+                task_id=example.id,
+                sample=counts[example.id],
+                outcome=verdict.outcome,
+                passed=passed,
+                error=error,
+                tier=verdict.tier,
+            )
+        )
         counts[example.id] += 1
     return results
 
@@ -91,11 +99,6 @@ def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example])
         "failed_records": sum(result.passed is None for result in results),
         "outcomes": dict(Counter(result.outcome for result in results).most_common()),
     }
-
-
-def result_rows(results: Sequence[SampleResult]) -> list[dict[str, Any]]:
-    """The results as JSON objects, one a sample."""
-    return [asdict(result) for result in results]
 
 
 def _key(task_id: str) -> str:

@@ -22,7 +22,7 @@ REWARD_MODEL_PROMPT = "reward_model"
 def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
     """The critic named by `kind`. All of them are the same to whoever calls them."""
     if kind == "program":
-        return ProgramCritic(runner, brief=True)
+        return ProgramCritic(runner, brief=config.critic.brief, repairs=config.critic.repairs)
     if kind == "human":
         from text2grad.critics.human import HumanCritic
 

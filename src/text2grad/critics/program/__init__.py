@@ -4,7 +4,7 @@
 suspicious lines without one, `suspects` puts the evidence together, `brief` and `full` write the critique.
 """
 
-from text2grad.critics.program.critic import NO_VERDICT, ProgramCritic, outcome_counts
+from text2grad.critics.program.critic import ProgramCritic, outcome_counts
 from text2grad.critics.program.extract import Program, extract_program, wanted_names
 from text2grad.critics.program.pairs import PreferencePair, preference_pairs
 from text2grad.critics.program.reference import Difference, compare
@@ -13,7 +13,6 @@ from text2grad.critics.program.spectrum import Ran, ochiai
 from text2grad.critics.program.suspects import Suspect, localise
 
 __all__ = [
-    "NO_VERDICT",
     "Difference",
     "PreferencePair",
     "Program",

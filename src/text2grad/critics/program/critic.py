@@ -10,10 +10,8 @@ from text2grad.critics.program.case import Case
 from text2grad.critics.program.extract import extract_program, wanted_names
 from text2grad.critics.program.full import full_critique
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Source, Span
-from text2grad.sandbox.runner import Runner, Verdict
-
-NO_VERDICT = ("bad_tests", "no_tests", "unsupported")
-"""Outcomes that say nothing of the program."""
+from text2grad.sandbox.results import NO_VERDICT, Verdict
+from text2grad.sandbox.runner import Runner
 
 
 class ProgramCritic:
@@ -46,7 +44,7 @@ class ProgramCritic:
         program = extract_program(response, names)
         if not program.code.strip():
             return _no_program(response)
-        verdict = self._run(program.code, tests)
+        verdict = self.runner.run(program.code, tests, coverage=not self.brief)
         meta = {"outcome": verdict.outcome, "tier": verdict.tier}
         if verdict.outcome in NO_VERDICT:
             message = f"{example.id}: {verdict.outcome}: {verdict.error}"
@@ -57,12 +55,9 @@ class ProgramCritic:
 
     def _whole(self, case: Case, tests: str) -> Critique:
         def try_all(programs: Sequence[str]) -> list[Verdict]:
-            return self.runner.run_all([(each, tests) for each in programs])
+            return self.runner.run_all([(each, tests) for each in programs], coverage=False)
 
         return full_critique(case, try_all, self.repairs)
-
-    def _run(self, program: str, tests: str) -> Verdict:
-        return self.runner.run(program, tests)
 
 
 def _no_program(response: str) -> Critique:

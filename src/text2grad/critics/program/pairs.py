@@ -1,4 +1,4 @@
-"""Preference pairs from execution (paper, appendix N): of one question, a program that passes and one that fails."""
+"""Preference pairs from execution (paper, appendix N): a program that passes, and one that fails the tests."""
 
 from __future__ import annotations
 

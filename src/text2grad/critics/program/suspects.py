@@ -15,15 +15,15 @@ from typing import Literal, NamedTuple
 from text2grad.critics.program.repair import Edit, edits, first_uses, functions, undefined_name
 from text2grad.critics.program.source import Code, Lines
 from text2grad.critics.program.spectrum import Ran, ochiai
-from text2grad.sandbox.runner import TestResult, Verdict
+from text2grad.sandbox.results import TestResult, Verdict
 
 Kind = Literal["reference", "repair", "traceback", "spectrum", "structure", "syntax", "names"]
 TryAll = Callable[[Sequence[str]], Sequence[Verdict]]
 """Programs in, what the tests say of each out."""
 
-_ROUND = 16
-_ENOUGH = 6
-_ENDLESS = 4
+_ROUND = 8
+_ENOUGH = 5
+_ENDLESS = 2
 
 
 class Clue(NamedTuple):
