@@ -46,22 +46,25 @@ def mutant(program: str, kind: str, dice: random.Random) -> Mutant | None:
     mutated = program[:start] + text + program[end:]
     if read_code(mutated) is None:
         return None
-    return Mutant(mutated, kind, _lines(code, start, end, text, kind))
+    lines = _beside_gap(mutated, start) if kind == "missing line" and not text else {code.number_at(start)}
+    return Mutant(mutated, kind, frozenset(lines))
+
+
+def _beside_gap(mutated: str, position: int) -> set[int]:
+    """The lines of the statement that ends before a gap, and the line after it."""
+    code = read_code(mutated)
+    assert code is not None
+    number = code.number_at(position) if position < len(mutated) else len(code.lines) + 1
+    filled = [n for n, line in enumerate(code.lines, start=1) if line.strip()]
+    before = max((n for n in filled if n < number), default=0)
+    after = min((n for n in filled if n >= number), default=before)
+    nodes = [node for node in ast.walk(code.tree) if isinstance(node, ast.stmt) and not hasattr(node, "body")]
+    around = [range(node.lineno, (node.end_lineno or 0) + 1) for node in nodes]
+    return {after, *next((lines for lines in around if before in lines), [before])} - {0}
 
 
 Place = tuple[int, int, str]
 """Characters [start, end) and the text that takes their place."""
-
-
-def _lines(code: Code, start: int, end: int, text: str, kind: str) -> frozenset[int]:
-    line = code.number_at(start)
-    if kind != "missing line" or text:
-        return frozenset({line})
-    count = code.number_at(end - 1) - line + 1
-    left = [number for number, each in enumerate(code.lines, start=1) if each.strip()]
-    before = max((number for number in left if number < line), default=None)
-    after = min((number for number in left if number >= line + count), default=None)
-    return frozenset({*([before] if before else []), *([after - count] if after else [])})
 
 
 def _nodes(code: Code) -> Iterator[ast.AST]:

@@ -56,6 +56,10 @@ class Case:
         """The span of a line (from 1) of the program; none if there is no such line or it is blank."""
         return self.mark(*self.lines.extent(number), label, reason)
 
+    def line_of(self, span: Span) -> int:
+        """The program's line (from 1) in which a span begins."""
+        return self.program.line_at(span.start)
+
     def mark_all(self, label: Label, reason: str = "") -> tuple[Span, ...]:
         """The span of the whole program."""
         return self.mark(0, len(self.program.code), label, reason)

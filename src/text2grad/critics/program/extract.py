@@ -34,6 +34,10 @@ class Program:
         """The characters of the response that hold the code's characters [start, end); end > start."""
         return self._position(start), self._position(end - 1) + 1
 
+    def line_at(self, position: int) -> int:
+        """The program's line (from 1) that holds a character of the response."""
+        return bisect_right(self.starts, position)
+
     def _position(self, index: int) -> int:
         starts = Lines.of(self.code).starts
         line = bisect_right(starts, index) - 1

@@ -133,7 +133,7 @@ def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
     chosen = [top] if top.edit else [each for each in suspects if each.score >= _NEAR * top.score][:_SHOWN]
     marked = [span for each in chosen for span in case.mark(each.start, each.end, -1, _reason(each, case))]
     kinds = [kind for kind in _WORDS if any(clue.kind == kind for each in chosen for clue in each.clues)]
-    return _critique(case, [_note(chosen, case)], marked, kinds)
+    return _critique(case, [_note(chosen, case)], marked, kinds, [each.line for each in chosen])
 
 
 def _note(chosen: Sequence[Suspect], case: Case) -> str:
@@ -160,12 +160,19 @@ def _reason(suspect: Suspect, case: Case) -> str:
     return "; ".join(clue.words for clue in suspect.clues)
 
 
-def _critique(case: Case, notes: Sequence[str], spans: Sequence[Span], kinds: Sequence[Kind]) -> Critique:
-    """What failed, where, and by which evidence; good spans are the lines that only passing tests run."""
+def _critique(
+    case: Case, notes: Sequence[str], spans: Sequence[Span], kinds: Sequence[Kind], lines: Sequence[int] = ()
+) -> Critique:
+    """What failed, where, and by which evidence; good spans are the lines that only passing tests run.
+
+    `lines` are those to blame, surest first, where that is not the order of the spans.
+    """
     words = f"Evidence: {'; '.join(_WORDS[kind] for kind in kinds)}." if kinds else ""
     text = " ".join(filter(None, [failure_text(case), *notes, words]))
     good = [span for span in _cleared(case) if not any(_overlap(span, poor) for poor in spans)]
-    return Critique(text=text, spans=ordered([*spans, *good]), score=-1.0, meta={"evidence": list(kinds)})
+    blamed = lines or [case.line_of(span) for span in spans]
+    meta = {"evidence": list(kinds), "lines": list(dict.fromkeys(blamed))}
+    return Critique(text=text, spans=ordered([*spans, *good]), score=-1.0, meta=meta)
 
 
 def _cleared(case: Case) -> list[Span]:
