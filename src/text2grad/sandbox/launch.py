@@ -10,14 +10,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from text2grad.errors import UserError
-from text2grad.sandbox.inside import frames, jail, landlock, seccomp
+from text2grad.sandbox.inside import frames, landlock, seccomp
 from text2grad.sandbox.results import Tier
 
 TierChoice = Literal["auto", "namespaces", "landlock", "none"]
@@ -147,8 +146,6 @@ def _missing(tier: Tier) -> str:
         return f"no list of system calls for {platform.machine()}"
     if landlock.abi() < landlock.MINIMUM_ABI:
         return f"Landlock of version {landlock.MINIMUM_ABI} is needed, here is {landlock.abi()}"
-    if tier == "namespaces":
-        return "not built yet"
     if tier == "namespaces" and shutil.which("bwrap") is None:
         return "bubblewrap is not installed"
     return ""
@@ -194,7 +191,29 @@ def _environment() -> dict[str, str]:
 def _command(tier: Tier) -> list[str]:
     python = os.path.realpath(sys.executable)
     serve = [python, "-S", "-s", "-P", "-c", _SERVE, str(_PACKAGE.parent)]
-    return serve
+    return [*_bubblewrap(), *serve] if tier == "namespaces" else serve
 
 
-_ = (time, jail, GRACE_SECONDS)
+def _bubblewrap() -> list[str]:
+    """A box with the system's libraries, Python, its packages and this one, all read-only, and no network.
+
+    Only the server has capabilities in it: it makes the namespaces of each job, and every job gives them up. Root
+    needs no user namespace for that and changes to another user in each job; others get a user namespace.
+    """
+    words = ["bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-net"]
+    words += ["--unshare-uts", "--unshare-cgroup-try", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/"]
+    capabilities = ["CAP_SYS_ADMIN"]
+    if os.geteuid() == 0:
+        words += ["--cap-drop", "ALL"]
+        capabilities += ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL"]
+    else:
+        words += ["--unshare-user", "--uid", "1000", "--gid", "1000"]
+    for capability in capabilities:
+        words += ["--cap-add", capability]
+    for path in ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"):
+        words += ["--ro-bind-try", path, path]
+    prefixes = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
+    for path in sorted({*prefixes, *_site_packages(), str(_PACKAGE)}):
+        if not path.startswith("/usr/"):
+            words += ["--ro-bind", path, path]
+    return [*words, "--"]

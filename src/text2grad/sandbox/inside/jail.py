@@ -67,7 +67,6 @@ class Jail:
         """
         rules = self._rules(scratch) if self._protected else None
         _close_all_but({*keep, *([rules] if rules is not None else [])})
-        os.chdir(scratch)
         os.environ.clear()
         os.environ.update(
             TMPDIR=scratch, HOME=scratch, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", LANG="C.UTF-8"
@@ -79,6 +78,7 @@ class Jail:
             os.setgroups([])
             os.setresgid(self._user, self._user, self._user)
             os.setresuid(self._user, self._user, self._user)
+        os.chdir(scratch)
         if rules is None:
             return
         system.drop_capabilities()

@@ -25,10 +25,58 @@ from text2grad.sandbox.inside import frames, jail, probes, solution_side, system
 JOB_BYTES = 64 << 20
 VERDICT_BYTES = 8 << 20
 OUTPUT_BYTES = 1 << 20
-_SCRATCH_ENTRIES = 256
+SCRATCH_BYTES = 16 << 20
+SCRATCH_ENTRIES = 256
 _TICK_SECONDS = 0.05
 
-_WARM = ["abc", "array", "ast", "bisect", "calendar", "cmath", "collections", "collections.abc", "concurrent.futures", "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq", "inspect", "io", "itertools", "json", "math", "numbers", "operator", "os", "pathlib", "pickle", "queue", "random", "re", "secrets", "statistics", "string", "struct", "textwrap", "threading", "time", "types", "typing", "unicodedata", "unittest", "uuid", "warnings"]
+_WARM = [
+    "abc",
+    "array",
+    "ast",
+    "bisect",
+    "calendar",
+    "cmath",
+    "collections",
+    "collections.abc",
+    "concurrent.futures",
+    "contextlib",
+    "copy",
+    "csv",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "functools",
+    "hashlib",
+    "heapq",
+    "inspect",
+    "io",
+    "itertools",
+    "json",
+    "math",
+    "numbers",
+    "operator",
+    "os",
+    "pathlib",
+    "pickle",
+    "queue",
+    "random",
+    "re",
+    "secrets",
+    "statistics",
+    "string",
+    "struct",
+    "textwrap",
+    "threading",
+    "time",
+    "types",
+    "typing",
+    "unicodedata",
+    "unittest",
+    "uuid",
+    "warnings",
+]
 
 
 def main() -> None:
@@ -53,14 +101,14 @@ class Server:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.watched = -1
-        self._namespaces = setup["tier"] == "namespaces"
+        self.namespaces = setup["tier"] == "namespaces"
         self._memory_mb = int(setup["memory_mb"])
         self._warm_up(setup["libraries"], setup["preload"])
         libraries = jail.library_folders([])
-        self._kept = _reachable(libraries, setup["user"])
-        self._jail = jail.Jail(setup["tier"] != "none", setup["user"], libraries)
-        self._user = setup["user"]
-        if self._namespaces:
+        self.kept = _reachable(libraries, setup["user"])
+        self.jail = jail.Jail(setup["tier"] != "none", setup["user"], libraries)
+        self.user = setup["user"]
+        if self.namespaces:
             system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         gc.collect()
         gc.freeze()
@@ -78,16 +126,14 @@ class Server:
         server = os.getpid()
         job = _Job(self, jail.Limits(5.0, self._memory_mb))
         try:
-            job.start(lambda: probes.report(writer, server), (writer,), refused=writer)
+            job.start((lambda: probes.report(writer, server), (writer,)))
             os.close(writer)
             found: dict[str, bool] = frames.receive(reader)
         except frames.Broken as error:
-            raise OSError(f"the probe did not answer: {error}; {job.end()}") from error
+            raise OSError("a process cannot be shut in") from error
         finally:
             job.end()
             os.close(reader)
-        if "refused" in found:
-            raise OSError(f"a process cannot be shut in: {found['refused']}")
         return found
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -105,9 +151,12 @@ class Server:
         read_s, write_t = to_solution
         read_t, write_s = from_tests
         try:
-            job.start(lambda: solution_side.serve(read_s, write_s, code, coverage), (read_s, write_s))
             job.start(
-                lambda: test_side.judge(read_t, write_t, verdict[1], tests, coverage), (read_t, write_t, verdict[1])
+                (lambda: solution_side.serve(read_s, write_s, code, coverage), (read_s, write_s)),
+                (
+                    lambda: test_side.judge(read_t, write_t, verdict[1], tests, coverage),
+                    (read_t, write_t, verdict[1]),
+                ),
             )
             for descriptor in (*to_solution, *from_tests, verdict[1]):
                 os.close(descriptor)
@@ -138,7 +187,7 @@ class Server:
         reader, writer = os.pipe()
         error_reader, error_writer = os.pipe()
         try:
-            job.start(lambda: _script(code, given, writer, error_writer), (writer, error_writer))
+            job.start((lambda: _script(code, given, writer, error_writer), (writer, error_writer)))
             os.close(writer)
             os.close(error_writer)
             data, why = self._read(reader, job, OUTPUT_BYTES)
@@ -186,6 +235,10 @@ class Server:
                 return b"".join(pieces), "crashed"
 
 
+Work = tuple[Callable[[], None], tuple[int, ...]]
+"""What a process of a job does, and the descriptors it may use for it."""
+
+
 class _Job:
     """The processes of one job and the folder they may write in."""
 
@@ -193,31 +246,55 @@ class _Job:
         self.deadline = deadline or time.monotonic() + limits.seconds
         self._server, self._limits = server, limits
         self._processes: list[int] = []
-        self._scratch = tempfile.mkdtemp(prefix="text2grad-")
-        if server._user is not None:
-            os.chown(self._scratch, server._user, server._user)
+        self._scratch = "" if server.namespaces else tempfile.mkdtemp(prefix="text2grad-")
+        if self._scratch and server.user is not None:
+            os.chown(self._scratch, server.user, server.user)
 
-    def start(self, work: Callable[[], None], keep: tuple[int, ...], refused: int | None = None) -> None:
-        """Fork a process that is shut in and then does `work`; `refused`: where to say why it cannot be."""
-        process = os.fork()
-        if process:
-            self._processes.append(process)
-            return
-        code = 1
-        try:
+    def start(self, *works: Work) -> None:
+        """Fork a process for each work, shut in before it begins."""
+        if self._server.namespaces:
+            self._start_in_namespaces(works)
+        else:
+            for work in works:
+                self._processes.append(_forked(lambda work=work: self._shut_in(work)))
+
+    def _shut_in(self, work: Work) -> None:
+        if self._scratch:
             system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
-            self._server._jail.enter((*keep, *self._server._kept), self._scratch, self._limits)
-            work()
-            code = 0
-        except Exception as error:
-            if refused is not None:
-                frames.send(refused, {"refused": f"{type(error).__name__}: {error}"})
-        finally:
-            os._exit(code)
+        do, keep = work
+        self._server.jail.enter((*keep, *self._server.kept), self._scratch or "/tmp", self._limits)
+        do()
+
+    def _start_in_namespaces(self, works: tuple[Work, ...]) -> None:
+        """A go-between makes the namespaces of the job, and one for each process the process numbers; both end,
+        and the processes, orphaned, become children of the server."""
+        reader, writer = os.pipe()
+        between = _forked(lambda: self._between(works, writer))
+        os.close(writer)
+        numbers = b""
+        while piece := os.read(reader, 1024):
+            numbers += piece
+        os.close(reader)
+        os.waitpid(between, 0)
+        self._processes += [int(number) for number in numbers.split()]
+        if len(self._processes) != len(works):
+            raise OSError("the namespaces of a job were refused")
+
+    def _between(self, works: tuple[Work, ...], writer: int) -> None:
+        system.unshare(system.CLONE_NEWNS | system.CLONE_NEWIPC | system.CLONE_NEWUTS | system.CLONE_NEWNET)
+        owner = "" if self._server.user is None else f",uid={self._server.user},gid={self._server.user}"
+        options = f"size={SCRATCH_BYTES},nr_inodes={SCRATCH_ENTRIES},mode=700{owner}"
+        system.mount("scratch", "/tmp", "tmpfs", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC, options)
+        for work in works:
+            os.waitpid(_forked(lambda work=work: self._first_process(work, writer)), 0)
+
+    def _first_process(self, work: Work, writer: int) -> None:
+        system.unshare(system.CLONE_NEWPID)
+        os.write(writer, b"%d " % _forked(lambda: self._shut_in(work)))
 
     def filled_scratch(self) -> bool:
-        """Whether more files lie there than a program may make."""
-        return len(os.listdir(self._scratch)) > _SCRATCH_ENTRIES
+        """Whether more files lie there than a program may make (a scratch of its own sees to that itself)."""
+        return bool(self._scratch) and len(os.listdir(self._scratch)) > SCRATCH_ENTRIES
 
     def end(self, gently: bool = False) -> list[int]:
         """Kill what still runs, and clear up; how each process ended by itself (wait status)."""
@@ -233,6 +310,21 @@ class _Job:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = ""
         return statuses
+
+
+def _forked(work: Callable[[], None]) -> int:
+    """Fork a process that does `work` and nothing after it; its number."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        import traceback; traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def _script(code: str, given: str, writer: int, errors: int) -> None:
