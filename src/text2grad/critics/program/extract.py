@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from text2grad.critics.program.source import Lines
+from text2grad.critics.program.source import LONGEST, Lines
 
 _OPENING = re.compile(r"(`{3,}|~{3,})[ \t]*([^\s`]*)[^\r\n`]*\r?\n")
 _PYTHON = {"", "python", "python3", "py", "py3", "pycon", "{python}"}
@@ -115,7 +115,7 @@ def _dedented(response: str, start: int, end: int, closed: bool) -> Program:
 
 def _bare(response: str) -> Program:
     whole = Lines.of(response)
-    if _reads(response):
+    if len(response) > LONGEST or _reads(response):
         return Program(response, whole.starts)
     kept = [number for number, line in enumerate(whole.lines) if not _is_prose(line)]
     if not kept:

@@ -34,8 +34,8 @@ def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
     """What the tests say of a program; `budget` edits of it may be run to find the place of a fault."""
     if case.verdict.passed:
         return _praise(case)
-    if case.code is None and "Error" in case.verdict.error and case.verdict.outcome == "broken":
-        return _unreadable(case)
+    if case.code is None and case.verdict.outcome == "broken":
+        return _unreadable(case) if "Error" in case.verdict.error else _refused(case)
     if case.code is not None and (missing := missing_names(case.code, case.names)):
         return _misnamed(case, case.code, missing)
     if case.code is not None and case.expected is not None:
@@ -92,6 +92,12 @@ def _unreadable(case: Case) -> Critique:
     spans = case.mark_line(line, -1, f"not Python: {case.verdict.error}")
     spans = spans or case.mark_all(-1, "not Python")
     return _critique(case, [f"It is not Python at line {line}."], spans, ["syntax"])
+
+
+def _refused(case: Case) -> Critique:
+    """A program that was not run at all: it is poor from its first line on."""
+    first = next(number for number, text in enumerate(case.lines.lines, start=1) if text.strip())
+    return _critique(case, [], case.mark_line(first, -1, case.verdict.error), [])
 
 
 def _cut_off(case: Case, line: int) -> bool:

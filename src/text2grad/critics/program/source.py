@@ -14,6 +14,8 @@ from typing import Any
 # As Python sees lines; str.splitlines also cuts at \f and U+2028.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _DEEPEST = 150
+LONGEST = 200_000
+"""Characters of a program that is worked on; the parser takes minutes for ten million."""
 _NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -77,7 +79,9 @@ class Code(Lines):
 
 
 def read_code(text: str) -> Code | None:
-    """`text` as a program; None if Python cannot read it, or if it is nested too deep to be worked on."""
+    """`text` as a program; None if Python cannot read it, or if it is too long or too deep to be worked on."""
+    if len(text) > LONGEST:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "invalid decimal literal": of the program, not of ours
