@@ -38,23 +38,13 @@ _OPERATORS: dict[type[ast.AST], tuple[str, tuple[str, ...]]] = {
     ast.LShift: ("<<", (">>",)),
     ast.RShift: (">>", ("<<",)),
 }
-_TWINS = {
-    name: others
-    for names in (
-        *(("min", "max"), ("any", "all"), ("sum", "len", "max"), ("append", "extend"), ("upper", "lower")),
-        *(("isupper", "islower"), ("isdigit", "isalpha", "isalnum"), ("floor", "ceil"), ("startswith", "endswith")),
-        *(("lstrip", "rstrip", "strip"), ("sorted", "reversed", "list", "set"), ("keys", "values", "items")),
-        *(("find", "rfind"), ("index", "rindex"), ("union", "intersection"), ("match", "search", "fullmatch")),
-        *(
-            ("nlargest", "nsmallest"),
-            ("int", "float", "str", "round"),
-            ("bin", "hex", "oct"),
-            ("sin", "cos", "tan"),
-        ),
-    )
-    for name in names
-    for others in [tuple(other for other in names if other != name)]
-}
+_FAMILIES = (
+    *(("min", "max"), ("any", "all"), ("sum", "len", "max"), ("append", "extend"), ("upper", "lower")),
+    *(("isupper", "islower"), ("isdigit", "isalpha", "isalnum"), ("floor", "ceil"), ("startswith", "endswith")),
+    *(("lstrip", "rstrip", "strip"), ("sorted", "reversed", "list", "set"), ("keys", "values", "items")),
+    *(("find", "rfind"), ("index", "rindex"), ("union", "intersection"), ("match", "search", "fullmatch")),
+    *(("nlargest", "nsmallest"), ("int", "float", "str", "round"), ("bin", "hex", "oct"), ("sin", "cos", "tan")),
+)
 _STARTS = ("0", "1", "[]", '""', "{}", "set()")
 _OPERATIONS = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Lambda, ast.UnaryOp, ast.NamedExpr)
 
@@ -245,7 +235,8 @@ class _Maker:
 
     def twin(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[Edit]:
         _, end = self.code.bounds(node)
-        for rank, other in enumerate(_TWINS.get(name, ())):
+        twins = [other for family in _FAMILIES if name in family for other in family if other != name]
+        for rank, other in enumerate(twins):
             yield self.place(end - len(name), end, other, "name", 1.5 + 0.1 * rank, node)
 
     def call(self, node: ast.Call) -> Iterator[Edit]:
@@ -313,8 +304,7 @@ def _statements(code: Code) -> Iterator[Edit]:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import):
                 continue
             if _stands_alone(code, statement) and not hasattr(statement, "body"):
-                start, end = code.bounds(statement)
-                yield _new(code, start, end, "pass", "left out", 2.0, statement)
+                yield from _replaced(code, statement, block)
             if index == len(block.statements) - 1:
                 yield from _return_moved(code, statement, block)
         yield from _missing(code, block)
@@ -350,6 +340,16 @@ def _stands_alone(code: Code, statement: ast.stmt) -> bool:
     before = code.text[code.starts[first - 1] : start]
     after = code.text[end : code.starts[last - 1] + len(code.lines[last - 1])]
     return not before.strip() and (not after.strip() or after.strip().startswith("#"))
+
+
+def _replaced(code: Code, statement: ast.stmt, block: _Block) -> Iterator[Edit]:
+    """Nothing in a statement's place, or something in the place of nothing."""
+    start, end = code.bounds(statement)
+    if isinstance(statement, ast.Pass):
+        for text, cost in _new_lines(block, True):
+            yield _new(code, start, end, text, "filled", cost - 0.5, statement)
+    elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+        yield _new(code, start, end, "pass", "left out", 2.0, statement)
 
 
 def _new(code: Code, start: int, end: int, text: str, kind: str, cost: float, near: ast.stmt) -> Edit:
