@@ -117,8 +117,8 @@ class Peer:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message whose values are packed, with the changes to shared containers."""
-        message["d"] = self._shared.drop_unused()
         message["s"] = self._changes()
+        message["d"] = self._shared.drop_unused()
         try:
             frames.send(self._writer, message)
         except frames.Broken as error:
