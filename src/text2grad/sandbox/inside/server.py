@@ -43,7 +43,7 @@ def main() -> None:
     channel_in, channel_out = os.dup(0), os.dup(1)
     try:
         server = Server(frames.receive(channel_in, JOB_BYTES))
-        reply: dict[str, Any] = {"ready": True, "probes": server.prove()}
+        reply: dict[str, Any] = {"ready": True, "probes": server.prove() if server.protected else {}}
     except OSError as error:
         frames.send(channel_out, {"refused": f"{error.strerror or error}"})
         return
@@ -60,11 +60,12 @@ class Server:
     def __init__(self, setup: dict[str, Any]) -> None:
         self.watched = -1
         self.namespaces = setup["tier"] == "namespaces"
+        self.protected = setup["tier"] != "none"
         self._memory_mb = int(setup["memory_mb"])
         self._warm_up(setup["libraries"], setup["preload"])
         libraries = jail.library_folders([])
         self.kept = _reachable(libraries, setup["user"])
-        self.jail = jail.Jail(setup["tier"] != "none", setup["user"], libraries)
+        self.jail = jail.Jail(self.protected, setup["user"], libraries)
         self.user = setup["user"]
         if self.namespaces:
             system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
