@@ -213,7 +213,9 @@ def _bubblewrap() -> list[str]:
     for path in ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"):
         words += ["--ro-bind-try", path, path]
     prefixes = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
-    for path in sorted({*prefixes, *_site_packages(), str(_PACKAGE)}):
-        if not path.startswith("/usr/"):
-            words += ["--ro-bind", path, path]
+    bound = [path for path in sorted({*prefixes, *_site_packages(), str(_PACKAGE)}) if not path.startswith("/usr/")]
+    for folder in sorted({str(parent) for path in bound for parent in Path(path).parents} - {"/"}):
+        words += ["--perms", "0755", "--dir", folder]  # else as closed as the folder of that name outside
+    for path in bound:
+        words += ["--ro-bind", path, path]
     return [*words, "--"]

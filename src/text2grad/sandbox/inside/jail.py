@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import resource
-import signal
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -40,13 +39,21 @@ class Limits:
 
 
 class Jail:
-    """What a server makes once: descriptors of what may be read, and the user programs run as."""
+    """What a server prepares once: descriptors of what may be read, the filter, the user programs run as."""
 
     def __init__(self, protected: bool, user: int | None, libraries: list[str]) -> None:
+        """Raises OSError where the protection cannot be had; the server's own limits are lowered too."""
         self._protected = protected
         self._user = user
         self._paths: list[tuple[int, int]] = []
+        for name, value in _SAME_FOR_ALL:
+            resource.setrlimit(name, (value, value))
+        if user is not None:
+            os.setgroups([])
+            # A user of ours alone, so the limit counts nothing else; it does not hold for root.
+            resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
         if protected:
+            self._filter = seccomp.Filter()
             for path in (*_READABLE, *libraries):
                 self._allow(path, landlock.READ)
             for path in _DEVICES:
@@ -55,60 +62,47 @@ class Jail:
     def _allow(self, path: str, rights: int) -> None:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            if not os.path.isdir(path):
-                rights &= landlock.DEVICE
-            self._paths.append((descriptor, rights))
+            self._paths.append((descriptor, rights if os.path.isdir(path) else rights & landlock.DEVICE))
 
-    def enter(self, keep: tuple[int, ...], scratch: str, limits: Limits, process: int | None = None) -> None:
-        """Shut this process in: it may use the descriptors `keep`, and write in the folder `scratch`.
-
-        Raises:
-            OSError: a part of the protection was refused; nothing untrusted must run.
-        """
-        rules = self._rules(scratch) if self._protected else None
-        _close_all_but({*keep, *([rules] if rules is not None else [])})
-        os.environ.clear()
-        os.environ.update(
-            TMPDIR=scratch, HOME=scratch, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", LANG="C.UTF-8"
-        )
-        tempfile.tempdir = scratch
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        _limit(limits, self._user is not None)
-        if self._user is not None:
-            os.setgroups([])
-            os.setresgid(self._user, self._user, self._user)
-            os.setresuid(self._user, self._user, self._user)
-        os.chdir(scratch)
-        if rules is None:
-            return
-        system.drop_capabilities()
-        system.prctl(system.PR_SET_DUMPABLE, 0)
-        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        landlock.restrict(rules)
-        seccomp.install(os.getpid())
-
-    def _rules(self, scratch: str) -> int:
+    def rules(self, scratch: str) -> int:
+        """A descriptor of the rules of one job, which may write in the folder `scratch`; -1 without protection."""
+        if not self._protected:
+            return -1
         own = os.open(scratch, os.O_PATH | os.O_CLOEXEC)
         try:
             return landlock.ruleset([*self._paths, (own, landlock.WRITE)])
         finally:
             os.close(own)
 
+    def enter(self, keep: tuple[int, ...], scratch: str, rules: int, limits: Limits) -> None:
+        """Shut this process in: it may use the descriptors `keep`, and write in the folder `scratch`.
 
-def _limit(limits: Limits, own_user: bool) -> None:
-    seconds = math.ceil(limits.seconds) + 1
-    memory = limits.memory_mb << 20
-    for name, value in (
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_FSIZE, FILE_BYTES),
-        (resource.RLIMIT_NOFILE, _DESCRIPTORS),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-    ):
-        resource.setrlimit(name, (value, value))
-    if own_user:  # a user of ours alone: the limit counts nothing else
-        resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
+        Raises:
+            OSError: a part of the protection was refused; nothing untrusted must run.
+        """
+        _close_all_but({*keep, rules} if self._protected else {*keep})
+        tempfile.tempdir = scratch
+        seconds, memory = math.ceil(limits.seconds) + 1, limits.memory_mb << 20
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        if self._user is not None:
+            os.setresgid(self._user, self._user, self._user)
+            os.setresuid(self._user, self._user, self._user)
+        os.chdir(scratch)
+        if self._protected:
+            system.drop_capabilities()
+            system.prctl(system.PR_SET_DUMPABLE, 0)
+            system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
+            landlock.restrict(rules)
+            self._filter.install(os.getpid())
+
+
+_SAME_FOR_ALL = (
+    (resource.RLIMIT_FSIZE, FILE_BYTES),
+    (resource.RLIMIT_NOFILE, _DESCRIPTORS),
+    (resource.RLIMIT_CORE, 0),
+    (resource.RLIMIT_MEMLOCK, 0),
+)
 
 
 def _close_all_but(kept: set[int]) -> None:

@@ -7,6 +7,7 @@ back as a plain value: so a solution cannot be shown an expected value and say "
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
@@ -243,7 +244,26 @@ def _ask_warily(link: Link, self: Any, operation: str, args: tuple[Any, ...]) ->
 
 def generator(stand_in: Any) -> Generator[Any, Any, Any]:
     """A real generator that passes everything on to one of the other side."""
-    return (yield from stand_in)
+    resume: Callable[[], Any] = stand_in.__next__
+    while True:
+        try:
+            item = resume()
+        except StopIteration as end:
+            return end.value
+        try:
+            sent = yield item
+        except GeneratorExit:
+            stand_in.close()
+            raise
+        except BaseException as thrown:
+            resume = functools.partial(stand_in.throw, thrown)
+        else:
+            resume = stand_in.__next__ if sent is None else functools.partial(stand_in.send, sent)
+
+
+def special(kind: type, name: str) -> Any:
+    """What the language finds for a special method: in the class and its bases, never in the class's own class."""
+    return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
 
 
 async def coroutine(peer: Asker, stand_in: Any) -> Any:

@@ -18,6 +18,7 @@ _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _CLONE_THREAD = 0x00010000
 _MODE_FILTER = 2
+_OWN_NUMBER = 0x7FFFFFF1  # stands for the number of the process until it is known
 
 # name: (x86_64, aarch64); None where the machine has no such call.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
@@ -153,18 +154,29 @@ _THREAD_NAMES = (15, 16, 0x53564D41)
 _AF_UNIX, _SOCK_STREAM_TYPES = 1, (1, 0x80001, 0x80801, 0x801)
 
 
-def install(process: int) -> None:
-    """Put this process under the filter. `process` is its own number, the only one it may send signals to.
+class Filter:
+    """A filter, assembled before the fork so that little is left to do after it."""
 
-    Raises:
-        OSError: refused, or a machine without a table of numbers.
-    """
-    program = _for_process(process) + _TAIL[system.machine()]
-    count = len(program) // 8
-    buffer = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxQ", count, ctypes.addressof(buffer))
-    keep = ctypes.create_string_buffer(header, len(header))
-    system.prctl(system.PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(keep))
+    def __init__(self) -> None:
+        """Raises OSError on a machine without a table of numbers."""
+        machine = system.machine()
+        if machine not in _ARCHITECTURES:
+            raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
+        program, self._places = _head(machine)
+        program += _tail(machine)
+        self._program = ctypes.create_string_buffer(program, len(program))
+        header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(self._program))
+        self._header = ctypes.create_string_buffer(header, len(header))
+
+    def install(self, process: int) -> None:
+        """Put this process under it. `process` is its own number, the only one it may send signals to.
+
+        Raises:
+            OSError: refused.
+        """
+        for place in self._places:
+            struct.pack_into("I", self._program, place, process)
+        system.prctl(system.PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(self._header))
 
 
 def supported() -> bool:
@@ -215,14 +227,13 @@ def _tail(machine: str) -> bytes:
     return program + _op(_RETURN, _ERRNO | errno.EPERM)
 
 
-_TAIL = {machine: _tail(machine) for machine in _ARCHITECTURES}
-
-
-def _for_process(process: int) -> bytes:
-    machine = system.machine()
-    if machine not in _ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
+def _head(machine: str) -> tuple[bytes, list[int]]:
+    """The checks that depend on the process, and where its number goes in them (bytes from the start)."""
     column = list(_ARCHITECTURES).index(machine)
     program = _op(_LOAD, _ARCHITECTURE) + _op(_EQUAL, _ARCHITECTURES[machine], 1, 0) + _op(_RETURN, _KILL)
-    program += _only(_TGKILL[column], [(0, (process,))])
-    return program + _only(_KILL_CALL[column], [(0, (process,))])
+    places = []
+    for number in (_TGKILL[column], _KILL_CALL[column]):
+        check = _only(number, [(0, (_OWN_NUMBER,))])
+        places.append(len(program) + check.index(_OWN_NUMBER.to_bytes(4, "little")))
+        program += check
+    return program, places

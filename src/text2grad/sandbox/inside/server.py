@@ -29,54 +29,12 @@ SCRATCH_BYTES = 16 << 20
 SCRATCH_ENTRIES = 256
 _TICK_SECONDS = 0.05
 
-_WARM = [
-    "abc",
-    "array",
-    "ast",
-    "bisect",
-    "calendar",
-    "cmath",
-    "collections",
-    "collections.abc",
-    "concurrent.futures",
-    "contextlib",
-    "copy",
-    "csv",
-    "dataclasses",
-    "datetime",
-    "decimal",
-    "enum",
-    "fractions",
-    "functools",
-    "hashlib",
-    "heapq",
-    "inspect",
-    "io",
-    "itertools",
-    "json",
-    "math",
-    "numbers",
-    "operator",
-    "os",
-    "pathlib",
-    "pickle",
-    "queue",
-    "random",
-    "re",
-    "secrets",
-    "statistics",
-    "string",
-    "struct",
-    "textwrap",
-    "threading",
-    "time",
-    "types",
-    "typing",
-    "unicodedata",
-    "unittest",
-    "uuid",
-    "warnings",
-]
+_ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
+_WARM = """
+abc array ast bisect calendar cmath collections.abc concurrent.futures contextlib copy csv dataclasses datetime decimal
+enum fractions functools hashlib heapq inspect io itertools json math numbers operator pathlib pickle queue random re
+secrets statistics string struct textwrap threading time types typing unicodedata unittest uuid warnings
+"""
 
 
 def main() -> None:
@@ -85,7 +43,7 @@ def main() -> None:
     channel_in, channel_out = os.dup(0), os.dup(1)
     try:
         server = Server(frames.receive(channel_in, JOB_BYTES))
-        reply: dict[str, Any] = {"ready": True, "probes": server.prove()}
+        reply: dict[str, Any] = {"ready": True, "probes": server.prove() if server.protected else {}}
     except OSError as error:
         frames.send(channel_out, {"refused": f"{error.strerror or error}"})
         return
@@ -102,21 +60,24 @@ class Server:
     def __init__(self, setup: dict[str, Any]) -> None:
         self.watched = -1
         self.namespaces = setup["tier"] == "namespaces"
+        self.protected = setup["tier"] != "none"
         self._memory_mb = int(setup["memory_mb"])
         self._warm_up(setup["libraries"], setup["preload"])
         libraries = jail.library_folders([])
         self.kept = _reachable(libraries, setup["user"])
-        self.jail = jail.Jail(setup["tier"] != "none", setup["user"], libraries)
+        self.jail = jail.Jail(self.protected, setup["user"], libraries)
         self.user = setup["user"]
         if self.namespaces:
             system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+        for name in set(os.environ) - _ENVIRONMENT:
+            del os.environ[name]
         gc.collect()
         gc.freeze()
 
     def _warm_up(self, libraries: list[str], preload: list[str]) -> None:
         sys.path[:] = [path for path in sys.path if not os.path.isdir(os.path.join(path, "text2grad"))]
         sys.path += [path for path in libraries if path not in sys.path]
-        for name in [*_WARM, *preload]:
+        for name in [*_WARM.split(), *preload]:
             with contextlib.suppress(ImportError):
                 __import__(name)
 
@@ -254,15 +215,18 @@ class _Job:
         """Fork a process for each work, shut in before it begins."""
         if self._server.namespaces:
             self._start_in_namespaces(works)
-        else:
-            for work in works:
-                self._processes.append(_forked(lambda work=work: self._shut_in(work)))
+            return
+        rules = self._server.jail.rules(self._scratch)
+        for work in works:
+            self._processes.append(_forked(lambda work=work: self._shut_in(work, rules)))
+        if rules >= 0:
+            os.close(rules)
 
-    def _shut_in(self, work: Work) -> None:
+    def _shut_in(self, work: Work, rules: int) -> None:
         if self._scratch:
             system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
         do, keep = work
-        self._server.jail.enter((*keep, *self._server.kept), self._scratch or "/tmp", self._limits)
+        self._server.jail.enter((*keep, *self._server.kept), self._scratch or "/tmp", rules, self._limits)
         do()
 
     def _start_in_namespaces(self, works: tuple[Work, ...]) -> None:
@@ -276,7 +240,8 @@ class _Job:
             numbers += piece
         os.close(reader)
         os.waitpid(between, 0)
-        self._processes += [int(number) for number in numbers.split()]
+        *others, first = [int(number) for number in numbers.split()] or [0]
+        self._processes += [first, *others] if first else []
         if len(self._processes) != len(works):
             raise OSError("the namespaces of a job were refused")
 
@@ -285,12 +250,16 @@ class _Job:
         owner = "" if self._server.user is None else f",uid={self._server.user},gid={self._server.user}"
         options = f"size={SCRATCH_BYTES},nr_inodes={SCRATCH_ENTRIES},mode=700{owner}"
         system.mount("scratch", "/tmp", "tmpfs", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC, options)
-        for work in works:
-            os.waitpid(_forked(lambda work=work: self._first_process(work, writer)), 0)
+        rules = self._server.jail.rules("/tmp")
+        for work in works[1:]:
+            os.waitpid(_forked(lambda work=work: self._first_process(work, rules, writer)), 0)
+        self._first_process(works[0], rules, writer)
 
-    def _first_process(self, work: Work, writer: int) -> None:
+    def _first_process(self, work: Work, rules: int, writer: int) -> None:
+        """The first process of a namespace of its own: what else it started would end with it."""
         system.unshare(system.CLONE_NEWPID)
-        os.write(writer, b"%d " % _forked(lambda: self._shut_in(work)))
+        process = _forked(lambda: self._shut_in(work, rules))
+        os.write(writer, b"%d " % process)
 
     def filled_scratch(self) -> bool:
         """Whether more files lie there than a program may make (a scratch of its own sees to that itself)."""
@@ -314,15 +283,13 @@ class _Job:
 
 def _forked(work: Callable[[], None]) -> int:
     """Fork a process that does `work` and nothing after it; its number."""
-    process = os.fork()
+    process = system.fork()
     if process:
         return process
     code = 1
     try:
         work()
         code = 0
-    except BaseException:
-        import traceback; traceback.print_exc()
     finally:
         os._exit(code)
 

@@ -117,8 +117,8 @@ class Peer:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message whose values are packed, with the changes to shared containers."""
-        message["d"] = self._shared.drop_unused()
         message["s"] = self._changes()
+        message["d"] = self._shared.drop_unused()
         try:
             frames.send(self._writer, message)
         except frames.Broken as error:
@@ -237,6 +237,8 @@ class Peer:
         return self._pack_handle(value)
 
     def _pack_handle(self, value: Any) -> Any:
+        if isinstance(value, types.TracebackType):
+            return None  # leads to frames
         if isinstance(value, type):
             return self._pack_class(value)
         if isinstance(value, _FUNCTIONS):
@@ -435,7 +437,10 @@ def perform(op: str, target: Any, name: str, args: tuple[Any, ...], kwargs: dict
         return args[0] in target
     if isinstance(target, type) and name == "__getitem__":
         return target[args[0]]  # type: ignore[index]
-    return getattr(type(target), name)(target, *args)
+    method = remote.special(type(target), name)
+    if method is None:
+        raise AttributeError(f"{type(target).__name__} has no {name}")
+    return method.__get__(target, type(target))(*args)
 
 
 def solution_line(error: BaseException) -> int | None:
@@ -473,8 +478,8 @@ def _operations(kind: type) -> list[str]:
     """The special methods of a class that `object` does not have, and those it does otherwise."""
     found = []
     for name in sorted(remote.OPERATIONS):
-        method = getattr(kind, name, None)
-        if method is not None and method is not getattr(object, name, None):
+        method = remote.special(kind, name)
+        if method is not None and method is not remote.special(object, name):
             found.append(name)
     return found
 
