@@ -246,7 +246,7 @@ def test_a_loop_is_blamed_where_the_reference_differs(runner: Runner) -> None:
     program = "def f(xs):\n    while True:\n        pass\n    return sum(xs)\n"
     found = critique(runner, program, "def f(xs):\n    return sum(xs)\n")
     assert quotes(found, -1) == ["while True:", "pass"]
-    assert found.text.endswith("Does not finish in time.")
+    assert found.text.startswith("Does not finish in time.")
 
 
 @pytest.mark.parametrize("code", ["import os\nos._exit(0)\n", "def f(xs):\n    import os\n    os._exit(0)\n"])
