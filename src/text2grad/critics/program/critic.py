@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Case
-from text2grad.critics.program.extract import extract_program, wanted_names
+from text2grad.critics.program.extract import Program, extract_program, wanted_names
 from text2grad.critics.program.full import full_critique
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Source, Span
 from text2grad.sandbox.results import NO_VERDICT, Verdict
@@ -33,24 +34,18 @@ class ProgramCritic:
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Run every response; a task without usable tests gives a `Failure`, not a verdict."""
-        return [self._judge(example, text) for example, text in zip(examples, responses, strict=True)]
+        asked = [_Asked.of(example, text) for example, text in zip(examples, responses, strict=True)]
+        jobs = [(each.program.code, each.tests) for each in asked if each.can_run]
+        verdicts = iter(self.runner.run_all(jobs, coverage=not self.brief))
+        return [self._judge(each, next(verdicts)) if each.can_run else _not_run(each) for each in asked]
 
-    def _judge(self, example: Example, response: str) -> Judgement:
-        tests = str(example.meta.get("tests", ""))
-        if not tests:
-            message = f"{example.id}: no tests in meta['tests']"
-            return Failure(kind="unsupported", message=message, meta={"outcome": "no_tests"})
-        names = wanted_names(tests, str(example.meta.get("entry_point", "")))
-        program = extract_program(response, names)
-        if not program.code.strip():
-            return _no_program(response)
-        verdict = self.runner.run(program.code, tests, coverage=not self.brief)
+    def _judge(self, asked: _Asked, verdict: Verdict) -> Judgement:
         meta = {"outcome": verdict.outcome, "tier": verdict.tier}
         if verdict.outcome in NO_VERDICT:
-            message = f"{example.id}: {verdict.outcome}: {verdict.error}"
+            message = f"{asked.example.id}: {verdict.outcome}: {verdict.error}"
             return Failure(kind="unsupported", message=message, meta=meta)
-        case = Case(response, program, verdict, names, example.reference)
-        found = brief_critique(case) if self.brief else self._whole(case, tests)
+        case = Case(asked.response, asked.program, verdict, asked.names, asked.example.reference)
+        found = brief_critique(case) if self.brief else self._whole(case, asked.tests)
         return found.model_copy(update={"meta": {**meta, **found.meta}})
 
     def _whole(self, case: Case, tests: str) -> Critique:
@@ -60,10 +55,34 @@ class ProgramCritic:
         return full_critique(case, try_all, self.repairs)
 
 
-def _no_program(response: str) -> Critique:
-    """A verdict on the policy, not a failure of the critic; what is there instead is poor."""
-    text = response.strip()
-    start = response.find(text)
+@dataclass(frozen=True)
+class _Asked:
+    """A response, the tests of its question, the names they call, and the program in it."""
+
+    example: Example
+    response: str
+    tests: str
+    names: tuple[str, ...]
+    program: Program
+
+    @classmethod
+    def of(cls, example: Example, response: str) -> _Asked:
+        tests = str(example.meta.get("tests", ""))
+        names = wanted_names(tests, str(example.meta.get("entry_point", "")))
+        return cls(example, response, tests, names, extract_program(response, names))
+
+    @property
+    def can_run(self) -> bool:
+        return bool(self.tests and self.program.code.strip())
+
+
+def _not_run(asked: _Asked) -> Judgement:
+    """No tests: no verdict. No program: a verdict on the policy, and what is there instead is poor."""
+    if not asked.tests:
+        message = f"{asked.example.id}: no tests in meta['tests']"
+        return Failure(kind="unsupported", message=message, meta={"outcome": "no_tests"})
+    text = asked.response.strip()
+    start = asked.response.find(text)
     spans = (Span(start=start, end=start + len(text), label=-1, text=text, reason="no program"),) if text else ()
     return Critique(text="There is no program.", spans=spans, score=-1.0, meta={"outcome": "no_program"})
 

@@ -75,7 +75,7 @@ def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> 
     """Descend while exactly one child differs; stop before a bare name or number (a quote must say something)."""
     a: ast.AST = mine
     b: ast.AST = theirs
-    while type(a) is type(b):
+    while type(a) is type(b) and not isinstance(a, ast.JoinedStr):
         pairs = list(_children(a, b))
         if len(pairs) != 1 or isinstance(pairs[0][0], TOO_SMALL) or not hasattr(pairs[0][0], "lineno"):
             break
