@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from human_data import finegrained_file, small_config, squality_file
 
-from text2grad import stages
-from text2grad.config import Config, load_config, with_tiny_rates
+from text2grad import stages, wire
+from text2grad.config import Config, RewardModelSettings, load_config, with_tiny_rates
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.model import load_policy
 from text2grad.stages import annotate, evaluate, folder, ppo, reward_model, supervised
 from text2grad.tasks.base import question_of
@@ -190,11 +190,14 @@ def test_critiques_that_do_not_fit_are_left_out_and_counted(
     policy = load_policy(folder.start_policy(config))
     train, _ = reward_model.reward_data(config)
     lengths = sorted(
-        reward_model.pair_length(policy, pair) for _, pair in reward_model.fitting(policy, train, None)
+        reward_model.pair_length(policy, pair)
+        for _, pair in reward_model.fitting(policy, train, config.reward_model)
     )
     assert len(lengths) == len(train) and capsys.readouterr().err.count("left out") == 0
     limit = lengths[len(lengths) // 2]
-    kept = reward_model.fitting(policy, train, limit)
+    training = config.reward_model.training.model_copy(update={"max_length": limit})
+    limited = config.reward_model.model_copy(update={"training": training})
+    kept = reward_model.fitting(policy, train, limited)
     assert [reward_model.pair_length(policy, pair) <= limit for _, pair in kept] == [True] * len(kept)
     assert len(kept) == sum(length <= limit for length in lengths)
     line = f"{len(train) - len(kept)} of {len(train)} critiques are left out: with their prompt they exceed {limit}"
@@ -280,9 +283,51 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
 
 
 def test_reward_pairs_hold_what_people_wrote(config: Config) -> None:
-    pair = reward_model.reward_pair(feedback(config)[0])
+    pair = reward_model.reward_pair(feedback(config)[0], RewardModelSettings())
     assert isinstance(pair, Pair)
     assert '"poor_spans": [{"quote": ", long ago.", "reason": "Unverifiable"' in pair.target
+
+
+def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Config) -> None:
+    found = next(record for record in feedback(config) if record.spans)
+    spans = [span.model_copy(update={"reason": "Unverifiable: nobody says so"}) for span in found.spans]
+    record = found.model_copy(update={"spans": tuple(spans)})
+
+    def read(**settings: Any) -> Critique:
+        pair = reward_model.reward_pair(record, RewardModelSettings(**settings))
+        assert pair
+        judgement = wire.parse(pair.target, record.response)
+        assert isinstance(judgement, Critique)
+        return judgement
+
+    whole, bare = read(), read(critique=False, reasons="none")
+    assert (whole.text, whole.spans) == (record.critique, record.spans)
+    assert (bare.text, bare.score, {span.reason for span in bare.spans}) == ("", record.score, {""})
+    places = [(span.start, span.end, span.label) for span in record.spans]
+    assert [(span.start, span.end, span.label) for span in bare.spans] == places
+    assert {span.reason for span in read(reasons="short").spans} == {"Unverifiable"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "short"),
+    [
+        ("Wrong-Grounding: the passage says: no", "Wrong-Grounding"),
+        ("not true. See the end", "not true"),
+        ("a very long and winding reason", "a very long and"),
+        ("", ""),
+    ],
+)
+def test_a_short_reason_is_its_first_words(reason: str, short: str) -> None:
+    assert reward_model.shortened_reason(reason) == short
+
+
+def test_repeated_responses_are_trained_on_so_often_and_no_more(config: Config) -> None:
+    one, two = feedback(config)[:2]
+    asked_elsewhere = one.model_copy(update={"prompt": two.prompt})
+    records = [one, one, two, asked_elsewhere, one]
+    assert reward_model.without_repeats(records, None) == records
+    assert reward_model.without_repeats(records, 2) == [one, one, two, asked_elsewhere]
+    assert reward_model.without_repeats(records, 1) == [one, two, asked_elsewhere]
 
 
 def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) -> None:

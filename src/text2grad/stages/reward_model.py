@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from text2grad import wire
 from text2grad.align import Aligned, TokenTable
-from text2grad.config import Config, with_tiny_rates
+from text2grad.config import Config, RewardModelSettings, with_tiny_rates
 from text2grad.critics.prompted import judge_messages
 from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import Critique, Example, Failure, Feedback, read_jsonl
@@ -28,7 +30,8 @@ def run_train_reward(config: Config) -> dict[str, Any]:
     train, _ = reward_data(config)
     policy = load_policy(config.reward_model.policy or start_policy(config))
     training = with_tiny_rates(config).reward_model.training
-    pairs = [pair for _, pair in fitting(policy, train, training.max_length)]
+    chosen = without_repeats(train, config.reward_model.repeats)
+    pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
     note_settings(config, folder, begins=True)
     metrics = train_supervised(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model")
     save_policy(policy, folder / "reward_model" / "policy")
@@ -38,13 +41,31 @@ def run_train_reward(config: Config) -> dict[str, Any]:
     return {**counts, **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
 
 
-def fitting(policy: Policy, records: Sequence[Feedback], max_length: int | None) -> list[tuple[Feedback, Pair]]:
+def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feedback]:
+    """The records in their order, of equal responses to equal prompts the first `limit`.
+
+    A policy that is sure of itself samples one response again and again; each repeat costs as much to train on
+    as a new response, and teaches less.
+    """
+    seen: Counter[tuple[object, str]] = Counter()
+    kept = []
+    for record in records:
+        seen[record.prompt, record.response] += 1
+        if limit is None or seen[record.prompt, record.response] <= limit:
+            kept.append(record)
+    return kept
+
+
+def fitting(
+    policy: Policy, records: Sequence[Feedback], settings: RewardModelSettings
+) -> list[tuple[Feedback, Pair]]:
     """The readable records with their training pairs, as far as they fit the model whole.
 
     The others are left out with a line that says so: half a critique would teach to stop half-way.
     """
-    readable = [(record, pair) for record in records if (pair := reward_pair(record)) is not None]
-    limit = min((length for length in (policy.context, max_length) if length is not None), default=None)
+    readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
+    lengths = (policy.context, settings.training.max_length)
+    limit = min((length for length in lengths if length is not None), default=None)
     kept = [(r, pair) for r, pair in readable if limit is None or pair_length(policy, pair) <= limit]
     if len(kept) < len(readable):
         count, whole = len(readable) - len(kept), len(readable)
@@ -77,21 +98,38 @@ def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
     return train, heldout
 
 
-def reward_pair(record: Feedback) -> Pair | None:
+def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     """(judge's conversation, z) of one record; None for a failed critique, which teaches nothing."""
     judgement = record.judgement()
     if isinstance(judgement, Failure):
         return None
     example = Example(id=record.id, prompt=record.prompt)
     messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example, record.response)
-    return Pair(record.id, tuple(messages), wire.render(judgement, record.response))
+    return Pair(record.id, tuple(messages), wire.render(as_taught(judgement, settings), record.response))
+
+
+def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
+    """What of a critique the reward model learns to write: a small one has no capacity for all of it."""
+    spans = tuple(
+        span.model_copy(update={"reason": _taught_reason(span.reason, settings)}) for span in critique.spans
+    )
+    return critique.model_copy(update={"text": critique.text if settings.critique else "", "spans": spans})
+
+
+def _taught_reason(reason: str, settings: RewardModelSettings) -> str:
+    return {"full": reason, "short": shortened_reason(reason), "none": ""}[settings.reasons]
+
+
+def shortened_reason(reason: str) -> str:
+    """`Wrong-Grounding: the passage says ...` -> `Wrong-Grounding`."""
+    return " ".join(re.split(r"[:.;,?!\n]", reason.strip(), maxsplit=1)[0].split()[:4])
 
 
 def evaluate_reward_model(config: Config) -> dict[str, Any]:
     """Compare the reward model with the annotations of held-out prompts, token by token."""
     _, heldout = reward_data(config)
     policy = load_policy(start_policy(config))
-    gold = [record for record, _ in fitting(policy, heldout, config.reward_model.training.max_length)]
+    gold = [record for record, _ in fitting(policy, heldout, config.reward_model)]
     if not gold:
         return {}
     critic = reward_model_critic(config)

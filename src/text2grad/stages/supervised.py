@@ -64,5 +64,5 @@ def human_texts(config: Config) -> list[str]:
     if not path.is_file():
         return []
     train, _ = reward_data(config)
-    pairs = [reward_pair(record) for record in train if record.source.kind == "human"]
+    pairs = [reward_pair(record, config.reward_model) for record in train if record.source.kind == "human"]
     return [text for pair in pairs if pair for text in (pair.prompt[-1].content, pair.target)]
