@@ -207,7 +207,7 @@ class _Job:
         self.deadline = deadline or time.monotonic() + limits.seconds
         self._server, self._limits = server, limits
         self._processes: list[int] = []
-        self._scratch = "" if server.namespaces else tempfile.mkdtemp(prefix="text2grad-")
+        self._scratch = "" if server.namespaces else tempfile.mkdtemp(prefix=f"text2grad-{os.getpid()}-")
         if self._scratch and server.user is not None:
             os.chown(self._scratch, server.user, server.user)
 
