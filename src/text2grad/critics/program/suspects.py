@@ -85,9 +85,9 @@ def gather(lines: Lines, verdict: Verdict) -> Evidence:
             found.add(line, "spectrum", score, f"the failing tests run it (Ochiai {score:.2f})")
     failed = [result for result in verdict.results if not result.passed]
     raised = [(result.line, result.error) for result in failed] or [(verdict.line, verdict.error)]
-    for line, error in dict(raised).items():
-        if line and line <= len(lines.lines):
-            found.add(line, "traceback", 0.5, f"the traceback ends here: {error}")
+    for number, error in dict(raised).items():
+        if number and number <= len(lines.lines):
+            found.add(number, "traceback", 0.5, f"the traceback ends here: {error}")
     if isinstance(lines, Code):
         run = frozenset().union(*(run.lines for run in runs))
         for line, amount, words in _readings(lines, verdict.outcome == "timeout", failed, run):
