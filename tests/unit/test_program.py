@@ -342,6 +342,16 @@ def test_a_statement_too_many_and_one_too_few(runner: Runner) -> None:
     assert "`return sum(ys)` should be `ys = [x for x in xs if x >= 2] return sum(ys)`" in short.text
 
 
+def test_a_missing_statement_is_told_beside_the_one_it_belongs_to(runner: Runner) -> None:
+    program = "def f(xs):\n    total = 0\n    for x in xs:\n        total += x\n    return total\n"
+    first = program.replace("        total", "        x *= x > 1\n        total")
+    found = critique(runner, program, first)
+    assert quotes(found, -1) == ["total += x"]
+    assert "`total += x` lacks `x *= x > 1` before it." in found.text
+    cut = critique(runner, program.replace("    return total\n", ""), program)
+    assert "`total += x` lacks `return total` after it." in cut.text
+
+
 def test_prose_that_quotes_the_same_line_is_never_blamed(runner: Runner) -> None:
     line = "ys = [x for x in xs if x > 2]"
     before = f"First `{line}`, then `return sum(ys)`.\n\n```python\n"

@@ -49,11 +49,10 @@ def _by_reference(case: Case, equal: Sequence[Difference], different: Sequence[D
         spans += case.mark(piece.start, piece.end, 1)
     for piece in different:
         spans += case.mark(piece.start, piece.end, -1)
-    text = " ".join([*difference_notes(case, different), what])
-    return Critique(text=text, spans=ordered(spans), score=-1.0)
+    return Critique(text=" ".join([*_notes(case, different), what]), spans=ordered(spans), score=-1.0)
 
 
-def difference_notes(case: Case, different: Sequence[Difference]) -> list[str]:
+def _notes(case: Case, different: Sequence[Difference]) -> list[str]:
     """A sentence for each piece that the reference has otherwise, in the order of the program."""
     notes = []
     for piece in sorted(different, key=lambda each: each.start):

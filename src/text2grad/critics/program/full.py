@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from text2grad.critics.program.brief import difference_notes
 from text2grad.critics.program.case import Case, ordered
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import Code
@@ -124,10 +123,18 @@ def _misnamed(case: Case, code: Code, missing: Sequence[str]) -> Critique:
 def _by_reference(case: Case, different: Sequence[Difference]) -> Critique:
     """The pieces that the reference has otherwise."""
     spans: list[Span] = []
-    for piece in different:
-        reason = f"should be `{piece.wanted}`" if piece.wanted else "should not be there"
+    notes: list[str] = []
+    for piece in sorted(different, key=lambda each: each.start):
+        reason = _difference_text(piece)
         spans += case.mark(piece.start, piece.end, -1, f"{reason}, as in the reference solution")
-    return _critique(case, difference_notes(case, different), spans, ["reference"])
+        notes.append(f"`{case.program.code[piece.start : piece.end]}` {reason}.")
+    return _critique(case, notes, spans, ["reference"])
+
+
+def _difference_text(piece: Difference) -> str:
+    if piece.before or piece.after:
+        return f"lacks `{piece.before}` before it" if piece.before else f"lacks `{piece.after}` after it"
+    return f"should be `{piece.wanted}`" if piece.wanted else "should not be there"
 
 
 def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:

@@ -19,11 +19,16 @@ TOO_SMALL = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A piece of a program (characters), and the reference's text in its place ("" when there is none)."""
+    """A piece of a program (characters), and the reference's text in its place ("" when there is none).
+
+    Where the piece is right but a statement beside it is missing, `before` or `after` is that statement.
+    """
 
     start: int
     end: int
     wanted: str
+    before: str = ""
+    after: str = ""
 
 
 def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Difference]]:
@@ -57,7 +62,9 @@ def _insertion(
         return []
     start, end = code.extent_of(mine[min(index, len(mine) - 1)])
     lost = " ".join(reference.quote(node) for node in missing)
-    return [Difference(start, end, f"{lost} {code.text[start:end]}")]
+    wanted = f"{lost} {code.text[start:end]}"
+    at_end = index >= len(mine)
+    return [Difference(start, end, wanted, "" if at_end else lost, lost if at_end else "")]
 
 
 def _shape(node: ast.stmt) -> str:
