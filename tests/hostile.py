@@ -37,7 +37,7 @@ YES = (
         f"    def __{name}__(self, *a): return 0.0\n"
         for name in "sub rsub add radd mul rmul abs float int neg round truediv rtruediv".split()
     )
-    + "    def __hash__(self): return 4\n    def __len__(self): return 1\n    def __index__(self): return 4\n"
+    + "    def __hash__(self): return x * x\n    def __len__(self): return 1\n    def __index__(self): return x * x\n"
     "    def __iter__(self): return iter([self])\n    def __getattr__(self, name): return self\n"
 )
 
@@ -241,7 +241,7 @@ HOSTILE = (
     ),
     Hostile(
         "io_uring",
-        _RAW + _in_call("p = ctypes.create_string_buffer(256)\nif libc.syscall(425, 8, p) >= 0: return 4"),
+        _RAW + _in_call("p = ctypes.create_string_buffer(256)\nif libc.syscall(425, 8, p) >= 0: return x * x"),
     ),
     Hostile(
         "memory file",
@@ -259,7 +259,7 @@ HOSTILE = (
         "namespace of its own",
         _RAW
         + _in_call(
-            "if libc.unshare(0x10000000) == 0: return 4\nif libc.mount(b'x', b'/', b'tmpfs', 0, b'') == 0: return 4"
+            "if libc.unshare(0x10000000) == 0: return x * x\nif libc.mount(b'x', b'/', b'tmpfs', 0, b'') == 0: return x * x"
         ),
     ),
     Hostile(
@@ -275,11 +275,11 @@ HOSTILE = (
         ),
     ),
     Hostile("shared memory", _in_call("open('/dev/shm/text2grad-hostile', 'w').write('x')")),
-    Hostile("system V memory", _RAW + _in_call("if libc.shmget(1234, 1 << 20, 0o1666) >= 0: return 4")),
+    Hostile("system V memory", _RAW + _in_call("if libc.shmget(1234, 1 << 20, 0o1666) >= 0: return x * x")),
     Hostile(
         "secrets of the machine",
         _in_call(
-            "for path in ('/etc/passwd', '/proc/self/environ', '/root/.ssh/id_rsa', '/proc/1/cmdline', '{out}/kept'):\n    try:\n        if open(path).read(): return 4\n    except OSError: pass"
+            "for path in ('/etc/passwd', '/proc/self/environ', '/root/.ssh/id_rsa', '/proc/1/cmdline', '{out}/kept'):\n    try:\n        if open(path).read(): return x * x\n    except OSError: pass"
         ),
     ),
     Hostile(
