@@ -18,7 +18,7 @@ import typer
 
 from text2grad import __version__
 from text2grad.console import nearest_option, run_stage, split_overrides
-from text2grad.errors import EXIT_DONE, EXIT_FAILED, UsageError, UserError
+from text2grad.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError, UserError
 
 if TYPE_CHECKING:
     from text2grad.config import Config
@@ -30,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a rich traceback prints local variables, keys among them
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+UsageMistake: Any = typer.BadParameter.__base__  # click's UsageError, wherever this typer keeps it
 
 Configuration = Annotated[
     str, typer.Option("--config", metavar="NAME|FILE", help="A preset by name, or a YAML file of your own.")
@@ -270,11 +272,21 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
         _refuse_unknown_options(words)
-        app(args=words, prog_name="text2grad", obj=overrides)
+        code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
     except UserError as error:
         typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
         sys.exit(error.exit_code)
-    sys.exit(EXIT_DONE)
+    except UsageMistake as mistake:
+        command = mistake.ctx.command_path if mistake.ctx else "text2grad"
+        typer.echo(f"error: {_one_line(mistake.format_message())} ({command} --help)", err=True)
+        sys.exit(EXIT_USAGE)
+    except typer.Abort:
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(code or EXIT_DONE)
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split()).replace("Value error, ", "").rstrip(".")
 
 
 def _refuse_unknown_options(words: Sequence[str]) -> None:

@@ -34,13 +34,26 @@ class RunSettings(Settings):
 
     folder: Path = Field(default=Path("runs/default"), description="everything a run writes goes here")
     seed: int = Field(default=0, ge=0, description="of everything that is drawn at random")
-    threads: int = Field(default=1, ge=1, description="CPU threads of torch; more than the cores is slower")
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="CPU threads of torch; null: the cores idle at the start, at most 4",
+    )
 
 
 class RewardModelSettings(Settings):
     """The reward model: a chat model trained to write the critique and its span map (paper, section 3.4)."""
 
     policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
+    critique: bool = Field(
+        default=True, description="z begins with the critique; false: the span map alone (the paper's ablation)"
+    )
+    reasons: Literal["full", "short", "none"] = Field(
+        default="full", description="of each span, in z; short: up to the first colon or stop, at most 4 words"
+    )
+    repeats: int | None = Field(
+        default=None, ge=1, description="train on at most so many records of one response to one prompt; null: all"
+    )
     training: SupervisedSettings = SupervisedSettings()
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from text2grad import stages
 from text2grad.config import Config, dump_config
 from text2grad.errors import UserError
+from text2grad.eval.metrics import mean
 from text2grad.report.terminal import results_table, reward_model_table, show_samples
 from text2grad.tasks.base import load_task
 
@@ -117,10 +118,10 @@ def _figures(results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any
     figures: dict[str, Any] = {}
     for name, _ in ROWS:
         each = [result[name] for result in results]
-        means = {key: _mean([item[key] for item in each]) for key in ("greedy", "sampled")}
+        means = {key: mean([item[key] for item in each]) for key in ("greedy", "sampled")}
         figures[name] = {**means, "seeds": each}
     figures["reward_model"] = {
-        key: _mean([result["reward_model"][key] for result in results]) for key in REWARD_MODEL_FIGURES
+        key: mean([result["reward_model"][key] for result in results]) for key in REWARD_MODEL_FIGURES
     }
     return {**figures, "seconds": seconds, "peak_rss_mb": _peak_rss_mb()}
 
@@ -159,7 +160,3 @@ def _peak_rss_mb() -> float:
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return round((own + 2 * children) / 1024, 1)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

@@ -18,8 +18,11 @@ from text2grad.policy.model import Policy, load_policy, pack
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.rl import advantage as adv
-from text2grad.train import ppo
+from text2grad.train.account import describe
+from text2grad.train.ppo import pad_id
+from text2grad.train.rollout import Answered, Rollout, judge, score, take_rows
 from text2grad.train.settings import PPOSettings
+from text2grad.train.update import accumulate_gradient, loss_terms, make_optimizers, update
 
 TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
 GENERATION = GenerationSettings(max_new_tokens=12, temperature=0.7, batch_size=8)
@@ -61,14 +64,14 @@ class FirstHalf:
         return Critique(text="half and half", spans=tuple(spans), score=(len(text) % 3 - 1) / 2)
 
 
-def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tuple[ppo.Answered, ppo.Rollout]:
+def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tuple[Answered, Rollout]:
     torch.manual_seed(1)
     asked = examples()
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
     samples = generate(policy, prompts, GENERATION)
-    answered = ppo.judge(asked, samples, TokenTable(policy.tokenizer), FirstHalf(), scheme)
-    batch = pack(prompts, [sample.ids for sample in samples], ppo.pad_id(policy), policy.device)
-    return answered, ppo.score(policy, batch, answered, settings, GENERATION.temperature, 0.1)
+    answered = judge(asked, samples, TokenTable(policy.tokenizer), FirstHalf(), scheme)
+    batch = pack(prompts, [sample.ids for sample in samples], pad_id(policy), policy.device)
+    return answered, score(policy, batch, answered, settings, GENERATION.temperature, 0.1)
 
 
 def gradients(policy: Policy) -> Tensor:
@@ -82,7 +85,7 @@ def test_accumulation_does_not_change_the_gradient(policy: Policy) -> None:
     for size in (8, 3, 1):
         settings = PPOSettings(rollouts=8, micro_batch_size=size, entropy_coefficient=0.01)
         _, rollout = collect(policy, settings, CreditSettings())
-        ppo.accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
+        accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
         found.append(gradients(policy))
     assert found[0].abs().max() > 1e-4
     for other in found[1:]:
@@ -93,8 +96,8 @@ def test_the_first_ratio_is_one(policy: Policy) -> None:
     settings = PPOSettings(rollouts=8, micro_batch_size=3)
     _, rollout = collect(policy, settings, CreditSettings())
     for rows in (torch.tensor([0, 5]), torch.arange(8)):
-        part = ppo.take_rows(rollout, rows)
-        terms = ppo.loss_terms(policy, part, settings, GENERATION.temperature)
+        part = take_rows(rollout, rows)
+        terms = loss_terms(policy, part, settings, GENERATION.temperature)
         assert float(terms["ratio_change"][part.learned].abs().max()) < 1e-5
 
 
@@ -104,7 +107,7 @@ def test_the_first_ratio_is_one_with_adapters_and_dropout(folder: Path) -> None:
     policy.freeze_reference()
     settings = PPOSettings(rollouts=8)
     _, rollout = collect(policy, settings, CreditSettings())
-    terms = ppo.loss_terms(policy, rollout, settings, GENERATION.temperature)
+    terms = loss_terms(policy, rollout, settings, GENERATION.temperature)
     assert float(terms["ratio_change"][rollout.learned].abs().max()) < 1e-5
     assert float(rollout.kl.abs().max()) < 1e-5  # fresh adapters change nothing yet
 
@@ -112,12 +115,12 @@ def test_the_first_ratio_is_one_with_adapters_and_dropout(folder: Path) -> None:
 def test_padding_changes_nothing(policy: Policy) -> None:
     asked = [encode_prompt(policy.tokenizer, example.prompt) for example in examples()]
     replies = [[5, 9, 17], [40, 41], [7], [80, 81, 82, 83, 84], [6, 6], [9], [10, 11], [12]]
-    together = pack(asked, replies, ppo.pad_id(policy), policy.device)
+    together = pack(asked, replies, pad_id(policy), policy.device)
     with policy.evaluating():
         output = policy(together)
         padded = adv.token_logps(output.logits, together.response_ids, 1.0)
         for row, (prompt, reply) in enumerate(zip(asked, replies, strict=True)):
-            alone = pack([prompt], [reply], ppo.pad_id(policy), policy.device)
+            alone = pack([prompt], [reply], pad_id(policy), policy.device)
             single = policy(alone)
             logp = adv.token_logps(single.logits, alone.response_ids, 1.0)
             torch.testing.assert_close(padded[row, : len(reply)], logp[0], rtol=1e-5, atol=1e-5)
@@ -136,8 +139,8 @@ def test_one_epoch_without_clip_and_value_is_definition_1(folder: Path) -> None:
     )  # fmt: skip
     scheme = CreditSettings(weighting="token", outcome_weight=0.5)
     answered, rollout = collect(policy, settings, scheme)
-    rollout = ppo.score(policy, rollout.batch, answered, settings, GENERATION.temperature, 0.0)
-    ppo.accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
+    rollout = score(policy, rollout.batch, answered, settings, GENERATION.temperature, 0.0)
+    accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
     ours = gradients(policy)
     tokens = sum(len(sample.ids) for sample in answered.samples)
     for row, sample in enumerate(answered.samples):  # token by token, unpadded: the slow obvious version
@@ -169,7 +172,7 @@ def test_last_token_is_scalar_ppo(policy: Policy) -> None:
         np.testing.assert_allclose(rollout.advantages[row, :length], expected, rtol=1e-4, atol=1e-5)
 
 
-def last_value(policy: Policy, answered: ppo.Answered, row: int) -> float:
+def last_value(policy: Policy, answered: Answered, row: int) -> float:
     prompt = encode_prompt(policy.tokenizer, answered.examples[row].prompt)
     with policy.evaluating():
         return float(policy(pack([prompt], [answered.samples[row].ids], 0, policy.device)).last_value)
@@ -186,21 +189,21 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
         Credit.nothing(a) if n < 4 else c
         for n, (a, c) in enumerate(zip(answered.aligned, answered.credits, strict=True))
     ]
-    mixed = ppo.Answered(answered.examples, answered.samples, answered.aligned, list(half), credits)
-    rollout = ppo.score(policy, rollout.batch, mixed, settings, GENERATION.temperature, 0.1)
+    mixed = Answered(answered.examples, answered.samples, answered.aligned, list(half), credits)
+    rollout = score(policy, rollout.batch, mixed, settings, GENERATION.temperature, 0.1)
     assert not rollout.learned[:4].any() and rollout.learned[4:].any()
-    ppo.accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
+    accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
     with_failed = gradients(policy)
-    ppo.accumulate_gradient(policy, rollout, torch.arange(4, 8), settings, GENERATION.temperature, warming=False)
+    accumulate_gradient(policy, rollout, torch.arange(4, 8), settings, GENERATION.temperature, warming=False)
     torch.testing.assert_close(with_failed, gradients(policy), rtol=1e-4, atol=1e-7)
-    assert ppo.describe(mixed, rollout, 0.1)["critic_failed"] == 0.5
-    rollout_none = ppo.score(
+    assert describe(mixed, rollout, 0.1)["critic_failed"] == 0.5
+    rollout_none = score(
         policy, rollout.batch,
-        ppo.Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits),
+        Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits),
         settings, GENERATION.temperature, 0.1,
     )  # fmt: skip
     before = [p.clone() for p in policy.parameters()]
-    ppo.update(policy, rollout_none, ppo.make_optimizers(policy, settings), settings, GENERATION.temperature, False)
+    update(policy, rollout_none, make_optimizers(policy, settings), settings, GENERATION.temperature, False)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
 
 
@@ -209,9 +212,7 @@ def test_warm_up_moves_the_value_function_alone(policy: Policy) -> None:
     _, rollout = collect(policy, settings, CreditSettings())
     policy_before = [p.clone() for p in policy.policy_parameters()]
     value_before = [p.clone() for p in policy.value_parameters()]
-    ppo.update(
-        policy, rollout, ppo.make_optimizers(policy, settings), settings, GENERATION.temperature, warming=True
-    )
+    update(policy, rollout, make_optimizers(policy, settings), settings, GENERATION.temperature, warming=True)
     assert all(torch.equal(a, b) for a, b in zip(policy_before, policy.policy_parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(value_before, policy.value_parameters(), strict=True))
 

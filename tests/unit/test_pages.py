@@ -15,7 +15,11 @@ from text2grad.config import Config
 ROOT = Path(__file__).parents[2]
 METHOD = (ROOT / "docs" / "method.md").read_text("utf-8")
 METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
-LOGGING = {"train/ppo.py": {"describe", "loss_terms"}, "train/supervised.py": {"train_supervised"}}
+LOGGING = {
+    "train/account.py": {"describe"},
+    "train/update.py": {"loss_terms"},
+    "train/supervised.py": {"train_supervised"},
+}
 
 
 def in_code(page: str, pattern: str) -> set[str]:

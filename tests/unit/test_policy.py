@@ -257,6 +257,27 @@ def test_a_local_model_is_a_chat_endpoint(folder: Path) -> None:
 # Saving and loading.
 
 
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_a_value_trunk_of_its_own_is_saved_with_the_policy(
+    folder: Path, tmp_path: Path, lora: LoraSettings | None
+) -> None:
+    policy = load(folder, value_head="separate", lora=lora)
+    assert policy.value_trunk is not None
+    torch.nn.init.ones_(policy.value_head.outer.weight)
+    with torch.no_grad():
+        for parameter in policy.value_parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    policy.save(tmp_path / "saved")
+    again = load(tmp_path / "saved", value_head="separate", lora=lora)
+    with policy.evaluating(), again.evaluating():
+        expected, found = policy(batch_of(policy)), again(batch_of(again))
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.logits, expected.logits)
+    assert [parameter.shape for parameter in again.value_parameters()] == [
+        parameter.shape for parameter in policy.value_parameters()
+    ]
+
+
 def test_a_saved_policy_loads_equal_value_head_included(folder: Path, tmp_path: Path) -> None:
     policy = shake(load(folder))
     policy.save(tmp_path / "saved")

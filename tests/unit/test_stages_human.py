@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from human_data import finegrained_file, small_config, squality_file
 
-from text2grad import stages
-from text2grad.config import Config, load_config, with_tiny_rates
+from text2grad import stages, wire
+from text2grad.config import Config, RewardModelSettings, load_config, with_tiny_rates
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
+from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.policy.model import load_policy
+from text2grad.stages import annotate, evaluate, folder, ppo, reward_model, supervised
 from text2grad.tasks.base import question_of
 from text2grad.train.settings import PPOSettings, SupervisedSettings
 from text2grad.train.supervised import Pair
@@ -84,7 +87,7 @@ def test_figures_stay_out_of_the_run_when_the_records_do(tmp_path: Path) -> None
 
 
 def test_only_answers_that_people_corrected_become_prompts(config: Config) -> None:
-    task = stages.task_of(config)
+    task = folder.task_of(config)
     examples = [example for split in ("train", "heldout") for example in task.examples(split)]
     assert sorted(example.reference for example in examples) == sorted(f"It was {n}." for n in range(30))
     records = {record.id: record.prompt for record in feedback(config)}
@@ -112,19 +115,28 @@ class Seen:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, question_by_id: dict[str, str]) -> None:
         self.questions: dict[str, set[str]] = {}
         self._question = question_by_id
-        self._tap(monkeypatch, "train_supervised", lambda pairs, title: (title, [pair.id for pair in pairs]))
-        self._tap(monkeypatch, "train_ppo", lambda examples, _: ("ppo", [example.id for example in examples]))
-        self._tap(monkeypatch, "evaluate_policy", lambda examples, _: ("policy", [e.id for e in examples]))
+        for stage in (supervised, reward_model):
+            self._tap(monkeypatch, stage, "train_supervised", lambda pairs, title: (title, [p.id for p in pairs]))
+        self._tap(monkeypatch, ppo, "train_ppo", lambda examples, _: ("ppo", [example.id for example in examples]))
+        self._tap(
+            monkeypatch, evaluate, "evaluate_policy", lambda examples, _: ("policy", [e.id for e in examples])
+        )
 
-    def _tap(self, monkeypatch: pytest.MonkeyPatch, name: str, read: Callable[..., tuple[str, list[str]]]) -> None:
-        original = getattr(stages, name)
+    def _tap(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        stage: ModuleType,
+        name: str,
+        read: Callable[..., tuple[str, list[str]]],
+    ) -> None:
+        original = getattr(stage, name)
 
         def tapped(policy: Any, given: Any, *rest: Any, **options: Any) -> Any:
             title, ids = read(given, rest[3] if len(rest) > 3 else "")
             self.questions.setdefault(title, set()).update(self._question[id] for id in ids)
             return original(policy, given, *rest, **options)
 
-        monkeypatch.setattr(stages, name, tapped)
+        monkeypatch.setattr(stage, name, tapped)
 
 
 @pytest.fixture
@@ -143,7 +155,7 @@ def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, 
         "ppo": 26,
         "policy": 4,
     }, "both data sets train the reward model"
-    _, measured_on = stages.reward_data(config)
+    _, measured_on = reward_model.reward_data(config)
     heldout = seen.questions["policy"] | {question_of(record) for record in measured_on}
     trained = seen.questions["sft"] | seen.questions["reward model"] | seen.questions["ppo"]
     assert heldout and trained and not heldout & trained
@@ -151,7 +163,7 @@ def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, 
 
 def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Config) -> None:
     records = feedback(config)
-    alone = stages.reward_data(config)
+    alone = reward_model.reward_data(config)
     program = {"kind": "program"}
     sampled = [
         Feedback.model_validate({**records[0].model_dump(), "id": f"s{n}", "source": program, "meta": {}})
@@ -161,7 +173,7 @@ def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Con
     asked = sampled[1].model_copy(update={"meta": {"question": question_of(alone[0][0]).upper()}})
     write_jsonl(config.run.folder / "feedback.jsonl", [*records, trained_on])
     write_jsonl(config.run.folder / "feedback_heldout.jsonl", [asked])
-    train, heldout = stages.reward_data(config)
+    train, heldout = reward_model.reward_data(config)
     assert trained_on in train and asked in heldout
     moved = [record for record in alone[0] if question_of(record) == question_of(alone[0][0])]
     assert moved and all(record in heldout and record not in train for record in moved)
@@ -175,13 +187,18 @@ def test_critiques_that_do_not_fit_are_left_out_and_counted(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stages.run_sft(config)
-    policy = stages.load_policy(stages.start_policy(config))
-    train, _ = stages.reward_data(config)
-    lengths = sorted(stages.pair_length(policy, pair) for _, pair in stages.fitting(policy, train, None))
+    policy = load_policy(folder.start_policy(config))
+    train, _ = reward_model.reward_data(config)
+    lengths = sorted(
+        reward_model.pair_length(policy, pair)
+        for _, pair in reward_model.fitting(policy, train, config.reward_model)
+    )
     assert len(lengths) == len(train) and capsys.readouterr().err.count("left out") == 0
     limit = lengths[len(lengths) // 2]
-    kept = stages.fitting(policy, train, limit)
-    assert [stages.pair_length(policy, pair) <= limit for _, pair in kept] == [True] * len(kept)
+    training = config.reward_model.training.model_copy(update={"max_length": limit})
+    limited = config.reward_model.model_copy(update={"training": training})
+    kept = reward_model.fitting(policy, train, limited)
+    assert [reward_model.pair_length(policy, pair) <= limit for _, pair in kept] == [True] * len(kept)
     assert len(kept) == sum(length <= limit for length in lengths)
     line = f"{len(train) - len(kept)} of {len(train)} critiques are left out: with their prompt they exceed {limit}"
     assert line in capsys.readouterr().err
@@ -207,14 +224,18 @@ def test_learning_rates_are_those_of_a_large_model_unless_the_policy_is_tiny(tmp
 
 def test_every_stage_trains_a_tiny_policy_at_its_own_rates(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
-    for name in ("train_supervised", "train_ppo"):
-        original = getattr(stages, name)
+    for stage, name in (
+        (supervised, "train_supervised"),
+        (reward_model, "train_supervised"),
+        (ppo, "train_ppo"),
+    ):
+        original = getattr(stage, name)
 
         def tapped(*given: Any, original: Any = original, **options: Any) -> Any:
             rates.extend(item.lr for item in given if isinstance(item, SupervisedSettings | PPOSettings))
             return original(*given, **options)
 
-        monkeypatch.setattr(stages, name, tapped)
+        monkeypatch.setattr(stage, name, tapped)
     stages.run_sft(config)
     stages.run_train_reward(config)
     stages.run_train(config, "text2grad")
@@ -251,7 +272,7 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
     for name, answers in {"text2grad": ("same", "new"), "sft": ("same", "old"), "a_run": ("same", "old")}.items():
         rows = [{"id": str(n), "response": text, "scores": {"x": 1.0}} for n, text in enumerate(answers)]
         stages.write_json(tmp_path / "evaluation" / f"{name}.answers.json", rows)
-    stages.write_before_after(tmp_path, examples)
+    evaluate.write_before_after(tmp_path, examples)
     lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == ["1", "0"]
     assert [(answer["name"], answer["response"]) for answer in lines[0]["answers"]] == [
@@ -262,6 +283,58 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
 
 
 def test_reward_pairs_hold_what_people_wrote(config: Config) -> None:
-    pair = stages.reward_pair(feedback(config)[0])
+    pair = reward_model.reward_pair(feedback(config)[0], RewardModelSettings())
     assert isinstance(pair, Pair)
     assert '"poor_spans": [{"quote": ", long ago.", "reason": "Unverifiable"' in pair.target
+
+
+def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Config) -> None:
+    found = next(record for record in feedback(config) if record.spans)
+    spans = [span.model_copy(update={"reason": "Unverifiable: nobody says so"}) for span in found.spans]
+    record = found.model_copy(update={"spans": tuple(spans)})
+
+    def read(**settings: Any) -> Critique:
+        pair = reward_model.reward_pair(record, RewardModelSettings(**settings))
+        assert pair
+        judgement = wire.parse(pair.target, record.response)
+        assert isinstance(judgement, Critique)
+        return judgement
+
+    whole, bare = read(), read(critique=False, reasons="none")
+    assert (whole.text, whole.spans) == (record.critique, record.spans)
+    assert (bare.text, bare.score, {span.reason for span in bare.spans}) == ("", record.score, {""})
+    places = [(span.start, span.end, span.label) for span in record.spans]
+    assert [(span.start, span.end, span.label) for span in bare.spans] == places
+    assert {span.reason for span in read(reasons="short").spans} == {"Unverifiable"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "short"),
+    [
+        ("Wrong-Grounding: the passage says: no", "Wrong-Grounding"),
+        ("not true. See the end", "not true"),
+        ("a very long and winding reason", "a very long and"),
+        ("", ""),
+    ],
+)
+def test_a_short_reason_is_its_first_words(reason: str, short: str) -> None:
+    assert reward_model.shortened_reason(reason) == short
+
+
+def test_repeated_responses_are_trained_on_so_often_and_no_more(config: Config) -> None:
+    one, two = feedback(config)[:2]
+    asked_elsewhere = one.model_copy(update={"prompt": two.prompt})
+    records = [one, one, two, asked_elsewhere, one]
+    assert reward_model.without_repeats(records, None) == records
+    assert reward_model.without_repeats(records, 2) == [one, one, two, asked_elsewhere]
+    assert reward_model.without_repeats(records, 1) == [one, two, asked_elsewhere]
+
+
+def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) -> None:
+    path = config.run.folder / "feedback.jsonl"
+    people = feedback(config)
+    program = people[0].model_copy(update={"id": "p", "source": Source(kind="program")})
+    write_jsonl(path, [*people, program])
+    assert annotate.other_feedback(path, Source(kind="program", model="another")) == people
+    assert annotate.other_feedback(path, Source(kind="human")) == [program]
+    assert annotate.other_feedback(path.with_name("none.jsonl"), Source(kind="human")) == []

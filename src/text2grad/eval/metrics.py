@@ -44,6 +44,11 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
     return 1.0 - comb(samples - passed, k) / comb(samples, k)
 
 
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean; 0 of nothing."""
+    return sum(values) / len(values) if values else 0.0
+
+
 def mean_pass_at_k(passed: Sequence[Sequence[bool]], k: int) -> float:
     """Mean of `pass_at_k` over problems; `passed[i]` are the verdicts of the samples of problem i.
 

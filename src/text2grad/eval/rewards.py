@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from text2grad.align import Aligned, CreditSettings, credit, token_labels
+from text2grad.eval.metrics import mean
 from text2grad.feedback import Critique, Failure, Judgement
 
 
@@ -38,8 +39,8 @@ def reward_report(
         "span_reward": sum(of_spans) / tokens,
         "answer_reward": sum(summed) / max(1, len(read)),
         **_labelled(read, settings, tokens),
-        "verdict": _mean([said.score for said, _ in read if said.score is not None]),
-        "length": _mean([float(len(place)) for _, place in read]),
+        "verdict": mean([said.score for said, _ in read if said.score is not None]),
+        "length": mean([float(len(place)) for _, place in read]),
         "critic_failed": 1 - len(read) / len(pairs),
         "unmatched": sum(said.unmatched for said, _ in read) / max(1, len(read)),
     }
@@ -49,7 +50,3 @@ def _labelled(read: Sequence[tuple[Critique, Aligned]], settings: CreditSettings
     labels = [token_labels(said.spans, place, settings.membership) for said, place in read]
     good, poor = (sum(int((each == sign).sum()) for each in labels) for sign in (1, -1))
     return {"good_tokens": good / tokens, "poor_tokens": poor / tokens}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

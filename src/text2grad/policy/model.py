@@ -27,6 +27,7 @@ from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.settings import LoraSettings, PolicySettings
 
 VALUE_FILE = "value_head.safetensors"
+VALUE_TRUNK = "value_trunk"
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -201,14 +202,15 @@ class Policy(nn.Module):
             self.train(was_training)
 
     def save(self, folder: Path) -> None:
-        """Write model or adapter, tokenizer and value head; safetensors and JSON only.
+        """Write model or adapter, tokenizer, value head and its own trunk if it has one; safetensors and JSON only.
 
-        An adapter trained on top of a merged one is written merged, as a whole model.
+        An adapter trained on top of a merged one is written merged, as a whole model; a value trunk always is.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        whole = self.base_is_merged and isinstance(self.model, PeftModel)
-        model = copy.deepcopy(self.model).merge_and_unload() if whole else self.model
+        model = _merged(self.model) if self.base_is_merged else self.model
         model.save_pretrained(folder, safe_serialization=True)
+        if self.value_trunk is not None:
+            _merged(self.value_trunk).save_pretrained(folder / VALUE_TRUNK, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         state = {name: tensor.contiguous() for name, tensor in self.value_head.state_dict().items()}
         save_file(state, str(folder / VALUE_FILE))
@@ -230,10 +232,18 @@ def load_policy(settings: PolicySettings) -> Policy:
         model = add_lora(model, settings.lora)
     policy = Policy(model.to(device), tokenizer, settings.value_head)
     policy.base_is_merged = (Path(settings.model) / ADAPTER_CONFIG).is_file()
-    saved = Path(settings.model) / VALUE_FILE
+    saved, trunk = Path(settings.model) / VALUE_FILE, Path(settings.model) / VALUE_TRUNK
     if saved.is_file():
         policy.value_head.load_state_dict(load_file(str(saved)))
+    if policy.value_trunk is not None and trunk.is_dir():
+        own = _load_model(str(trunk), settings.dtype)
+        policy.value_trunk = (add_lora(own, settings.lora) if settings.lora else own).to(device)
     return policy.eval()
+
+
+def _merged(model: Any) -> Any:
+    """The model with its adapters in its weights; itself where it has none."""
+    return copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
 
 
 def _load_model(name: str, dtype: str) -> Any:

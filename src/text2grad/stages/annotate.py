@@ -1,0 +1,103 @@
+"""`annotate`: the policy answers, a critic judges."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import Config
+from text2grad.eval.metrics import mean
+from text2grad.feedback import Critic, Example, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.policy.model import Policy, load_policy
+from text2grad.sandbox.runner import Runner
+from text2grad.stages.critics import make_critic
+from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
+from text2grad.stages.sampling import TOKEN_IDS, sample
+from text2grad.tasks.base import conversation_text
+
+SWAP_GROUP = 16
+
+
+def run_annotate(config: Config) -> dict[str, Any]:
+    """Sample the policy and have every response judged; writes `feedback.jsonl` and `feedback_heldout.jsonl`.
+
+    The held-out prompts are annotated too, so that a reward model can be measured on responses to prompts it
+    has never seen.
+    """
+    folder = prepare(config)
+    task = task_of(config)
+    policy = load_policy(start_policy(config))
+    with Runner() as runner:
+        critic = make_critic(config, config.annotate.critic or config.critic.kind, task, runner)
+        train = task.examples("train")[: config.annotate.prompts]
+        records = sample_feedback(
+            policy, train, critic, config, config.annotate.samples_per_prompt, config.annotate.swapped
+        )
+        heldout = task.examples("heldout")[: config.evaluate.limit]
+        held = sample_feedback(policy, heldout, critic, config, min(4, config.annotate.samples_per_prompt))
+    note_settings(config, folder)
+    kept = other_feedback(folder / "feedback.jsonl", critic.source)
+    write_jsonl(folder / "feedback.jsonl", [*kept, *records])
+    write_jsonl(folder / "feedback_heldout.jsonl", held)
+    failed = sum(record.error is not None for record in [*records, *held])
+    return {
+        "records": len(records),
+        "heldout_records": len(held),
+        "kept_records": len(kept),
+        "spans": sum(len(record.spans) for record in records),
+        "failed_records": failed,
+        "mean_score": mean([record.score for record in records if record.score is not None]),
+        "out": str(folder / "feedback.jsonl"),
+    }
+
+
+def other_feedback(path: Path, source: Source) -> list[Feedback]:
+    """What the file holds of other critics (people's, say): annotating again replaces only its own records."""
+    records = read_jsonl(path, Feedback) if path.is_file() else ()
+    return [record for record in records if record.source.kind != source.kind]
+
+
+def sample_feedback(
+    policy: Policy,
+    examples: Sequence[Example],
+    critic: Critic,
+    config: Config,
+    samples: int,
+    swapped: float = 0.0,
+) -> list[Feedback]:
+    """`samples` responses per example, each with what the critic says of it; a share of them swapped."""
+    repeated = [example for example in examples for _ in range(samples)]
+    if not repeated:
+        return []
+    sampled = sample(policy, repeated, config.generation)
+    order = swap_similar(repeated, swapped, config.run.seed)
+    sampled = [sampled[index] for index in order]
+    judgements = critic.critique(repeated, [text for _, text in sampled])
+    return [
+        Feedback.of(_with_ids(example, ids), text, judgement, critic.source)
+        for example, (ids, text), judgement in zip(repeated, sampled, judgements, strict=True)
+    ]
+
+
+def swap_similar(examples: Sequence[Example], share: float, seed: int) -> list[int]:
+    """For each example the index of the response it is shown with; for a `share` of them, one to a similar prompt.
+
+    A reward model that starts from the policy can guess most of a response from its prompt, and then never
+    reads the response. Swapped ones cannot be guessed, and similar wording makes them hard to dismiss.
+    """
+    rng = random.Random(seed)
+    order = list(range(len(examples)))
+    chosen = rng.sample(order, round(share * len(order)))
+    chosen.sort(key=lambda index: conversation_text(examples[index].prompt))
+    for start in range(0, len(chosen), SWAP_GROUP):
+        group = chosen[start : start + SWAP_GROUP]
+        for index, other in zip(group, rng.sample(group, len(group)), strict=True):
+            order[index] = other
+    return order
+
+
+def _with_ids(example: Example, ids: list[int]) -> Example:
+    """The example with the sampled ids noted, so that nobody has to tokenise the response again."""
+    return example.model_copy(update={"meta": {**example.meta, TOKEN_IDS: ids}})

@@ -1,0 +1,63 @@
+"""The critic that a configuration names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from text2grad.config import Config, CriticKind
+from text2grad.critics.program import ProgramCritic
+from text2grad.critics.prompted import PromptedCritic
+from text2grad.errors import UserError
+from text2grad.feedback import Critic, Source
+from text2grad.policy.generate import LocalChat
+from text2grad.policy.model import load_policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.sandbox.runner import Runner
+from text2grad.stages.folder import read_feedback
+from text2grad.tasks.base import Task, prompt_version, read_prompt
+
+REWARD_MODEL_PROMPT = "reward_model"
+
+
+def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
+    """The critic named by `kind`. All of them are the same to whoever calls them."""
+    if kind == "program":
+        return ProgramCritic(runner, brief=True)
+    if kind == "human":
+        from text2grad.critics.human import HumanCritic
+
+        return HumanCritic(read_feedback(config.run.folder / "feedback.jsonl"))
+    if kind == "reward_model":
+        return reward_model_critic(config)
+    from text2grad.chat import OpenAIChat
+
+    prompt = read_prompt(config.critic.prompt or task.critic_prompt)
+    chat = OpenAIChat(
+        config.critic.model,
+        base_url=config.critic.base_url,
+        max_tokens=config.critic.max_tokens,
+        concurrency=config.critic.concurrency,
+    )
+    version = prompt_version(config.critic.prompt or task.critic_prompt)
+    source = Source(kind="llm", model=config.critic.model, prompt_version=version)
+    return PromptedCritic(chat, prompt, source, config.critic.ambiguity)
+
+
+def reward_model_critic(config: Config) -> PromptedCritic:
+    """The trained reward model: the prompted critic over a local model."""
+    folder = Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
+    if not folder.is_dir():
+        raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
+    model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
+    chat = LocalChat(model, config.reward_model.generation, name=str(folder))
+    prompt = read_prompt(REWARD_MODEL_PROMPT)
+    version = prompt_version(REWARD_MODEL_PROMPT)
+    source = Source(kind="reward_model", model=str(folder), prompt_version=version)
+    return PromptedCritic(chat, prompt, source, config.critic.ambiguity)
+
+
+def judge_of(config: Config) -> Critic | None:
+    """The reward model of this run, if there is one and it is wanted for measuring (`evaluate.token_reward`)."""
+    folder = config.run.folder / "reward_model" / "policy"
+    wanted = config.evaluate.token_reward and (folder.is_dir() or config.critic.model)
+    return reward_model_critic(config) if wanted and config.critic.kind == "reward_model" else None

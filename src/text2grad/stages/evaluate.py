@@ -1,0 +1,132 @@
+"""`evaluate`: a policy on held-out prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from text2grad.align import TokenTable
+from text2grad.config import Config
+from text2grad.critics.program import extract_program
+from text2grad.errors import UserError
+from text2grad.eval.metrics import mean
+from text2grad.eval.rewards import reward_report
+from text2grad.feedback import Critic, Example
+from text2grad.policy.model import Policy, load_policy
+from text2grad.sandbox.runner import Runner
+from text2grad.stages.critics import judge_of
+from text2grad.stages.folder import find_policy, prepare, task_of, write_json
+from text2grad.stages.reward_model import evaluate_reward_model
+from text2grad.stages.sampling import sample
+from text2grad.tasks.base import Task
+from text2grad.train.run import seed_everything
+
+ANSWERS = ".answers.json"
+TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
+
+Measure = Callable[[Example, str], dict[str, float]]
+
+
+def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
+    """Measure a policy (a name of this run, or a folder) or the reward model on held-out prompts."""
+    folder = prepare(config)
+    if which == "reward-model":
+        return evaluate_reward_model(config)
+    task = task_of(config)
+    settings = config.policy.model_copy(update={"model": str(find_policy(config, target)), "lora": None})
+    heldout = task.examples("heldout")[: config.evaluate.limit]
+    if not heldout:
+        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    policy = load_policy(settings)
+    critic = judge_of(config)
+    with Runner() as runner:
+        measured = evaluate_policy(policy, heldout, config, measure_with(task, runner), critic)
+    name = target if target.isidentifier() else Path(target).name
+    write_json(folder / "evaluation" / f"{name}.json", measured["summary"])
+    write_json(folder / "evaluation" / f"{name}{ANSWERS}", measured["answers"])
+    write_before_after(folder, heldout)
+    return dict(measured["summary"])
+
+
+def measure_with(task: Task, runner: Runner) -> Measure:
+    """How an answer is measured: by running its tests where it has some, else by the task's own scores."""
+
+    def measure(example: Example, response: str) -> dict[str, float]:
+        tests = example.meta.get("tests")
+        if not tests:
+            return task.scores(example, response)
+        return {"pass": float(runner.run(extract_program(response).code, str(tests)).passed)}
+
+    return measure
+
+
+def evaluate_policy(
+    policy: Policy, heldout: Sequence[Example], config: Config, measure: Measure, critic: Critic | None = None
+) -> dict[str, Any]:
+    """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
+
+    With a critic (the run's reward model) its token reward is measured on the same answers.
+    """
+    seed_everything(config.run.seed)
+    repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
+    greedy_settings = config.generation.model_copy(update={"temperature": 0.0})
+    ways = {"greedy": (heldout, greedy_settings), "sampled": (repeated, config.generation)}
+    summary = {"prompts": float(len(heldout)), "samples": float(config.evaluate.samples)}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for way, (examples, generation) in ways.items():
+        answers = sample(policy, examples, generation)
+        rows[way] = [
+            {"id": example.id, "response": text, "scores": measure(example, text)}
+            for example, (_, text) in zip(examples, answers, strict=True)
+        ]
+        figures = mean_scores(rows[way])
+        if critic is not None:
+            figures |= judged(critic, examples, answers, TokenTable(policy.tokenizer), config)
+        summary |= {f"{way}_{name}": value for name, value in figures.items()}
+    return {"summary": summary, "answers": rows["greedy"]}
+
+
+def mean_scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Mean of every measure over the answers that have it."""
+    names = sorted({name for row in rows for name in row["scores"]})
+    return {name: mean([row["scores"][name] for row in rows if name in row["scores"]]) for name in names}
+
+
+def judged(
+    critic: Critic,
+    examples: Sequence[Example],
+    answers: Sequence[tuple[list[int], str]],
+    table: TokenTable,
+    config: Config,
+) -> dict[str, float]:
+    """The critic's token reward on sampled answers, by the credit settings of the run."""
+    judgements = critic.critique(list(examples), [text for _, text in answers])
+    return reward_report(judgements, [table.align(ids) for ids, _ in answers], config.credit)
+
+
+def write_before_after(folder: Path, heldout: Sequence[Example]) -> None:
+    """Greedy answers of every policy measured so far side by side, SFT first, for the report."""
+    files = {file.name.removesuffix(ANSWERS): file for file in sorted((folder / "evaluation").glob(f"*{ANSWERS}"))}
+    answers = {
+        TITLES.get(name, name): {row["id"]: row for row in json.loads(files[name].read_text(encoding="utf-8"))}
+        for name in sorted(files, key="sft".__ne__)
+    }
+    records: list[dict[str, Any]] = [
+        {
+            "id": example.id,
+            "prompt": [message.model_dump() for message in example.prompt],
+            "reference": example.reference,
+            "answers": [
+                {"name": title, "response": rows[example.id]["response"], "scores": rows[example.id]["scores"]}
+                for title, rows in answers.items()
+                if example.id in rows
+            ],
+        }
+        for example in heldout
+    ]
+    # Those that changed first: the report shows the first few dozen.
+    records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
+    lines = [json.dumps(record, ensure_ascii=False) for record in records]
+    (folder / "before_after.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,106 @@
+"""The run folder: what every stage finds in it and leaves there."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import psutil
+import torch
+import transformers
+
+from text2grad.config import TINY, Config, dump_config
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, read_jsonl
+from text2grad.policy.settings import PolicySettings
+from text2grad.tasks.base import Task, load_task
+from text2grad.train.run import seed_everything
+
+IMPORTED = "imported"
+
+
+def prepare(config: Config) -> Path:
+    """Set threads, seeds and logging; nothing is written yet, so that a stage that cannot start leaves no trace.
+
+    Raises:
+        UserError: nothing can be written to the run folder.
+    """
+    torch.set_num_threads(config.run.threads or idle_cores())
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    seed_everything(config.run.seed)
+    folder = config.run.folder
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise UserError(f"cannot write to {folder}: {place} is no folder to write to", "set --run.folder FOLDER")
+    return folder
+
+
+@cache
+def idle_cores() -> int:
+    """Cores that nobody uses just now, from 1 to 4: two threads on two busy cores are slower than one.
+
+    Looked at once in a process, for a fifth of a second.
+    """
+    idle = sum(1 - busy / 100 for busy in psutil.cpu_percent(interval=0.2, percpu=True))
+    return max(1, min(4, round(idle)))
+
+
+def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
+    """Leave the settings beside what they made; when a stage only `begins`, not over those of a complete one."""
+    if begins and (folder / "config.yaml").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "config.yaml.partial"
+    partial.write_text(dump_config(config), encoding="utf-8")
+    os.replace(partial, folder / "config.yaml")
+
+
+def task_of(config: Config) -> Task:
+    """The task of a run. With `task.data: imported` its prompts are those of the imported feedback."""
+    if config.task.data != IMPORTED:
+        return load_task(config.task)
+    path = config.run.folder / "feedback.jsonl"
+    if not path.is_file():
+        raise UserError(f"no feedback in {path}", "text2grad import FILE --config NAME|FILE first")
+    return load_task(config.task.model_copy(update={"data": str(path)}))
+
+
+def start_policy(config: Config) -> PolicySettings:
+    """The SFT policy of this run if there is one, else the model of the config."""
+    folder = config.run.folder / "sft" / "policy"
+    if folder.is_dir():
+        return config.policy.model_copy(update={"model": str(folder)})
+    if config.policy.model == TINY:
+        raise UserError(f"no policy in {folder}", f"text2grad sft --run.folder {config.run.folder}")
+    return config.policy
+
+
+def find_policy(config: Config, target: str) -> Path:
+    """`sft`, the name of a PPO run, or a model folder."""
+    run = config.run.folder
+    for place in (run / target / "policy", run / "ppo" / target / "policy", Path(target)):
+        if place.is_dir() and (place / "tokenizer_config.json").is_file():
+            return place
+    known = sorted(path.parent.name for path in run.glob("ppo/*/policy"))
+    raise UserError(f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder")
+
+
+def read_feedback(path: Path) -> list[Feedback]:
+    """All records of a feedback file; refuses an empty one."""
+    if not path.is_file():
+        raise UserError(f"no feedback in {path}", "text2grad annotate, or text2grad import, first")
+    records = list(read_jsonl(path, Feedback))
+    if not records:
+        raise UserError(f"{path} holds no records", "text2grad annotate, or text2grad import, first")
+    return records
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write one JSON file at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)

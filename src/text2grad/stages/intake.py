@@ -1,0 +1,37 @@
+"""`import`: people's feedback becomes records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import Config
+from text2grad.feedback import Feedback, read_jsonl, write_jsonl
+from text2grad.stages.folder import write_json
+
+
+def run_import(config: Config, source: Path, kind: str, out: Path | None) -> dict[str, Any]:
+    """Add people's feedback to our records; say what was found, and what the file holds of each data set.
+
+    Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
+    """
+    from text2grad.critics.human import import_feedback, merged, reports_by_data_set
+
+    imported = import_feedback(source, kind, config.task.context_characters)
+    target = out or config.run.folder / "feedback.jsonl"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    existing = list(read_jsonl(target, Feedback)) if target.is_file() else []
+    records = merged(existing, imported.records)
+    write_jsonl(target, records)
+    added = len(records) - len(existing)
+    held = reports_by_data_set(records)
+    for name, report in held.items() if out is None else ():
+        figures = report.model_dump(exclude={"source"})
+        write_json(config.run.folder / "evaluation" / f"import_{name}.json", figures)
+    return {
+        **imported.report.model_dump(),
+        "added": added,
+        "replaced": imported.report.records - added,
+        "file_holds": {name: report.records for name, report in held.items()},
+        "out": str(target),
+    }

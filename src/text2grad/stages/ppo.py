@@ -1,0 +1,38 @@
+"""`train`: NL-gradient PPO against the configured critic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from text2grad.config import Config, with_tiny_rates
+from text2grad.policy.model import load_policy
+from text2grad.sandbox.runner import Runner
+from text2grad.stages.critics import make_critic
+from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
+from text2grad.train.ppo import train_ppo
+from text2grad.train.run import seed_everything
+
+
+def run_train(config: Config, name: str) -> dict[str, Any]:
+    """NL-gradient PPO against the critic; writes `ppo/<name>`."""
+    folder = prepare(config)
+    task = task_of(config)
+    policy = load_policy(start_policy(config))
+    seed_everything(config.run.seed)
+    with Runner() as runner:
+        critic = make_critic(config, config.critic.kind, task, runner)
+        for place in (folder, folder / "ppo" / name):
+            note_settings(config, place, begins=True)
+        train_ppo(
+            policy,
+            task.examples("train"),
+            critic,
+            with_tiny_rates(config).ppo,
+            config.credit,
+            config.generation,
+            folder / "ppo" / name,
+            config.run.seed,
+            name,
+        )
+    note_settings(config, folder / "ppo" / name)
+    return {"steps": config.ppo.steps, "out": str(folder / "ppo" / name / "policy")}

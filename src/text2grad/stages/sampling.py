@@ -1,0 +1,25 @@
+"""Responses of a policy: the ids that were sampled, and the text read off them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from text2grad.align import TokenTable
+from text2grad.feedback import Example
+from text2grad.policy.encode import check_lengths, encode_prompt
+from text2grad.policy.generate import generate
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
+
+TOKEN_IDS = "token_ids"
+
+
+def sample(
+    policy: Policy, examples: Sequence[Example], generation: GenerationSettings
+) -> list[tuple[list[int], str]]:
+    """One response per example: the sampled ids, and the text read off them."""
+    table = TokenTable(policy.tokenizer)
+    prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples]
+    named = [(example.id, ids) for example, ids in zip(examples, prompts, strict=True)]
+    check_lengths(named, policy.context, generation.max_new_tokens)
+    return [(item.ids, table.align(item.ids).text) for item in generate(policy, prompts, generation)]

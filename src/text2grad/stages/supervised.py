@@ -1,0 +1,68 @@
+"""`sft`: reference answers, and the model made on the spot where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from text2grad import wire
+from text2grad.config import TINY, Config, with_tiny_rates
+from text2grad.critics.prompted import judge_messages
+from text2grad.feedback import Critique, Example, Span
+from text2grad.policy.model import load_policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.policy.tiny import make_tiny_model
+from text2grad.stages.critics import REWARD_MODEL_PROMPT
+from text2grad.stages.folder import note_settings, prepare, task_of
+from text2grad.stages.reward_model import reward_data, reward_pair
+from text2grad.tasks.base import Task, read_prompt
+from text2grad.train.run import save_policy
+from text2grad.train.supervised import Pair, train_supervised
+
+
+def run_sft(config: Config) -> dict[str, Any]:
+    """Fine-tune the base model on reference answers; writes `sft/policy`."""
+    folder = prepare(config)
+    task = task_of(config)
+    examples = [example for example in task.examples("sft") if example.reference]
+    policy = load_policy(base_policy(config, task, examples))
+    pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
+    note_settings(config, folder, begins=True)
+    metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, folder / "sft", config.run.seed, "sft")
+    save_policy(policy, folder / "sft" / "policy")
+    note_settings(config, folder)
+    return {"examples": len(pairs), **metrics, "out": str(folder / "sft" / "policy")}
+
+
+def base_policy(config: Config, task: Task, examples: Sequence[Example]) -> PolicySettings:
+    """The model to start from; `tiny` is made on the spot from the task's own training texts."""
+    if config.policy.model != TINY:
+        return config.policy
+    folder = config.run.folder / "base"
+    texts = [*tiny_texts(examples), *human_texts(config)]
+    make_tiny_model(folder, texts, config.tiny, config.run.seed)
+    return config.policy.model_copy(update={"model": str(folder)})
+
+
+def tiny_texts(examples: Sequence[Example]) -> list[str]:
+    """What the tokenizer of a tiny model is trained on: training prompts, answers, and the shape of z."""
+    prompt = read_prompt(REWARD_MODEL_PROMPT)
+    texts = [message.content for example in examples for message in example.prompt]
+    texts += [example.reference for example in examples]
+    for example in examples[:500]:
+        whole = example.reference
+        spans = (Span(start=0, end=len(whole), label=1, text=whole),)
+        texts += [message.content for message in judge_messages(prompt, example, whole)]
+        texts.append(wire.render(Critique(text="Passes the tests.", spans=spans, score=1.0), whole))
+        texts.append(wire.render(Critique(text="Fails the tests. `` should be ``.", score=-1.0), whole))
+    return texts
+
+
+def human_texts(config: Config) -> list[str]:
+    """What people wrote of training answers, as the reward model will have to read and write it."""
+    path = config.run.folder / "feedback.jsonl"
+    if not path.is_file():
+        return []
+    train, _ = reward_data(config)
+    pairs = [reward_pair(record, config.reward_model) for record in train if record.source.kind == "human"]
+    return [text for pair in pairs if pair for text in (pair.prompt[-1].content, pair.target)]

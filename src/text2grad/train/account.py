@@ -1,0 +1,72 @@
+"""What a step tells about itself: one line of metrics, and token strips of its first responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+from text2grad.feedback import Failure
+from text2grad.rl import advantage as adv
+from text2grad.train.rollout import Answered, Rollout
+
+
+def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[str, float]:
+    """Everything METHOD asks to see at every step; each name is explained in docs/metrics.md."""
+    mask, learned = rollout.batch.mask, rollout.learned
+    lengths = mask.sum(dim=1).float()
+    sums = rollout.delta.sum(dim=1)
+    good = [judgement for judgement in answered.judgements if not isinstance(judgement, Failure)]
+    scores = [judgement.score for judgement in good if judgement.score is not None]
+    count = len(answered.samples)
+    return {
+        "score": sum(scores) / max(1, len(scores)),
+        "delta_sum": float(sums.mean()),
+        "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
+        "labelled": float((rollout.delta != 0).sum() / mask.sum()),
+        "critic_failed": 1 - len(good) / count,
+        "unmatched": sum(judgement.unmatched for judgement in good) / count,
+        "ambiguous": sum(judgement.ambiguous for judgement in good) / count,
+        "cancelled": sum(item.cancelled for item in answered.credits) / count,
+        "truncated": sum(sample.truncated for sample in answered.samples) / count,
+        "response_length": float(lengths.mean()),
+        "kl": float(rollout.kl.sum(dim=1).mean()),
+        "kl_coefficient": coefficient,
+        "entropy": float(adv.masked_mean(rollout.entropy, mask)),
+        "value": float(adv.masked_mean(rollout.values, mask)),
+        "explained_variance": float(adv.explained_variance(rollout.returns, rollout.values, learned)),
+        "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, learned)),
+        "reward_length_correlation": float(adv.reward_length_correlation(sums, lengths)),
+    }
+
+
+def strips(step: int, answered: Answered, rollout: Rollout, count: int) -> Iterator[dict[str, Any]]:
+    """Token strips of the first `count` responses: everything that is known about each token, side by side."""
+    for row in range(min(count, len(answered.samples))):
+        judgement, aligned = answered.judgements[row], answered.aligned[row]
+        example, length = answered.examples[row], len(answered.samples[row].ids)
+        failed = isinstance(judgement, Failure)
+        yield {
+            "step": step,
+            "id": example.id,
+            "prompt": [message.model_dump() for message in example.prompt],
+            "response": aligned.text,
+            "critique": "" if isinstance(judgement, Failure) else judgement.text,
+            "spans": [] if isinstance(judgement, Failure) else [s.model_dump() for s in judgement.spans],
+            "score": None if isinstance(judgement, Failure) else judgement.score,
+            "failure": judgement.model_dump() if failed else None,
+            "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
+            "starts": [int(start) for start in aligned.starts],
+            "ends": [int(end) for end in aligned.ends],
+            "delta": _row(rollout.delta, row, length),
+            "kl": _row(rollout.kl, row, length),
+            "value": _row(rollout.values, row, length),
+            "advantage": _row(rollout.advantages, row, length),
+            "reward": _row(rollout.rewards, row, length),
+            "logp": _row(rollout.old_logp, row, length),
+        }
+
+
+def _row(column: Tensor, row: int, length: int) -> list[float]:
+    return [round(value, 5) for value in column[row, :length].tolist()]

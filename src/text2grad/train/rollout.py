@@ -1,0 +1,139 @@
+"""One batch of experience: responses in words, with what was said of them, and the same in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
+from text2grad.errors import UserError
+from text2grad.feedback import Critic, Example, Failure, Judgement
+from text2grad.policy.generate import Sample
+from text2grad.policy.model import Policy, TokenBatch
+from text2grad.rl import advantage as adv
+from text2grad.train.settings import PPOSettings
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A batch of responses in words: what was asked, sampled, said about it, and the credit it got."""
+
+    examples: list[Example]
+    samples: list[Sample]
+    aligned: list[Aligned]
+    judgements: list[Judgement]
+    credits: list[Credit]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The same batch in numbers. All (B, T), response-aligned; `learned` is `mask` without failed critiques."""
+
+    batch: TokenBatch
+    learned: Tensor
+    delta: Tensor
+    old_logp: Tensor
+    kl: Tensor
+    entropy: Tensor
+    values: Tensor
+    rewards: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+
+def judge(
+    examples: list[Example],
+    samples: list[Sample],
+    table: TokenTable,
+    critic: Critic,
+    settings: CreditSettings,
+) -> Answered:
+    """Show the critic the text of the sampled ids, and tie what it says to those ids."""
+    aligned = [table.align(sample.ids) for sample in samples]
+    judgements = critic.critique(examples, [item.text for item in aligned])
+    credits = [
+        credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
+        for judgement, item in zip(judgements, aligned, strict=True)
+    ]
+    return Answered(examples, samples, aligned, judgements, credits)
+
+
+def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
+    """Stop when more than a share `limit` of the critiques failed: a policy cannot learn from silence."""
+    failures = [judgement for judgement in judgements if isinstance(judgement, Failure)]
+    if len(failures) > limit * len(judgements):
+        raise UserError(
+            f"{len(failures)} of {len(judgements)} critiques failed, the first: {failures[0].kind}:"
+            f" {failures[0].message}",
+            "mend the critic, or raise ppo.max_failed",
+        )
+
+
+def score(
+    policy: Policy,
+    batch: TokenBatch,
+    answered: Answered,
+    settings: PPOSettings,
+    temperature: float,
+    coefficient: float,
+) -> Rollout:
+    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it."""
+    with policy.evaluating():
+        size = settings.micro_batch_size
+        rows = [slice(start, start + size) for start in range(0, len(answered.samples), size)]
+        parts = [_score_rows(policy, batch.rows(index), settings, temperature) for index in rows]
+        old_logp, kl, entropy, values, last_value = (torch.cat(column) for column in zip(*parts, strict=True))
+        delta = _delta(answered.credits, batch)
+        failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
+        cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
+        learned = batch.mask & ~failed[:, None]
+        bootstrap = torch.where(cut, last_value, torch.zeros_like(last_value))
+        rewards = adv.token_rewards(delta, kl, coefficient, batch.mask)
+        advantages, returns = adv.gae(rewards, values, batch.mask, settings.gamma, settings.lam, bootstrap)
+        if settings.value_target == "mc":
+            returns = adv.mc_returns(rewards, batch.mask, settings.gamma, bootstrap)
+        advantages = adv.normalise(advantages, learned, settings.normalisation)
+    return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
+
+
+def _score_rows(policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float) -> tuple[Tensor, ...]:
+    output = policy(batch)
+    reference = policy.reference_logits(batch)
+    logp = adv.token_logps(output.logits, batch.response_ids, temperature)
+    if settings.kl == "full":
+        kl = adv.kl_full(output.logits, reference, temperature)
+    else:
+        estimator = adv.kl_k1 if settings.kl == "k1" else adv.kl_k3
+        kl = estimator(logp, adv.token_logps(reference, batch.response_ids, temperature))
+    entropy = adv.entropy(output.logits, temperature)
+    columns = (logp, kl, entropy, output.values)
+    return *(column.masked_fill(~batch.mask, 0.0) for column in columns), output.last_value
+
+
+def _delta(credits: Sequence[Credit], batch: TokenBatch) -> Tensor:
+    delta = torch.zeros(batch.mask.shape, device=batch.mask.device)
+    for row, item in enumerate(credits):
+        delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
+    return delta
+
+
+def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:
+    """Some rows of a rollout, without the columns that are padding in all of them."""
+    width = int(rollout.batch.mask[rows].sum(dim=1).max())
+    surplus = rollout.batch.width - width
+    batch = rollout.batch.rows(rows)
+    whole = int(batch.input_ids.shape[1]) - surplus
+    first = int((batch.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
+    cut = slice(first, whole)
+    narrow = TokenBatch(
+        batch.input_ids[:, cut],
+        batch.attention_mask[:, cut],
+        batch.position_ids[:, cut],
+        batch.response_ids[:, :width],
+        batch.mask[:, :width],
+    )
+    tensors = {name: value[rows, :width] for name, value in vars(rollout).items() if isinstance(value, Tensor)}
+    return replace(rollout, batch=narrow, **tensors)

@@ -1,0 +1,128 @@
+"""Gradient steps on one rollout: epochs of mini-batches on the clipped objective (paper, Algorithm 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from text2grad.errors import UserError
+from text2grad.policy.model import Policy
+from text2grad.rl import advantage as adv
+from text2grad.rl import loss as losses
+from text2grad.train.rollout import Rollout, take_rows
+from text2grad.train.run import learning_rate_factor
+from text2grad.train.settings import PPOSettings
+
+
+@dataclass
+class Optimizers:
+    """One for the policy (with the shared trunk), one for what belongs to the value function alone."""
+
+    policy: torch.optim.Optimizer
+    value: torch.optim.Optimizer
+    schedule: Any
+
+
+def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
+    """AdamW for both; the value function may have a learning rate of its own."""
+    decay = settings.weight_decay
+    trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=decay)
+    head = torch.optim.AdamW(policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay)
+    updates = max(1, settings.steps - settings.value_warmup) * settings.epochs * settings.mini_batches
+    factor = learning_rate_factor(settings.schedule, 0.0, updates)
+    return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))
+
+
+def update(
+    policy: Policy,
+    rollout: Rollout,
+    optimizers: Optimizers,
+    settings: PPOSettings,
+    temperature: float,
+    warming: bool,
+) -> dict[str, float]:
+    """Epochs of mini-batches over one rollout. While `warming`, only the value function learns."""
+    totals: dict[str, float] = {}
+    updates = 0
+    for _ in range(settings.epochs):
+        shuffled = torch.randperm(len(rollout.learned), device=rollout.learned.device)
+        for index in shuffled.chunk(settings.mini_batches):
+            if not rollout.learned[index].any():
+                continue
+            terms = accumulate_gradient(policy, rollout, index, settings, temperature, warming)
+            terms["grad_norm"] = apply_gradient(policy, optimizers, settings, warming)
+            totals = {name: totals.get(name, 0.0) + value for name, value in terms.items()}
+            updates += 1
+    return {name: value / max(1, updates) for name, value in totals.items()}
+
+
+def accumulate_gradient(
+    policy: Policy, rollout: Rollout, index: Tensor, settings: PPOSettings, temperature: float, warming: bool
+) -> dict[str, float]:
+    """Gradient of one mini-batch, in passes of `micro_batch_size` responses of similar length.
+
+    The denominators are those of the whole mini-batch, so that the size of a pass changes nothing.
+    """
+    learned = rollout.learned[index]
+    tokens = float(learned.sum())
+    weight = tokens if settings.loss_average == "token" else float(learned.any(dim=1).sum())
+    by_length = index[rollout.batch.mask[index].sum(dim=1).argsort()]
+    totals: dict[str, float] = {}
+    for rows in torch.split(by_length, settings.micro_batch_size):
+        part = take_rows(rollout, rows)
+        terms = loss_terms(policy, part, settings, temperature)
+        shares = {
+            name: losses.average(term, part.learned, settings.loss_average, weight) for name, term in terms.items()
+        }
+        value_share = settings.value_coefficient * shares["value_loss"]
+        loss = value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share
+        loss.backward()  # type: ignore[no-untyped-call]
+        totals = {n: totals.get(n, 0.0) + float(share.detach()) for n, share in shares.items()}
+    return totals
+
+
+def loss_terms(policy: Policy, part: Rollout, settings: PPOSettings, temperature: float) -> dict[str, Tensor]:
+    """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
+    output = policy(part.batch)
+    logp = adv.token_logps(output.logits, part.batch.response_ids, temperature)
+    policy_loss, clipped = losses.policy_loss(logp, part.old_logp, part.advantages, part.learned, settings.clip)
+    if settings.entropy_coefficient:
+        entropy = adv.entropy(output.logits, temperature)
+        entropy_loss = losses.entropy_term(entropy, settings.entropy_coefficient, settings.entropy_sign)
+    else:
+        entropy_loss = torch.zeros_like(policy_loss)
+    return {
+        "policy_loss": policy_loss,
+        "entropy_loss": entropy_loss,
+        "value_loss": losses.value_loss(output.values, part.values, part.returns, settings.value_clip),
+        "clip_fraction": clipped.float(),
+        "ratio_change": ((logp - part.old_logp).detach().exp() - 1).abs(),
+    }
+
+
+def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings, warming: bool) -> float:
+    """Clip, step, clear; returns the norm before clipping. A gradient that is not a number changes nothing.
+
+    Raises:
+        UserError: the gradient is not a number.
+    """
+    trained = policy.value_parameters() if warming else policy.policy_parameters() + policy.value_parameters()
+    norm = float(torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm))
+    if norm != norm or norm == float("inf"):
+        raise UserError("the gradient is not a number; no parameter was changed", "lower ppo.lr")
+    optimizers.value.step()
+    if not warming:
+        optimizers.policy.step()
+        optimizers.schedule.step()
+    policy.zero_grad(set_to_none=True)
+    return norm
+
+
+def next_coefficient(coefficient: float, kl: float, settings: PPOSettings) -> float:
+    """The adaptive controller (Ziegler et al. 2019) on the mean KL of a sequence; fixed without a target."""
+    if settings.kl_target is None:
+        return coefficient
+    return adv.adaptive_kl(coefficient, kl, settings.kl_target, settings.kl_horizon, settings.rollouts)
