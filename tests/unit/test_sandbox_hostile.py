@@ -1,4 +1,4 @@
-"""Hostile programs, in both tiers: none passes, none leaves anything behind, and the next program is judged as ever."""
+"""Hostile programs, in both tiers: none passes, none leaves anything behind, the next one is judged as ever."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hostile import HOSTILE, TESTS, Hostile
 
-from tests.hostile import HOSTILE, TESTS, Hostile
 from text2grad.sandbox.launch import probe_tiers
 from text2grad.sandbox.results import Tier
 from text2grad.sandbox.runner import Runner
