@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,3 +47,68 @@ def read_hostile(file: Path) -> tuple[Hostile, ...]:
 
 
 HOSTILE = read_hostile(Path(__file__).parents[1] / "data" / "hostile.txt")
+
+FIRST_USER = 1_900_000_000
+WATCHED = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path.cwd(), Path.home())
+
+
+class Machine:
+    """What could be touched from the sandbox: files, processes, the network."""
+
+    def __init__(self) -> None:
+        self.out = Path("/var/tmp") / f"text2grad-hostile-{os.getpid()}"
+        self.out.mkdir()
+        self.out.chmod(0o777)
+        (self.out / "kept").write_text("secret")
+        self.stream = socket.create_server(("127.0.0.1", 0))
+        self.port = self.stream.getsockname()[1]
+        self.datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.datagrams.bind(("127.0.0.1", self.port))
+        self.stream.setblocking(False)
+        self.datagrams.setblocking(False)
+        self.files = self.listing()
+        self.status = self.out.stat()
+
+    def listing(self) -> set[str]:
+        """Files of the users programs run as, and what is named like a hostile program's file."""
+        found = set()
+        for path in (path for folder in WATCHED for path in folder.iterdir()):
+            with contextlib.suppress(FileNotFoundError):  # other tests come and go
+                if "hostile" in path.name or (path.stat().st_uid >= FIRST_USER and "text2grad-" not in path.name):
+                    found.add(str(path))
+        return found
+
+    def touched(self) -> list[str]:
+        """What is not as it was."""
+        found = sorted(self.listing() - self.files)
+        found += [str(path) for path in self.out.iterdir() if path.name != "kept"]
+        if (self.out / "kept").read_text() != "secret":
+            found.append("the kept file")
+        now = self.out.stat()
+        if (now.st_mode, now.st_mtime) != (self.status.st_mode, self.status.st_mtime):
+            found.append("the folder's mode or time")
+        for listener in (self.stream.accept, lambda: self.datagrams.recv(10)):
+            try:
+                listener()
+            except BlockingIOError:
+                continue
+            found.append("the network")
+        return found
+
+    def filled_in(self, code: str) -> str:
+        """A hostile program that knows where to write and where to connect."""
+        return code.replace("{out}", str(self.out)).replace("{port}", str(self.port))
+
+    def close(self) -> None:
+        self.stream.close()
+        self.datagrams.close()
+        shutil.rmtree(self.out)
+
+
+def descendants(process: int) -> set[int]:
+    """Numbers of the processes below one."""
+    found: set[int] = set()
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, file.read_text().split()):
+            found |= {child} | descendants(child)
+    return found

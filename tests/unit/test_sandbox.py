@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from text2grad.errors import UserError
+from text2grad.sandbox import launch
 from text2grad.sandbox.runner import Runner, Verdict
 
 ONE = "def f(x):\n    return x + 1\n"
@@ -60,7 +62,9 @@ FAILING = {
     "another message": "import pytest\ndef test():\n    with pytest.raises(TypeError, match='q'):\n        f('')\n",
     "one of two": "def test_a():\n    assert f(1) == 2\ndef test_b():\n    assert f(1) == 1\n",
     "approx": "from pytest import approx\ndef test():\n    assert f(1) == approx(2.1)\n",
-    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertTrue(f(1) > 3)\n",
+    "unittest": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(f(1), 3)\n"
+    ),
     "a fixture's end": (
         "import pytest\n@pytest.fixture\ndef x():\n    yield 1\n    assert f(1) == 3\ndef test(x):\n    pass\n"
     ),
@@ -130,7 +134,9 @@ def test_endless_recursion_without_a_limit_is_contained() -> None:
 
 def test_coverage_names_the_lines_of_each_test(runner: Runner) -> None:
     code = "def f(x):\n    if x > 0:\n        return 'p'\n    y = 'n'\n    return y\nZ = 1\n"
-    tests = "def test_p():\n    assert f(1) == 'p'\ndef test_n():\n    assert f(-1) == 'n'\ndef test_none():\n    pass\n"
+    tests = (
+        "def test_p():\n    assert f(1) == 'p'\ndef test_n():\n    assert f(-1) == 'n'\ndef test_o():\n    pass\n"
+    )
     results = runner.run(code, tests, coverage=True).results
     assert [each.lines for each in results] == [(2, 3), (2, 4, 5), ()]
     assert all(each.lines == () for each in runner.run(code, tests).results)
@@ -212,3 +218,32 @@ def test_a_runner_that_is_not_closed_leaves_no_process() -> None:
     assert done.returncode == 0, done.stderr
     listed = subprocess.run(["ps", "-o", "pid=", "-p", done.stdout.strip()], capture_output=True, text=True)
     assert listed.stdout == ""
+
+
+def test_a_memory_group_where_there_is_one_is_joined_and_removed() -> None:
+    with Runner() as runner:
+        assert runner.run(ONE, TEST_ONE).passed
+        [server] = runner._servers
+        folder = server.memory_group.path
+        if folder is None:
+            pytest.skip("this process may not make control groups")
+        assert str(server._process.pid) in (folder / "cgroup.procs").read_text().split()
+    assert not folder.exists()
+
+
+def test_without_any_protection_programs_are_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_PROBED", {})
+    monkeypatch.setattr(launch.shutil, "which", lambda name: None)
+    with Runner() as runner:
+        assert runner.run(ONE, TEST_ONE).tier == "landlock"
+    monkeypatch.setattr(launch, "_PROBED", {})
+    monkeypatch.setattr(launch.landlock, "abi", lambda: 0)
+    with Runner() as runner, pytest.raises(UserError, match=r"bubblewrap|Landlock.*--sandbox.tier none"):
+        runner.run(ONE, TEST_ONE)
+    with Runner(tier="none") as runner:
+        assert runner.run(ONE, TEST_ONE).passed
+
+
+def test_a_tier_that_a_program_gets_out_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(launch.Dead, match="a program inside could open a connection"):
+        launch._proof("landlock", {"ready": True, "probes": {"open a connection": False, "fork": True}})
