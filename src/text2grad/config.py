@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 from text2grad.align import CreditSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
+from text2grad.sandbox.settings import SandboxSettings
 from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import PPOSettings, SupervisedSettings
@@ -124,6 +125,7 @@ class Config(Settings):
     generation: GenerationSettings = GenerationSettings()
     annotate: AnnotateSettings = AnnotateSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+    sandbox: SandboxSettings = SandboxSettings()
 
 
 class _StrictLoader(yaml.SafeLoader):

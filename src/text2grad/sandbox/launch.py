@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from text2grad.errors import UserError
+from text2grad.sandbox.cgroup import MemoryGroup
 from text2grad.sandbox.inside import frames, landlock, seccomp
 from text2grad.sandbox.results import Tier
 
 TierChoice = Literal["auto", "namespaces", "landlock", "none"]
 START_SECONDS = 60.0
 GRACE_SECONDS = 5.0
+SERVER_MB = 512
+"""What the server itself may use beside the two processes of a job, in MiB."""
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from text2grad.sandbox.inside.server import main; main()"
 _USERS = itertools.count(1_900_000_000 + os.getpid() % 100_000 * 1000)
@@ -57,8 +61,9 @@ class Server:
             Dead: it does not work in this tier; says why.
         """
         self.tier = tier
+        self.memory_group = MemoryGroup((2 * memory_mb + SERVER_MB) << 20)
         self._process = subprocess.Popen(
-            _command(tier),
+            self.memory_group.joined(_command(tier)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -70,6 +75,11 @@ class Server:
         except Dead:
             self.close()
             raise
+
+    @property
+    def process(self) -> int:
+        """Its process number."""
+        return self._process.pid
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request and wait this long for the answer.
@@ -98,6 +108,7 @@ class Server:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+        self.memory_group.close()
 
 
 def best_tier(choice: TierChoice, memory_mb: int) -> Tier:

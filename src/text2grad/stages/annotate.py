@@ -13,8 +13,7 @@ from text2grad.errors import UsageError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.model import Policy, load_policy
-from text2grad.sandbox.runner import Runner
-from text2grad.stages.critics import make_critic
+from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
 from text2grad.stages.sampling import TOKEN_IDS, sample
 from text2grad.tasks.base import conversation_text
@@ -33,7 +32,7 @@ def run_annotate(config: Config, pairs: bool = False) -> dict[str, Any]:
         refuse_pairs(config)
     task = task_of(config)
     policy = load_policy(start_policy(config))
-    with Runner() as runner:
+    with runner_of(config) as runner:
         critic = make_critic(config, config.annotate.critic or config.critic.kind, task, runner)
         train = task.examples("train")[: config.annotate.prompts]
         records = sample_feedback(

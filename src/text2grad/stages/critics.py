@@ -19,6 +19,12 @@ from text2grad.tasks.base import Task, prompt_version, read_prompt
 REWARD_MODEL_PROMPT = "reward_model"
 
 
+def runner_of(config: Config) -> Runner:
+    """Where programs are run; it starts when the first program comes."""
+    settings = config.sandbox
+    return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
+
+
 def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
     """The critic named by `kind`. All of them are the same to whoever calls them."""
     if kind == "program":

@@ -19,7 +19,7 @@ from text2grad.feedback import Critic, Example, write_jsonl
 from text2grad.policy.model import Policy, load_policy
 from text2grad.sandbox.results import NO_VERDICT
 from text2grad.sandbox.runner import Runner
-from text2grad.stages.critics import judge_of
+from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.folder import find_policy, prepare, task_of, write_json
 from text2grad.stages.reward_model import evaluate_reward_model
 from text2grad.stages.sampling import sample
@@ -44,7 +44,7 @@ def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
     policy = load_policy(settings)
     critic = judge_of(config)
-    with Runner() as runner:
+    with runner_of(config) as runner:
         measured = evaluate_policy(policy, heldout, config, measure_with(task, runner), critic)
     name = target if target.isidentifier() else Path(target).name
     write_json(folder / "evaluation" / f"{name}.json", measured["summary"])

@@ -31,9 +31,9 @@ _TICK_SECONDS = 0.05
 
 _ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 _WARM = """
-abc array ast bisect calendar cmath collections.abc concurrent.futures contextlib copy csv dataclasses datetime decimal
-enum fractions functools hashlib heapq inspect io itertools json math numbers operator pathlib pickle queue random re
-secrets statistics string struct textwrap threading time types typing unicodedata unittest uuid warnings
+abc array ast bisect calendar cmath collections.abc concurrent.futures contextlib copy csv dataclasses datetime
+decimal enum fractions functools hashlib heapq inspect io itertools json math numbers operator pathlib pickle queue
+random re secrets statistics string struct textwrap threading time types typing unicodedata unittest uuid warnings
 """
 
 

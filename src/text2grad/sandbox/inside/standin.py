@@ -1,7 +1,7 @@
 """The part of pytest that test files of code tasks use, to be imported as `pytest` in the test process.
 
-Not pytest itself: importing it costs more than a whole job, and its collection wants files and plug-ins. What is not
-here (plug-ins, `request`, indirect parameters) is reported as unsupported by the test runner.
+Not pytest itself: importing it costs more than a whole job, and its collection wants files and plug-ins. What is
+not here (plug-ins, `request`, indirect parameters) is reported as unsupported by the test runner.
 """
 
 from __future__ import annotations

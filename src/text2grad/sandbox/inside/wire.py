@@ -231,9 +231,9 @@ class Peer:
             return ["P", type(value).__name__, list(fields), *map(self.pack, value)]
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in values.STDLIB | {"numpy"}:
             return ["m", value.__name__]
-        if callable(value) and (public := values.public_name(value)) is not None:
-            if self.wary or values.handed_out(*public, value):
-                return ["n", *public]
+        public = values.public_name(value) if callable(value) else None
+        if public is not None and (self.wary or values.handed_out(*public, value)):
+            return ["n", *public]
         return self._pack_handle(value)
 
     def _pack_handle(self, value: Any) -> Any:
