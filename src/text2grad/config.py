@@ -81,6 +81,9 @@ class CriticSettings(Settings):
         default=False,
         description="program: what is wrong without inputs and evidence, as a small reward model can learn to say",
     )
+    gate: bool = Field(
+        default=True, description="program: no verdict where the tests pass for programs that solve nothing"
+    )
     repairs: int = Field(
         default=40, ge=0, description="program: small edits tried to find a fault without a reference; 0: none"
     )

@@ -225,6 +225,17 @@ def test_unusable_tests_give_no_verdict(runner: Runner, tests: str, outcome: str
     assert found.meta["outcome"] == outcome
 
 
+def test_tests_that_pass_for_nothing_give_no_verdict(runner: Runner) -> None:
+    weak = "from solution import f\n\ndef test():\n    assert f(3) == 3\n"
+    asked = [example(tests=weak), example(tests=weak), example()]
+    said = ProgramCritic(runner, gate=True).critique(
+        asked, ["def f(x):\n    return x\n", "def f(x):\n    return 4\n", RIGHT]
+    )
+    assert [each.kind if isinstance(each, Failure) else each.score for each in said] == ["unsupported"] * 2 + [1.0]
+    assert [each.meta["outcome"] for each in said] == ["weak_tests", "weak_tests", "passed"]
+    assert isinstance(said[0], Failure) and "returns its first argument" in said[0].message
+
+
 def test_without_tests_there_is_no_verdict(runner: Runner) -> None:
     found = judge(runner, RIGHT, tests="")
     assert isinstance(found, Failure)

@@ -28,7 +28,8 @@ def runner_of(config: Config) -> Runner:
 def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
     """The critic named by `kind`. All of them are the same to whoever calls them."""
     if kind == "program":
-        return ProgramCritic(runner, brief=config.critic.brief, repairs=config.critic.repairs)
+        settings = config.critic
+        return ProgramCritic(runner, brief=settings.brief, repairs=settings.repairs, gate=settings.gate)
     if kind == "human":
         from text2grad.critics.human import HumanCritic
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def run_evaluate_samples(config: Config, samples: Path) -> dict[str, Any]:
     problems = load_task(config.task).examples("heldout")
     if not problems or not problems[0].meta.get("tests"):
         raise UserError(f"task {config.task.name!r} has no held-out problems with tests", "--task humaneval")
-    with Runner(workers=os.cpu_count() or 1) as runner:
+    with runner_of(config) as runner:
         results = judge_samples(samples, problems, runner)
     out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
     write_jsonl(out, results)

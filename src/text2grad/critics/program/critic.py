@@ -11,8 +11,11 @@ from text2grad.critics.program.case import Case
 from text2grad.critics.program.extract import Program, extract_program, wanted_names
 from text2grad.critics.program.full import full_critique
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Source, Span
+from text2grad.sandbox.gate import Gate, stub_gate
 from text2grad.sandbox.results import NO_VERDICT, Verdict
 from text2grad.sandbox.runner import Runner
+
+WEAK_TESTS = "weak_tests"
 
 
 class ProgramCritic:
@@ -23,13 +26,16 @@ class ProgramCritic:
     small edits, each run against the tests, point at. Which evidence was used stands in the critique.
 
     With `brief`, the critique names what is wrong but not the inputs of the failing test, and nothing is run a
-    second time: a reward model learns to predict it without running the program.
+    second time: a reward model learns to predict it without running the program. With `gate`, a task whose tests
+    pass for a program that solves nothing gives a `Failure` whatever the response (outcome `weak_tests`).
     """
 
-    def __init__(self, runner: Runner, brief: bool = False, repairs: int = 40) -> None:
+    def __init__(self, runner: Runner, brief: bool = False, repairs: int = 40, gate: bool = False) -> None:
         self.runner = runner
         self.brief = brief
         self.repairs = repairs
+        self.gate = gate
+        self._gates: dict[str, Gate] = {}
         self.source = Source(kind="program", model="unit tests", prompt_version="1" if brief else "2")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
@@ -41,12 +47,21 @@ class ProgramCritic:
 
     def _judge(self, asked: _Asked, verdict: Verdict) -> Judgement:
         meta = {"outcome": verdict.outcome, "tier": verdict.tier}
+        if reason := self._rejected(asked):
+            message = f"{asked.example.id}: {WEAK_TESTS}: {reason}"
+            return Failure(kind="unsupported", message=message, meta={**meta, "outcome": WEAK_TESTS})
         if verdict.outcome in NO_VERDICT:
             message = f"{asked.example.id}: {verdict.outcome}: {verdict.error}"
             return Failure(kind="unsupported", message=message, meta=meta)
         case = Case(asked.response, asked.program, verdict, asked.names, asked.example.reference)
         found = brief_critique(case) if self.brief else self._whole(case, asked.tests)
         return found.model_copy(update={"meta": {**meta, **found.meta}})
+
+    def _rejected(self, asked: _Asked) -> str:
+        """Why the tests of a task are not worth running, once for each task; "" if they are."""
+        if self.gate and asked.tests not in self._gates:
+            self._gates[asked.tests] = stub_gate(self.runner, asked.tests, *asked.names)
+        return self._gates[asked.tests].reason if self.gate else ""
 
     def _whole(self, case: Case, tests: str) -> Critique:
         def try_all(programs: Sequence[str]) -> list[Verdict]:
