@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from text2grad.critics.program.repair import Edit, edits, first_uses, functions, undefined_name
+from text2grad.critics.program.edit import Edit, functions
+from text2grad.critics.program.repair import edits
 from text2grad.critics.program.source import Code, Lines
 from text2grad.critics.program.spectrum import Ran, ochiai
+from text2grad.critics.program.statements import first_uses, undefined_name
 from text2grad.sandbox.results import TestResult, Verdict
 
 Kind = Literal["reference", "repair", "traceback", "spectrum", "structure", "syntax", "names"]
