@@ -186,9 +186,9 @@ def instance(peer: Asker, number: int, kind: type) -> Any:
     return made
 
 
-def error(peer: Asker, number: int, kind: type[BaseException], args: tuple[Any, ...], text: str) -> BaseException:
+def error(peer: Asker, number: int, kind: Any, args: tuple[Any, ...], text: str) -> BaseException:
     """The stand-in for an exception whose class has a stand-in."""
-    made = kind.__new__(kind)
+    made: BaseException = kind.__new__(kind)
     made.args = args
     object.__getattribute__(made, "__dict__").update({_LINK: Link(peer, number), "_t2g_text": text})
     return made

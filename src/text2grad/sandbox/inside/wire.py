@@ -498,7 +498,7 @@ def _plain_named_tuple(kind: type) -> tuple[str, ...] | None:
 
 
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
-    return collections.namedtuple(name, fields)  # type: ignore[misc]
+    return collections.namedtuple(name, fields)
 
 
 _NAMED_TUPLE_OWN = {*_named_tuple("Empty", ()).__dict__, "__annotations__", "__orig_bases__"}
