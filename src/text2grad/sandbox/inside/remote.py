@@ -81,12 +81,12 @@ class Link:
 
 def link_of(value: Any) -> Link | None:
     """The link of a stand-in, None for any other value."""
+    found: Link | None = None
     if isinstance(value, RemoteMeta):
-        return type.__getattribute__(value, "__dict__").get(_CLASS_LINK)
-    if isinstance(type(value), RemoteMeta) or type(value) is RemoteFunction:
-        found: Link | None = object.__getattribute__(value, "__dict__").get(_LINK)
-        return found
-    return None
+        found = type.__getattribute__(value, "__dict__").get(_CLASS_LINK)
+    elif isinstance(type(value), RemoteMeta) or type(value) is RemoteFunction:
+        found = object.__getattribute__(value, "__dict__").get(_LINK)
+    return found
 
 
 def _linked(value: Any) -> Link:
@@ -153,7 +153,7 @@ class RemoteError(Remote):
     """What a stand-in for an exception has besides: its text, without asking again."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        BaseException.__setattr__(self, name, value)  # type: ignore[arg-type]
+        object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         return str(object.__getattribute__(self, "__dict__").get("_t2g_text", ""))
@@ -181,14 +181,14 @@ def function(peer: Asker, number: int, name: str) -> RemoteFunction:
 
 def instance(peer: Asker, number: int, kind: type) -> Any:
     """The stand-in for an instance of a class that has a stand-in."""
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     object.__getattribute__(made, "__dict__")[_LINK] = Link(peer, number)
     return made
 
 
-def error(peer: Asker, number: int, kind: type[BaseException], args: tuple[Any, ...], text: str) -> BaseException:
+def error(peer: Asker, number: int, kind: Any, args: tuple[Any, ...], text: str) -> BaseException:
     """The stand-in for an exception whose class has a stand-in."""
-    made = kind.__new__(kind)
+    made: BaseException = kind.__new__(kind)
     made.args = args
     object.__getattribute__(made, "__dict__").update({_LINK: Link(peer, number), "_t2g_text": text})
     return made

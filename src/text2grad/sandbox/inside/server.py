@@ -9,6 +9,7 @@ coverage}` by an answer `{outcome, results, error, line}`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import select
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from text2grad.sandbox.inside import frames, jail, probes, solution_side, system, test_side
+from text2grad.sandbox.inside import frames, jail, probes, rehearsal, solution_side, system, test_side
 
 JOB_BYTES = 64 << 20
 VERDICT_BYTES = 8 << 20
@@ -71,6 +72,7 @@ class Server:
             system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         for name in set(os.environ) - _ENVIRONMENT:
             del os.environ[name]
+        rehearsal.rehearse()
         gc.collect()
         gc.freeze()
 
@@ -218,7 +220,7 @@ class _Job:
             return
         rules = self._server.jail.rules(self._scratch)
         for work in works:
-            self._processes.append(_forked(lambda work=work: self._shut_in(work, rules)))
+            self._processes.append(_forked(functools.partial(self._shut_in, work, rules)))
         if rules >= 0:
             os.close(rules)
 
@@ -252,7 +254,7 @@ class _Job:
         system.mount("scratch", "/tmp", "tmpfs", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC, options)
         rules = self._server.jail.rules("/tmp")
         for work in works[1:]:
-            os.waitpid(_forked(lambda work=work: self._first_process(work, rules, writer)), 0)
+            os.waitpid(_forked(functools.partial(self._first_process, work, rules, writer)), 0)
         self._first_process(works[0], rules, writer)
 
     def _first_process(self, work: Work, rules: int, writer: int) -> None:

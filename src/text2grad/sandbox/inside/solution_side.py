@@ -111,7 +111,7 @@ class Lines:
         """Forget what ran before."""
         self._seen.clear()
         if self._monitored:
-            sys.monitoring.restart_events()
+            _monitoring().restart_events()
         else:
             sys.settrace(self._trace)
             threading.settrace(self._trace)
@@ -120,7 +120,7 @@ class Lines:
         """The lines that ran, in order."""
         if not self._monitored:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
         return sorted(self._seen)
 
     def _trace(self, frame: types.FrameType, event: str, _: Any) -> Any:
@@ -131,7 +131,7 @@ class Lines:
         return self._trace
 
     def _watch(self) -> None:
-        monitoring = sys.monitoring
+        monitoring = _monitoring()
         tool = monitoring.COVERAGE_ID
         monitoring.use_tool_id(tool, "text2grad")
         monitoring.register_callback(tool, monitoring.events.LINE, self._line)
@@ -140,4 +140,9 @@ class Lines:
     def _line(self, code: types.CodeType, line: int) -> Any:
         if code.co_filename == wire.SOLUTION_FILE:
             self._seen.add(line)
-        return sys.monitoring.DISABLE
+        return _monitoring().DISABLE
+
+
+def _monitoring() -> Any:
+    """`sys.monitoring`, from Python 3.12 on."""
+    return getattr(sys, "monitoring")  # noqa: B009 (the types of 3.11 do not have it)

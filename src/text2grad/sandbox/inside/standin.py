@@ -172,11 +172,11 @@ class approx:
         if expected != expected:
             return self.nan_ok and actual != actual
         if isinstance(expected, complex) or isinstance(actual, complex):
-            return abs(actual - expected) <= self._tolerance(abs(expected))
+            return bool(abs(actual - expected) <= self._tolerance(abs(expected)))
         if math.isinf(expected) or math.isinf(actual):
             return False
-        kind = type(expected) if isinstance(expected, decimal.Decimal | fractions.Fraction) else float
-        difference = kind(actual) - kind(expected)  # type: ignore[arg-type]
+        kind: Any = type(expected) if isinstance(expected, decimal.Decimal | fractions.Fraction) else float
+        difference = kind(actual) - kind(expected)
         return bool(abs(difference) <= kind(self._tolerance(abs(expected))))
 
     def _tolerance(self, size: Any) -> float:
@@ -295,7 +295,8 @@ def expanded(test: Any, outer: Any = None) -> Iterator[tuple[str, dict[str, Any]
         return
     seen: dict[str, int] = {}
     for number, row in enumerate(itertools.product(*(cases for _, cases in axes))):
-        given, words = {}, []
+        given: dict[str, Any] = {}
+        words: list[str] = []
         for (names, _), case in zip(axes, row, strict=True):
             given.update(zip(names, case.given, strict=True))
             words += (

@@ -122,7 +122,7 @@ class _Session:
         module = types.ModuleType(wire.TESTS_MODULE)
         sys.modules[wire.TESTS_MODULE] = module
         sys.modules["solution"] = _SolutionModule(self._solution)
-        sys.modules["pytest"] = standin  # type: ignore[assignment]
+        sys.modules["pytest"] = standin
         sys.stdout = sys.stderr = self._printed
         rewrite.without_star_imports(tree)
         wanted = self.peer.request("names", None, args=(rewrite.wanted_names(tree),))

@@ -130,7 +130,8 @@ class Peer:
             message = frames.receive(self._reader)
         except frames.Broken as error:
             self._break(str(error))
-        return self._guarded(lambda: self._taken_in(message))
+        taken: dict[str, Any] = self._guarded(lambda: self._taken_in(message))
+        return taken
 
     def read_error(self, packed: Any) -> BaseException:
         """The exception in a message."""
@@ -331,7 +332,7 @@ class Peer:
         name, fields, *items = parts
         key = (str(name), *map(str, fields))
         if key not in self._named_tuples:
-            self._named_tuples[key] = collections.namedtuple(key[0], key[1:])  # type: ignore[misc]
+            self._named_tuples[key] = _named_tuple(key[0], key[1:])
         return self._named_tuples[key](*map(self.unpack, items))
 
     def _unpack_class(self, parts: list[Any]) -> Any:
@@ -375,7 +376,8 @@ class Peer:
                 raise ValueError("not an exception")
             return mine
         kind, args, text, line, number = packed
-        cls, unpacked = self.unpack(kind), tuple(map(self.unpack, args))
+        cls: Any = self.unpack(kind)
+        unpacked = tuple(map(self.unpack, args))
         if not (isinstance(cls, type) and issubclass(cls, BaseException)) or issubclass(cls, Gone | Unsupported):
             raise ValueError("not an exception")
         if isinstance(cls, remote.RemoteMeta):
@@ -490,10 +492,16 @@ def _plain_named_tuple(kind: type) -> tuple[str, ...] | None:
     if kind.__bases__ != (tuple,) or not isinstance(fields, tuple):
         return None
     own = {*fields, *_NAMED_TUPLE_OWN}
-    return fields if set(kind.__dict__) <= own and kind.__eq__ is tuple.__eq__ else None
+    return (
+        fields if set(kind.__dict__) <= own and remote.special(kind, "__eq__") is tuple.__dict__["__eq__"] else None
+    )
 
 
-_NAMED_TUPLE_OWN = {*collections.namedtuple("_Empty", ()).__dict__, "__annotations__", "__orig_bases__"}  # type: ignore[misc]
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    return collections.namedtuple(name, fields)
+
+
+_NAMED_TUPLE_OWN = {*_named_tuple("Empty", ()).__dict__, "__annotations__", "__orig_bases__"}
 
 TESTS_MODULE = "tests"
 
