@@ -67,6 +67,7 @@ def test_prose_around_a_bare_program_is_no_part_of_it(before: str, after: str) -
         "xs = [int(x) for x in input().split()]\nprint(sum(xs))",
         "n = int(input()\nprint(n)",
         "ef f(xs):\n    retrn sum(xs)\n",
+        "def f(xs):\n    total = sum(xs)\n    re  return total\n",
         "class Stack:\n    X = [\n",
     ],
 )

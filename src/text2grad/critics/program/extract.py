@@ -14,8 +14,8 @@ from text2grad.critics.program.source import LONGEST, Lines
 
 _OPENING = re.compile(r"(`{3,}|~{3,})[ \t]*([^\s`]*)[^\r\n`]*\r?\n")
 _PYTHON = {"", "python", "python3", "py", "py3", "pycon", "{python}"}
-_SENTENCE = re.compile(r"[ \t]*([-*>]\s+|\d+[.)]\s+)*[*_\"'(]*[A-Z][\w'’-]*[*_:,.!?)]*(\s+\S+)*\s*")
-_WORDS = re.compile(r"[ \t]*[A-Za-z'’,-]+(\s+[A-Za-z0-9'’`,.;:!?-]+){2,}\s*")
+_SENTENCE = re.compile(r"([-*>]\s+|\d+[.)]\s+)*[*_\"'(]*[A-Z][\w'’-]*[*_:,.!?)]*(\s+\S+)*\s*")
+_WORDS = re.compile(r"[A-Za-z'’,-]+(\s+[A-Za-z0-9'’`,.;:!?-]+){2,}\s*")
 _CODE = re.compile(r"[ \t]*[\w.\[\]]+[ \t]*[-+*/%]?=|.*[(\[{,\\]\s*$")
 
 
@@ -125,6 +125,7 @@ def _bare(response: str) -> Program:
 
 
 def _is_prose(line: str) -> bool:
+    """Blank, or a sentence that begins at the margin: what is indented belongs to a program, readable or not."""
     words = line.split()
     if not words:
         return True
