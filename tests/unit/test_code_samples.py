@@ -66,6 +66,15 @@ def test_solutions_and_completions_are_run_and_counted(tmp_path: Path, runner: R
     assert summary["tier"] == found[0].tier in ("namespaces", "landlock")
 
 
+def test_what_is_late_gets_a_second_chance(tmp_path: Path) -> None:
+    (problem,) = problems()
+    slow = f"import time\n{problem.meta['completes']}    time.sleep(1.5)\n{GOOD}"
+    path = samples(tmp_path, {"task_id": problem.id, "solution": slow})
+    with Runner(seconds=0.5) as hasty, Runner(seconds=20.0) as patient:
+        assert [each.outcome for each in judge_samples(path, [problem], hasty)] == ["timeout"]
+        assert [each.outcome for each in judge_samples(path, [problem], hasty, patient)] == ["passed"]
+
+
 def test_pass_at_k_is_the_mean_over_tasks_of_the_chance_that_a_drawn_set_holds_a_pass() -> None:
     verdicts = {"a": [True, False, False, True, False], "b": [False] * 5, "c": [True] * 6}
     results = [result(task, passed) for task, each in verdicts.items() for passed in each]

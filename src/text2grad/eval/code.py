@@ -16,7 +16,7 @@ from text2grad.critics.program import extract_program, wanted_names
 from text2grad.errors import UserError
 from text2grad.eval.metrics import pass_at_k
 from text2grad.feedback import Example, Record
-from text2grad.sandbox.results import NO_VERDICT
+from text2grad.sandbox.results import NO_VERDICT, Verdict
 from text2grad.sandbox.runner import Runner
 from text2grad.tasks.loaders import Row, bad_record, load_rows
 
@@ -34,8 +34,13 @@ class SampleResult(Record):
     tier: str
 
 
-def judge_samples(samples: Path, examples: Sequence[Example], runner: Runner) -> list[SampleResult]:
+def judge_samples(
+    samples: Path, examples: Sequence[Example], runner: Runner, patient: Runner | None = None
+) -> list[SampleResult]:
     """Run every sample of a file against the tests of its task, in the order of the file.
+
+    What does not end in the time of `runner` is run once more by `patient`, which has more of it: on a busy
+    machine a right program may be late.
 
     Raises:
         UserError: the file cannot be read, a line is not a sample, or a task is unknown (which).
@@ -49,7 +54,7 @@ def judge_samples(samples: Path, examples: Sequence[Example], runner: Runner) ->
     ]
     counts: Counter[str] = Counter()
     results = []
-    for example, verdict in zip(asked, runner.run_all(jobs), strict=True):
+    for example, verdict in zip(asked, _verdicts(jobs, runner, patient), strict=True):
         passed = None if verdict.outcome in NO_VERDICT else verdict.passed
         failed = next((result.error for result in verdict.results if not result.passed), "")
         error = verdict.error or failed
@@ -65,6 +70,15 @@ def judge_samples(samples: Path, examples: Sequence[Example], runner: Runner) ->
         )
         counts[example.id] += 1
     return results
+
+
+def _verdicts(jobs: Sequence[tuple[str, str]], runner: Runner, patient: Runner | None) -> list[Verdict]:
+    verdicts = runner.run_all(jobs)
+    late = [number for number, verdict in enumerate(verdicts) if verdict.outcome == "timeout"]
+    again = patient.run_all([jobs[number] for number in late]) if patient else []
+    for number, verdict in zip(late, again, strict=False):
+        verdicts[number] = verdict
+    return verdicts
 
 
 def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example]) -> dict[str, Any]:

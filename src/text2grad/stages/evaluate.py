@@ -26,6 +26,7 @@ from text2grad.tasks.base import Task, load_task
 from text2grad.train.run import seed_everything
 
 ANSWERS = ".answers.json"
+PATIENCE = 5
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 Measure = Callable[[Example, str], dict[str, float]]
@@ -57,8 +58,9 @@ def run_evaluate_samples(config: Config, samples: Path) -> dict[str, Any]:
     problems = load_task(config.task).examples("heldout")
     if not problems or not problems[0].meta.get("tests"):
         raise UserError(f"task {config.task.name!r} has no held-out problems with tests", "--task humaneval")
-    with runner_of(config) as runner:
-        results = judge_samples(samples, problems, runner)
+    sandbox = config.sandbox.model_copy(update={"seconds": PATIENCE * config.sandbox.seconds})
+    with runner_of(config) as runner, runner_of(config.model_copy(update={"sandbox": sandbox})) as patient:
+        results = judge_samples(samples, problems, runner, patient)
     out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
     write_jsonl(out, results)
     return {**sample_summary(results, problems), "out": str(out)}
