@@ -43,7 +43,7 @@ class Expected:
             return set(got) == set(self.value)
         if self.name in IS_SOMETHING:
             something = self.value is not None
-            return something == (got if isinstance(got, bool) else got is not None)
+            return bool(something == (got if isinstance(got, bool) else got is not None))
         return bool(got == self.value) or self.other_reading(got)
 
     def other_reading(self, got: Any) -> bool:
