@@ -182,10 +182,14 @@ def evaluate(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...) or a model folder.")
     ] = "text2grad",
-    which: Annotated[Target, typer.Option("--which", help="What TARGET is.")] = Target.POLICY,
-    task: Annotated[
-        str, typer.Option("--task", metavar="NAME", help="Other problems than the config's: humaneval, mbpp, ...")
-    ] = "",
+    what: Annotated[
+        str,
+        typer.Option(
+            *("--task", "--which"),
+            metavar="WHAT",
+            help="policy, reward-model, or a policy on other problems than the config's: humaneval, mbpp, ...",
+        ),
+    ] = Target.POLICY,
     samples: Annotated[
         Path | None,
         typer.Option("--samples", metavar="FILE", help="Programs of any system, as EvalPlus writes them."),
@@ -202,17 +206,30 @@ def evaluate(
     \b
     Examples:
       text2grad evaluate text2grad --config mine.yaml
-      text2grad evaluate reward_model --which reward-model --config mine.yaml
+      text2grad evaluate --task reward-model --config mine.yaml
       text2grad evaluate --task humaneval --samples samples.jsonl
     """
-    if task:
+    which = Target.REWARD_MODEL if what == Target.REWARD_MODEL else Target.POLICY
+    if what not in list(Target):
+        _refuse_unknown_task(what)
         # Before the user's own settings, which have the last word.
-        context.obj = ["--task.name", task, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
+        context.obj = ["--task.name", what, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
     chosen = _configuration(context, config)
     if samples is not None:
         run_stage(lambda: _stages().run_evaluate_samples(chosen, samples), as_json)
         return
-    run_stage(lambda: _stages().run_evaluate(chosen, target, which.value), as_json)
+
+    def measured() -> Mapping[str, Any]:
+        found: Mapping[str, Any] = _stages().run_evaluate(chosen, target, which.value)
+        if "baselines" in found:
+            from rich.console import Console
+
+            from text2grad.report.terminal import evaluation_table
+
+            Console(stderr=True).print(evaluation_table(found))
+        return found
+
+    run_stage(measured, as_json, quiet=which is Target.REWARD_MODEL)
 
 
 @app.command()
@@ -324,6 +341,14 @@ def _refuse_unknown_options(words: Sequence[str]) -> None:
             return
         if name.startswith("--") and name not in known:
             raise UsageError(f"unknown option {name}", nearest_option(name, sorted(known)))
+
+
+def _refuse_unknown_task(name: str) -> None:
+    from text2grad.tasks.base import TASKS
+
+    if name not in TASKS and ":" not in name:
+        known = ", ".join([*Target, *TASKS])
+        raise UsageError(f"there is no task {name!r}", f"--task is one of {known}, or module:Class")
 
 
 def _stages() -> Any:

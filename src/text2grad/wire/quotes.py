@@ -63,6 +63,13 @@ def _in_word(char: str) -> bool:
     return char == "_" or unicodedata.category(char) in _WORD
 
 
+def boundaries(response: str) -> list[int]:
+    """The positions, 0 and the end among them, at which a quote that is no `part` may begin or end; sorted."""
+    word = [_in_word(char) for char in response]
+    inner = (i for i in range(1, len(response)) if not (word[i - 1] and word[i]))
+    return sorted({0, *inner, len(response)})
+
+
 def resolve(quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity) -> Resolved:
     """Turn the quotes of one label's list into spans (METHOD, "quote found twice" and "quote not found").
 
