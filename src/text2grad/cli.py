@@ -98,7 +98,15 @@ def import_feedback(
 
 
 @app.command(epilog=SETTINGS_HELP)
-def annotate(context: typer.Context, config: Configuration = "demo", as_json: AsJson = False) -> None:
+def annotate(
+    context: typer.Context,
+    pairs: Annotated[
+        bool,
+        typer.Option("--pairs", help="Also write passing and failing programs of a question as preference pairs."),
+    ] = False,
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
     """Sample answers and have a critic judge them.
 
     The critic is set by critic.kind: program (runs unit tests) or prompted (a chat model behind any
@@ -109,7 +117,7 @@ def annotate(context: typer.Context, config: Configuration = "demo", as_json: As
       text2grad annotate --config mine.yaml --critic.kind prompted --critic.model gpt-4o
     """
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_annotate(chosen), as_json)
+    run_stage(lambda: _stages().run_annotate(chosen, pairs), as_json)
 
 
 @app.command(epilog=SETTINGS_HELP)
@@ -174,20 +182,42 @@ def evaluate(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...) or a model folder.")
     ] = "text2grad",
-    which: Annotated[Target, typer.Option("--task", "--which", help="What is measured.")] = Target.POLICY,
+    what: Annotated[
+        str,
+        typer.Option(
+            *("--task", "--which"),
+            metavar="WHAT",
+            help="policy, reward-model, or a policy on other problems than the config's: humaneval, mbpp, ...",
+        ),
+    ] = Target.POLICY,
+    samples: Annotated[
+        Path | None,
+        typer.Option("--samples", metavar="FILE", help="Programs of any system, as EvalPlus writes them."),
+    ] = None,
     config: Configuration = "demo",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a policy or a reward model.
+    """Measure a policy, a reward model, or a file of programs.
 
-    A policy answers the held-out prompts; a reward model judges the held-out feedback.
+    A policy answers the held-out prompts; a reward model judges the held-out feedback. With --samples no
+    model is loaded: every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
+    task's tests, and pass@k is reported.
 
     \b
     Examples:
       text2grad evaluate text2grad --config mine.yaml
       text2grad evaluate --task reward-model --config mine.yaml
+      text2grad evaluate --task humaneval --samples samples.jsonl
     """
+    which = Target.REWARD_MODEL if what == Target.REWARD_MODEL else Target.POLICY
+    if what not in list(Target):
+        _refuse_unknown_task(what)
+        # Before the user's own settings, which have the last word.
+        context.obj = ["--task.name", what, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
     chosen = _configuration(context, config)
+    if samples is not None:
+        run_stage(lambda: _stages().run_evaluate_samples(chosen, samples), as_json)
+        return
 
     def measured() -> Mapping[str, Any]:
         found: Mapping[str, Any] = _stages().run_evaluate(chosen, target, which.value)
@@ -311,6 +341,14 @@ def _refuse_unknown_options(words: Sequence[str]) -> None:
             return
         if name.startswith("--") and name not in known:
             raise UsageError(f"unknown option {name}", nearest_option(name, sorted(known)))
+
+
+def _refuse_unknown_task(name: str) -> None:
+    from text2grad.tasks.base import TASKS
+
+    if name not in TASKS and ":" not in name:
+        known = ", ".join([*Target, *TASKS])
+        raise UsageError(f"there is no task {name!r}", f"--task is one of {known}, or module:Class")
 
 
 def _stages() -> Any:

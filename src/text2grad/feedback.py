@@ -61,11 +61,15 @@ class Source(Record):
 
 
 class Failure(Record):
-    """A critique that could not be had. It is a record, never a score and never an empty critique."""
+    """A critique that could not be had. It is a record, never a score and never an empty critique.
+
+    `meta` is what else the critic knows; it goes into the meta of the feedback record.
+    """
 
     kind: FailureKind
     message: str
     raw: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict, exclude=True)
 
 
 class Critique(Record):
@@ -73,7 +77,8 @@ class Critique(Record):
 
     `score` is None when the critic gives no verdict. `unmatched` counts quotes that are not in the
     response, `ambiguous` quotes that occur more than once and do not say which; neither yields a span
-    (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one.
+    (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one. `meta` is what else
+    the critic knows (of a program: outcome, tier, evidence); it goes into the meta of the feedback record.
     """
 
     text: str
@@ -81,6 +86,7 @@ class Critique(Record):
     score: float | None = Field(default=None, ge=-1.0, le=1.0)
     unmatched: int = 0
     ambiguous: int = 0
+    meta: dict[str, Any] = Field(default_factory=dict)
 
 
 Judgement = Critique | Failure
@@ -139,14 +145,14 @@ class Feedback(Record):
         """The record of one judged response."""
         common = {"id": example.id, "prompt": example.prompt, "response": response, "source": source}
         if isinstance(judgement, Failure):
-            return cls(**common, error=judgement, meta=example.meta)
+            return cls(**common, error=judgement, meta={**example.meta, **judgement.meta})
         counts = {"unmatched": judgement.unmatched, "ambiguous": judgement.ambiguous}
         return cls(
             **common,
             critique=judgement.text,
             spans=judgement.spans,
             score=judgement.score,
-            meta={**example.meta, **{k: v for k, v in counts.items() if v}},
+            meta={**example.meta, **judgement.meta, **{k: v for k, v in counts.items() if v}},
         )
 
     def judgement(self) -> Judgement:

@@ -20,10 +20,17 @@ from text2grad.tasks.base import Task, prompt_version, read_prompt
 REWARD_MODEL_PROMPT = "reward_model"
 
 
+def runner_of(config: Config) -> Runner:
+    """Where programs are run; it starts when the first program comes."""
+    settings = config.sandbox
+    return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
+
+
 def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
     """The critic named by `kind`. All of them are the same to whoever calls them."""
     if kind == "program":
-        return ProgramCritic(runner, brief=True)
+        settings = config.critic
+        return ProgramCritic(runner, brief=settings.brief, repairs=settings.repairs, gate=settings.gate)
     if kind == "human":
         from text2grad.critics.human import HumanCritic
 
