@@ -25,7 +25,7 @@ from text2grad.sandbox.results import Tier
 from text2grad.sandbox.runner import Job, Runner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "unit"))
-from hostile import HOSTILE, Machine, descendants
+from hostile import HOSTILE, Machine, below, left_over
 
 CODE = "def f(xs):\n    ys = [x for x in xs if x >= 2]\n    return sum(ys)\n"
 TESTS = (
@@ -92,18 +92,21 @@ def in_a_row(tier: Tier, jobs: int) -> tuple[int, int]:
     with Runner(seconds=10.0, tier=tier) as runner:
         runner.run_all([(f"{CODE}# first {number}", TESTS) for number in range(50)])
         [server] = runner._servers
-        processes, memory = descendants(server.process), resident(server.process)
+        memory = resident(server.process, tier)
         for number in range(jobs):
             assert runner.submit(Job(f"{CODE}# {number}", TESTS)).result().passed
-        return len(descendants(server.process) - processes), resident(server.process) - memory
+        return len(left_over(server.process, tier)), resident(server.process, tier) - memory
 
 
-def resident(process: int) -> int:
-    """Memory of a process and all below it, in KiB."""
-    total = 0
-    for each in {process} | descendants(process):
-        for line in Path(f"/proc/{each}/status").read_text(encoding="utf-8").splitlines():
-            total += int(line.split()[1]) if line.startswith("VmRSS") else 0
+def resident(process: int, tier: Tier) -> int:
+    """Memory of the server, and of bubblewrap around it, in KiB, between jobs."""
+    left_over(process, tier)
+    total, level = 0, {process}
+    for _ in range(3 if tier == "namespaces" else 1):
+        for each in level:
+            for line in Path(f"/proc/{each}/status").read_text(encoding="utf-8").splitlines():
+                total += int(line.split()[1]) if line.startswith("VmRSS") else 0
+        level = below(level)
     return total
 
 
