@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, Span
@@ -59,8 +60,16 @@ def _inside_word(text: str, position: int) -> bool:
     return 0 < position < len(text) and _in_word(text[position - 1]) and _in_word(text[position])
 
 
+@lru_cache(maxsize=4096)
 def _in_word(char: str) -> bool:
     return char == "_" or unicodedata.category(char) in _WORD
+
+
+def boundaries(response: str) -> list[int]:
+    """The positions, 0 and the end among them, at which a quote that is no `part` may begin or end; sorted."""
+    word = [_in_word(char) for char in response]
+    inner = (i for i in range(1, len(response)) if not (word[i - 1] and word[i]))
+    return sorted({0, *inner, len(response)})
 
 
 def resolve(quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity) -> Resolved:
