@@ -75,7 +75,9 @@ class Machine:
         found = set()
         for path in (path for folder in WATCHED for path in folder.iterdir()):
             with contextlib.suppress(FileNotFoundError):  # other tests come and go
-                if "hostile" in path.name or (path.stat().st_uid >= FIRST_USER and "text2grad-" not in path.name):
+                if path.name.startswith("text2grad-") and path.is_dir():
+                    continue  # of this machine, or of another one that is tried at the same time
+                if "hostile" in path.name or path.stat().st_uid >= FIRST_USER:
                     found.add(str(path))
         return found
 
