@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +75,9 @@ class Machine:
         found = set()
         for path in (path for folder in WATCHED for path in folder.iterdir()):
             with contextlib.suppress(FileNotFoundError):  # other tests come and go
-                if "hostile" in path.name or (path.stat().st_uid >= FIRST_USER and "text2grad-" not in path.name):
+                if path.name.startswith("text2grad-") and path.is_dir():
+                    continue  # of this machine, or of another one that is tried at the same time
+                if "hostile" in path.name or path.stat().st_uid >= FIRST_USER:
                     found.add(str(path))
         return found
 
@@ -105,10 +108,39 @@ class Machine:
         shutil.rmtree(self.out)
 
 
-def descendants(process: int) -> set[int]:
-    """Numbers of the processes below one."""
+def programs_of(server: int, tier: str) -> set[int]:
+    """The living processes of programs below a server, which is known by the process that was started for it."""
+    level = {server}
+    for _ in range(2 if tier == "namespaces" else 0):  # bubblewrap, its first process, the server
+        level = below(level)
     found: set[int] = set()
-    for file in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in map(int, file.read_text().split()):
-            found |= {child} | descendants(child)
+    while level := below(level) - found:
+        found |= level
+    return {process for process in found if is_alive(process)}
+
+
+def left_over(server: int, tier: str, seconds: float = 10.0) -> set[int]:
+    """The same, after those that were killed have had time to end."""
+    deadline = time.monotonic() + seconds
+    while (found := programs_of(server, tier)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     return found
+
+
+def below(processes: set[int]) -> set[int]:
+    """Numbers of the processes that these are the parents of."""
+    found: set[int] = set()
+    for process in processes:
+        for file in Path(f"/proc/{process}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found |= set(map(int, file.read_text().split()))
+    return found
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"

@@ -111,26 +111,31 @@ class Server:
         self.memory_group.close()
 
 
-def best_tier(choice: TierChoice, memory_mb: int) -> Tier:
-    """The tier that was asked for, or for `auto` the best that works here.
+def start(choice: TierChoice, memory_mb: int, preload: tuple[str, ...] = ()) -> Server:
+    """A server in the tier that was asked for, or for `auto` in the best that works here.
 
     Raises:
         UserError: it does not work here, or none does; names the cure.
     """
-    if choice == "none":
-        return "none"
     reasons = []
-    for probe in probe_tiers(memory_mb, ("namespaces", "landlock") if choice == "auto" else (choice,)):
-        if probe.works:
-            return probe.tier
-        reasons.append(f"{probe.tier}: {probe.reason}")
+    for tier in _BEST_FIRST if choice == "auto" else (choice,):
+        known = _PROBED.get(tier)
+        reason = known.reason if known and not known.works else _missing(tier)
+        if not reason:
+            try:
+                return Server(tier, memory_mb, preload)
+            except Dead as error:
+                reason = str(error)
+        _PROBED[tier] = Probe(tier, False, reason)
+        reasons.append(f"{tier}: {reason}")
     raise UserError(f"programs cannot be run safely here ({'; '.join(reasons)})", CURE)
 
 
+_BEST_FIRST: tuple[Tier, ...] = ("namespaces", "landlock")
 _PROBED: dict[Tier, Probe] = {}
 
 
-def probe_tiers(memory_mb: int, tiers: tuple[Tier, ...] = ("namespaces", "landlock")) -> Iterator[Probe]:
+def probe_tiers(memory_mb: int, tiers: tuple[Tier, ...] = _BEST_FIRST) -> Iterator[Probe]:
     """Start each tier once in this process, and say whether it held."""
     for tier in tiers:
         if tier not in _PROBED:
@@ -151,6 +156,8 @@ def _probe(tier: Tier, memory_mb: int) -> Probe:
 
 def _missing(tier: Tier) -> str:
     """What this tier needs and this machine lacks, "" if nothing."""
+    if tier == "none":
+        return ""
     if platform.system() != "Linux":
         return "needs Linux"
     if not seccomp.supported():

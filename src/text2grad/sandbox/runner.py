@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
 
-from text2grad.sandbox.launch import GRACE_SECONDS, Dead, Server, TierChoice, best_tier
+from text2grad.sandbox.launch import GRACE_SECONDS, Dead, Server, TierChoice, start
 from text2grad.sandbox.results import Outcome, TestResult, Tier, Verdict
 
 __all__ = ["Job", "Outcome", "Runner", "TestResult", "Tier", "Verdict"]
@@ -27,7 +27,7 @@ _CODE_CHARACTERS = 1 << 20
 _TEST_CHARACTERS = 8 << 20
 _REMEMBERED = 4096
 _ATTEMPTS = 2
-_HEAVY = ("numpy", "pandas")
+_HEAVY = ("numpy",)
 _HEAVY_WORDS = re.compile(r"\b(?:import|from)\s+(?:numpy|pandas|scipy)\b")
 
 
@@ -150,8 +150,7 @@ class Runner:
     def _server(self, heavy: bool) -> Server:
         servers: dict[bool, Server] = self._own.__dict__.setdefault("servers", {})
         if heavy not in servers:
-            tier = best_tier(self.tier, self.memory_mb)
-            servers[heavy] = Server(tier, self.memory_mb, _HEAVY[:1] if heavy else ())
+            servers[heavy] = start(self.tier, self.memory_mb, _HEAVY if heavy else ())
             self._servers.add(servers[heavy])
         return servers[heavy]
 

@@ -90,7 +90,8 @@ class Jail:
             os.setresuid(self._user, self._user, self._user)
         os.chdir(scratch)
         if self._protected:
-            system.drop_capabilities()
+            if self._user is None:  # else they went with the user
+                system.drop_capabilities()
             system.prctl(system.PR_SET_DUMPABLE, 0)
             system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
             landlock.restrict(rules)

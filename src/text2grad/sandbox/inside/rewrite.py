@@ -37,7 +37,7 @@ class Operands:
     """The assertion that failed last: the call, what it gave, what was expected."""
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
+        self.calls: list[ast.expr] = []
         self.last: dict[str, str] = {}
 
     def names(self) -> dict[str, Any]:
@@ -48,13 +48,16 @@ class Operands:
         result = _OPERATORS[symbol](left, right)
         if not result:
             wanted = shown(right) if symbol == "==" else f"{symbol} {shown(right)}"
-            self.last = {"call": self.calls[number], "got": shown(left), "expected": wanted}
+            self.last = {"call": self._call(number), "got": shown(left), "expected": wanted}
         return result
 
     def _truth(self, number: int, value: Any) -> Any:
         if not value:
-            self.last = {"call": self.calls[number], "got": shown(value), "expected": "a true value"}
+            self.last = {"call": self._call(number), "got": shown(value), "expected": "a true value"}
         return value
+
+    def _call(self, number: int) -> str:
+        return ast.unparse(self.calls[number])[:TEXT_LIMIT]
 
 
 def shown(value: Any) -> str:
@@ -65,16 +68,16 @@ def shown(value: Any) -> str:
         return type(error).__name__
 
 
-class Asserts(ast.NodeTransformer):
+class Asserts:
     """Rewrites `assert a == b` so that its operands are noted when it fails; nothing else changes."""
 
     def __init__(self, operands: Operands) -> None:
         self._operands = operands
 
-    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
-        """Each comparison that an assert states."""
-        node.test = self._noted(node.test)
-        return node
+    def rewrite(self, tree: ast.Module) -> None:
+        """Each comparison that an assert states, in place."""
+        for node in [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]:
+            node.test = self._noted(node.test)
 
     def _noted(self, test: ast.expr) -> ast.expr:
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
@@ -87,7 +90,7 @@ class Asserts(ast.NodeTransformer):
         return _call(_TRUTH, [self._number(test), test], test)
 
     def _number(self, shown_as: ast.expr) -> ast.Constant:
-        self._operands.calls.append(ast.unparse(shown_as)[:TEXT_LIMIT])
+        self._operands.calls.append(shown_as)
         return ast.Constant(len(self._operands.calls) - 1)
 
 

@@ -29,6 +29,7 @@ OUTPUT_BYTES = 1 << 20
 SCRATCH_BYTES = 16 << 20
 SCRATCH_ENTRIES = 256
 _TICK_SECONDS = 0.05
+_MOST_DYING = 8
 
 _ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 _WARM = """
@@ -60,6 +61,7 @@ class Server:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.watched = -1
+        self._dying: list[int] = []
         self.namespaces = setup["tier"] == "namespaces"
         self.protected = setup["tier"] != "none"
         self._memory_mb = int(setup["memory_mb"])
@@ -82,6 +84,17 @@ class Server:
         for name in [*_WARM.split(), *preload]:
             with contextlib.suppress(ImportError):
                 __import__(name)
+
+    def reap(self, process: int) -> None:
+        """Wait for a killed process; in namespaces not now: taking its mounts down takes milliseconds, and it has
+        nothing left that a next job could meet."""
+        if not self.namespaces:
+            os.waitpid(process, 0)
+            return
+        self._dying.append(process)
+        self._dying = [each for each in self._dying if not os.waitpid(each, os.WNOHANG)[0]]
+        while len(self._dying) > _MOST_DYING:
+            os.waitpid(self._dying.pop(0), 0)
 
     def prove(self) -> dict[str, bool]:
         """Try to get out, from inside; what was tried and whether it was held."""
@@ -232,8 +245,9 @@ class _Job:
         do()
 
     def _start_in_namespaces(self, works: tuple[Work, ...]) -> None:
-        """A go-between makes the namespaces of the job, and one for each process the process numbers; both end,
-        and the processes, orphaned, become children of the server."""
+        """A go-between makes the mounts of the job, and for each process a namespace of process numbers; it ends,
+        and the processes, orphaned, become children of the server. Network and IPC are the box's, which has none;
+        a network namespace for each job costs more than the job, and sockets are refused anyway."""
         reader, writer = os.pipe()
         between = _forked(lambda: self._between(works, writer))
         os.close(writer)
@@ -248,7 +262,7 @@ class _Job:
             raise OSError("the namespaces of a job were refused")
 
     def _between(self, works: tuple[Work, ...], writer: int) -> None:
-        system.unshare(system.CLONE_NEWNS | system.CLONE_NEWIPC | system.CLONE_NEWUTS | system.CLONE_NEWNET)
+        system.unshare(system.CLONE_NEWNS)
         owner = "" if self._server.user is None else f",uid={self._server.user},gid={self._server.user}"
         options = f"size={SCRATCH_BYTES},nr_inodes={SCRATCH_ENTRIES},mode=700{owner}"
         system.mount("scratch", "/tmp", "tmpfs", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC, options)
@@ -274,7 +288,7 @@ class _Job:
             ended, status = os.waitpid(process, 0 if gently else os.WNOHANG)
             if not ended:
                 os.kill(process, signal.SIGKILL)
-                os.waitpid(process, 0)
+                self._server.reap(process)
             statuses.append(status)
         self._processes.clear()
         if self._scratch:

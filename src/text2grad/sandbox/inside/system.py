@@ -9,6 +9,7 @@ from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _fork = ctypes.PyDLL(None).fork
 
 PR_SET_PDEATHSIG = 1
@@ -17,14 +18,10 @@ PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 CLONE_NEWNS = 0x00020000
-CLONE_NEWUTS = 0x04000000
-CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
-CLONE_NEWNET = 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _CAPABILITY_VERSION_3 = 0x20080522
-_SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
 
 
 def machine() -> str:
@@ -32,14 +29,13 @@ def machine() -> str:
     return platform.machine()
 
 
-def prctl(option: int, *args: int) -> None:
+def prctl(option: int, argument: int = 0, other: int = 0) -> None:
     """prctl(2).
 
     Raises:
         OSError: refused.
     """
-    words = [ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4]]
-    _check(_libc.prctl(option, *words))
+    _check(_libc.prctl(option, argument, other, 0, 0))
 
 
 def call(number: int, *args: Any) -> int:
@@ -80,7 +76,7 @@ def drop_capabilities() -> None:
     Raises:
         OSError: refused.
     """
-    call(_SYS_CAPSET[machine()], ctypes.byref(_CAPABILITY_HEADER), ctypes.byref(_NO_CAPABILITIES))
+    _check(_libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES))
 
 
 def fork() -> int:

@@ -134,7 +134,7 @@ class _Session:
         self._space.update(self._operands.names())
         before = dict(self._space)
         try:
-            tree = rewrite.Asserts(self._operands).visit(tree)
+            rewrite.Asserts(self._operands).rewrite(tree)
             exec(compile(tree, "<tests>", "exec", dont_inherit=True), self._space)
         except (wire.Gone, wire.Unsupported):
             raise
@@ -400,6 +400,9 @@ def _call_if_there(function: Any) -> None:
 
 
 def _parameters(call: Any) -> list[str]:
+    code = getattr(call, "__code__", None)
+    if code is not None and not code.co_argcount + code.co_kwonlyargcount:
+        return []  # the usual case, without the cost of a signature
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = inspect.signature(call).parameters.values()
     return [each.name for each in found if each.kind in kinds and each.default is inspect.Parameter.empty]
