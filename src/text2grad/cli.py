@@ -98,18 +98,72 @@ def import_feedback(
 
 
 @app.command(epilog=SETTINGS_HELP)
-def annotate(context: typer.Context, config: Configuration = "demo", as_json: AsJson = False) -> None:
-    """Sample answers and have a critic judge them.
+def annotate(
+    context: typer.Context,
+    responses: Annotated[
+        Path | None,
+        typer.Option("--responses", metavar="FILE", help="Judge these responses (.jsonl, .csv), sample none."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it would cost, and leave.")] = False,
+    budget: Annotated[
+        float | None, typer.Option("--budget-usd", min=0.0, metavar="USD", help="Never spend more on this file.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Judge the first so many responses.")] = None,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep the answers that are there.")] = True,
+    again: Annotated[bool, typer.Option("--again", help="Ask again what was refused or unreadable.")] = False,
+    ground: Annotated[
+        bool, typer.Option("--ground", help="Find the words that people's critiques without spans are about.")
+    ] = False,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Batch API: submit (exit code 75); run again to collect.")
+    ] = False,
+    write_requests: Annotated[
+        Path | None, typer.Option("--write-requests", metavar="FILE", help="Write a batch file, e.g. for vLLM.")
+    ] = None,
+    read_answers: Annotated[
+        Path | None, typer.Option("--read-answers", metavar="FILE", help="Read what such a batch file gave.")
+    ] = None,
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
+    """Have responses judged.
 
     The critic is set by critic.kind: program (runs unit tests) or prompted (a chat model behind any
-    OpenAI-compatible endpoint). An answer whose critique failed is kept with its error; exit code 3 says so.
+    OpenAI-compatible endpoint). Without --responses the policy's own are sampled first. Every answer of an
+    endpoint goes to a journal before it is read: stopped or killed, the same command asks only for what is
+    missing. Exit code 3: some were refused or unreadable, 4: the budget is reached, 75: a batch is pending.
 
     \b
-    Example:
+    Examples:
       text2grad annotate --config mine.yaml --critic.kind prompted --critic.model gpt-4o
+      text2grad annotate --responses answers.jsonl --out feedback.jsonl --critic.model gpt-4o --plan
     """
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_annotate(chosen), as_json)
+
+    def stage() -> Mapping[str, Any]:
+        from text2grad.judging import JudgingOptions
+
+        options = JudgingOptions(plan, budget, limit, resume, again, ground, batch, write_requests, read_answers)
+        return _annotate(chosen, responses, out, options)
+
+    run_stage(stage, as_json)
+
+
+def _annotate(config: Config, responses: Path | None, out: Path | None, options: Any) -> Mapping[str, Any]:
+    if responses is not None:
+        from text2grad.judging import judge_file
+
+        return judge_file(config, responses, out, options)
+    if (config.annotate.critic or config.critic.kind) == "prompted":
+        from text2grad.stages.annotate import judge_sampled
+
+        return judge_sampled(config, out, options)
+    summary: Mapping[str, Any] = _stages().run_annotate(config)
+    return summary
 
 
 @app.command(epilog=SETTINGS_HELP)

@@ -87,7 +87,8 @@ def parse(
 
     Quotes that are not in the response are counted in `unmatched` and kept in `lost`, single quotes with several
     candidates in `ambiguous` (and mean what `ambiguity` says). `grounding` says how far a quote may be from the
-    letter; without it, not at all. What a judge reasons before its critique is not part of it. Spans come sorted by (start, end, good first), each once.
+    letter; without it, not at all. What a judge reasons before its critique is not part of it. Spans come sorted
+    by (start, end, good first), each once.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
@@ -212,10 +213,11 @@ def _score(value: object) -> float | None:
     return float(value)
 
 
-def json_schema(reasoning: bool = False) -> dict[str, Any]:
+def json_schema(reasoning: bool = False, improvable: bool = False) -> dict[str, Any]:
     """The JSON schema of z, for servers that constrain their answers (`response_format`).
 
-    With `reasoning` the judge thinks first, in a key of its own. Strict servers want every key to be required; what may be left out may be null.
+    With `reasoning` the judge thinks first, in a key of its own; `improvable` is the list of code that works and
+    could be better. Strict servers want every key to be required; what may be left out may be null.
     """
     text = {"type": "string"}
     item = _object(
@@ -228,7 +230,10 @@ def json_schema(reasoning: bool = False) -> dict[str, Any]:
     score = {"type": ["number", "null"], "description": "the verdict, from -1 to 1"}
     omissions = {"type": ["array", "null"], "items": text}
     thoughts = {"reasoning": text} if reasoning else {}
-    return _object(**thoughts, critique=text, good_spans=spans, poor_spans=spans, omissions=omissions, score=score)
+    third = {"improvable_spans": spans} if improvable else {}
+    return _object(
+        **thoughts, critique=text, good_spans=spans, poor_spans=spans, **third, omissions=omissions, score=score
+    )
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ put no spaces between words (CJK, Thai ...) have no such boundary, so there ever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, Span
