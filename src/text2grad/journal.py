@@ -1,7 +1,7 @@
 """The journal of paid answers: append-only, nothing lost, nothing paid twice.
 
 One JSON object per line. An answer is written as it came, before anybody reads it; how it was judged follows in
-a line of its own. After a crash the file holds every answer that arrived but at most the last line whole: a torn
+a line of its own, together with the next answer (what is lost of these is judged again, and costs nothing). After a crash the file holds every answer that arrived but at most the last line whole: a torn
 tail is cut when the journal is opened again. One process writes at a time (a lock that dies with its owner).
 """
 
@@ -103,6 +103,7 @@ class Journal:
     _end: int = field(default=0, init=False, repr=False)
     _guard: Lock = field(default_factory=Lock, init=False, repr=False)
     _synced: float = field(default=0.0, init=False, repr=False)
+    _states: list[bytes] = field(default_factory=list, init=False, repr=False)
 
     def __enter__(self) -> Self:
         return self
@@ -113,21 +114,26 @@ class Journal:
     def close(self) -> None:
         """Bring everything to the disk and give the lock back."""
         if self._handle >= 0:
+            with self._guard:
+                self._write(b"")
             os.fsync(self._handle)
             os.close(self._handle)
             self._handle = -1
 
-    def answer(self, id: str, line: Mapping[str, Any]) -> None:
-        """Keep a raw answer: text, truncated, usage, usd, seconds."""
-        self._append({"is": "answer", "id": id, **line})
+    def answer(self, id: str, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep a raw answer: text, truncated, usage, usd, seconds. Returns the line as it was written."""
+        return self._append({"is": "answer", "id": id, **line})
 
-    def failure(self, id: str, kind: str, message: str) -> None:
-        """Keep why there is no answer."""
-        self._append({"is": "failure", "id": id, "kind": kind, "message": message})
+    def failure(self, id: str, kind: str, message: str) -> dict[str, Any]:
+        """Keep why there is no answer. Returns the line as it was written."""
+        return self._append({"is": "failure", "id": id, "kind": kind, "message": message})
 
     def settle(self, id: str, state: State) -> None:
         """Say how a request ended. A later answer opens it again."""
-        self._append({"is": "state", "id": id, "state": state})
+        line = {"is": "state", "id": id, "state": state}
+        with self._guard:
+            self._states.append(_encoded(line))
+            self._index(-1, line)
 
     def note(self, name: str, value: Any) -> None:
         """Remember something about the job itself; the last value of a name counts."""
@@ -151,20 +157,25 @@ class Journal:
             parts += os.pread(self._handle, size, offset + len(parts))
         return dict(json.loads(parts[: parts.index(b"\n")]))
 
-    def _append(self, line: Mapping[str, Any]) -> None:
-        data = (json.dumps(line) + "\n").encode("ascii")
+    def _append(self, line: dict[str, Any]) -> dict[str, Any]:
+        data = _encoded(line)
         with self._guard:
-            offset = self._end
-            written = os.write(self._handle, data)
-            self._end += written
-            if written < len(data):  # a full disk: the torn line is cut at the next start
-                raise UserError(f"cannot write {self.path}: the disk is full", "make room and start again")
-            self._index(offset, line)
+            self._index(self._write(data), line)
             late = time.monotonic() - self._synced > SYNC_SECONDS
             if late:
                 self._synced = time.monotonic()
         if late:
             os.fsync(self._handle)
+        return line
+
+    def _write(self, data: bytes) -> int:
+        """Write the waiting states and `data` at once; where `data` begins."""
+        states, self._states = b"".join(self._states), []
+        written = os.write(self._handle, states + data) if states or data else 0
+        self._end += written
+        if written < len(states) + len(data):  # the torn line is cut at the next start
+            raise UserError(f"cannot write {self.path}: the disk is full", "make room and start again")
+        return self._end - len(data)
 
     def _index(self, offset: int, line: Mapping[str, Any]) -> None:
         kind = line["is"]
@@ -212,3 +223,7 @@ class Journal:
         if missing or (line["is"] == "state" and line["state"] not in STATES):
             raise UserError(f"{self.path}:{number}: not a line of a journal", f"remove line {number}")
         return line
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return (json.dumps(line) + "\n").encode("ascii")

@@ -105,15 +105,16 @@ class Asker:
             if (state := self.judged(question, last=left <= 0)) is not None:
                 return state
         for attempt in range(TRIES_OF_AN_ANSWER - left, TRIES_OF_AN_ANSWER):
-            if not self._answered(question, attempt):
+            line = self._answered(question, attempt)
+            if line is None:
                 return None
-            if (state := self.judged(question, last=attempt + 1 == TRIES_OF_AN_ANSWER)) is not None:
+            if (state := self.judged(question, attempt + 1 == TRIES_OF_AN_ANSWER, line)) is not None:
                 return state
         return None
 
-    def judged(self, question: Question, last: bool) -> State | None:
+    def judged(self, question: Question, last: bool, line: Mapping[str, Any] | None = None) -> State | None:
         """Settle a question by its last line in the journal; None if a fresh answer is worth its price."""
-        line = self.journal.last(question.id)
+        line = line or self.journal.last(question.id)
         judgement = self.reader.read(line, question.item.response)
         if line["is"] == "answer" and not last and self.reader.broken(judgement):
             return None
@@ -121,18 +122,15 @@ class Asker:
         self.journal.settle(question.id, state)
         return state
 
-    def _answered(self, question: Question, attempt: int) -> bool:
-        """Bring one answer, or the failure that stands for it, into the journal; False: stopped."""
+    def _answered(self, question: Question, attempt: int) -> dict[str, Any] | None:
+        """Bring one answer, or the failure that stands for it, into the journal; None: stopped."""
         amount = self.budget.dearest(question, self.questioner.decoding.max_tokens)
         if not self.budget.take(amount):
             self.pace.stop()
-            return False
+            return None
         try:
             outcome = self._climb(question, attempt)
-            if outcome is None:
-                return False
-            self._keep(question, outcome)
-            return True
+            return None if outcome is None else self._keep(question, outcome)
         finally:
             self.budget.give_back(amount)
 
@@ -185,13 +183,12 @@ class Asker:
             self.pace.slow_down(asked_at, min(outcome.wait or FIRST_PAUSE, LONGEST_WAIT))
         return outcome
 
-    def _keep(self, question: Question, outcome: Reply | Problem) -> None:
+    def _keep(self, question: Question, outcome: Reply | Problem) -> dict[str, Any]:
         """The raw answer goes to the journal before anybody reads it."""
         if isinstance(outcome, Problem):
             kind = {"refused": "refused", "unfit": "unsupported"}.get(outcome.kind, "exhausted")
-            self.journal.failure(question.id, kind, outcome.message)
-            return
-        self.journal.answer(question.id, answer_line(outcome, self.price))
+            return self.journal.failure(question.id, kind, outcome.message)
+        return self.journal.answer(question.id, answer_line(outcome, self.price))
 
 
 def answer_line(reply: Reply, price: Price | None, batch: bool = False) -> dict[str, Any]:

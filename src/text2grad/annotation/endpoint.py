@@ -1,26 +1,24 @@
 """One chat request to an OpenAI-compatible server, and what came of it.
 
-Written on `http.client`: the openai SDK takes 3.7 ms of CPU for a request, this 0.4 ms (docs/LOG.md), and
-with 64 requests in flight one core must do a thousand a second. It never retries and never raises for what the
+Written on `http1`: the openai SDK takes 3.7 ms of CPU for a request (docs/LOG.md), and with 64 requests in flight
+one core must do more than a thousand a second. It never retries and never raises for what the
 server does: whoever asks decides (`asking`). The key is sent and redacted, and goes nowhere else.
 """
 
 from __future__ import annotations
 
 import email.utils
-import http.client
 import json
 import math
 import os
-import ssl
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from text2grad.annotation.http1 import Answer, Connection, CutError
 from text2grad.errors import UserError
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -91,12 +89,15 @@ class Endpoint:
         if not (self._key.isascii() and self._key.isprintable()):
             raise UserError("the API key has characters no key has", "export OPENAI_API_KEY again")
         query = f"?{self._url.query}" if self._url.query else ""
-        self._target = f"{self._url.path.rstrip('/')}/chat/completions{query}"
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            self._headers["Authorization"] = f"Bearer {self._key}"
-        if "azure.com" in self._url.hostname:
-            self._headers["api-key"] = self._key
+        lines = [
+            f"POST {self._url.path.rstrip('/')}/chat/completions{query} HTTP/1.1",
+            f"Host: {self._url.netloc}",
+            "Content-Type: application/json",
+            "Accept: application/json",
+            *([f"Authorization: Bearer {self._key}"] if self._key else []),
+            *([f"api-key: {self._key}"] if "azure.com" in self._url.hostname else []),
+        ]
+        self._head = "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
     @property
     def name(self) -> str:
@@ -118,18 +119,19 @@ class Endpoint:
         start = time.monotonic()
         fresh = not hasattr(self._local, "connection")
         try:
-            status, headers, raw = self._exchange(data)
+            answer = self._exchange(data)
         except TimeoutError:
             self.close()
             return Problem("timeout", f"no answer from {self.name} within {self.timeout:g} s")
-        except (http.client.HTTPException, OSError) as error:
+        except OSError as error:
             self.close()
-            if not fresh and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
+            closed = isinstance(error, ConnectionError) or (isinstance(error, CutError) and error.empty)
+            if closed and not fresh:
                 return self.ask(body)  # the server had closed an idle connection: nothing was lost
-            return self._no_connection(error)
-        if status == 200:
-            return self._reply(raw, time.monotonic() - start)
-        return self._problem(status, headers, raw)
+            return self._no_answer(error)
+        if answer.status == 200:
+            return self._reply(answer.body, time.monotonic() - start)
+        return self._problem(answer.status, answer.headers, answer.body)
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -137,37 +139,17 @@ class Endpoint:
             self._local.connection.close()
             del self._local.connection
 
-    def _exchange(self, data: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
-        connection = self._connection()
-        connection.request("POST", self._target, data, self._headers)
-        answer = connection.getresponse()
-        raw = answer.read()
-        if answer.will_close:
-            self.close()
-        return answer.status, answer.headers, raw
-
-    def _connection(self) -> http.client.HTTPConnection:
+    def _exchange(self, data: bytes) -> Answer:
         if not hasattr(self._local, "connection"):
-            self._local.connection = self._connect()
-        connection: http.client.HTTPConnection = self._local.connection
-        return connection
+            self._local.connection = Connection(self._url, self.timeout)
+        answer: Answer = self._local.connection.post(self._head, data)
+        if not answer.keep:
+            self.close()
+        return answer
 
-    def _connect(self) -> http.client.HTTPConnection:
-        host, secure = str(self._url.hostname), self._url.scheme == "https"
-        port = self._url.port or (443 if secure else 80)
-        proxy = urllib.request.getproxies().get(self._url.scheme, "")
-        if proxy and not urllib.request.proxy_bypass(host):
-            between = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-            return _through(str(between.hostname), between.port or 80, host, port, secure, self.timeout)
-        if secure:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=self.timeout, context=context)
-        return http.client.HTTPConnection(host, port, timeout=self.timeout)
-
-    def _no_connection(self, error: Exception) -> Problem:
-        reached = isinstance(error, http.client.HTTPException | ConnectionResetError | BrokenPipeError)
+    def _no_answer(self, error: OSError) -> Problem:
         words = self.redact(str(error)) or type(error).__name__
-        if reached:
+        if isinstance(error, CutError | ConnectionResetError | BrokenPipeError):
             return Problem("cut", f"the answer of {self.name} broke off: {words}"[:LONGEST_MESSAGE])
         return Problem("unreachable", f"nobody answers at {self.name}: {words}"[:LONGEST_MESSAGE])
 
@@ -192,7 +174,7 @@ class Endpoint:
         usage = _usage(body.get("usage"))
         return Reply(str(text), finish == "length", usage, round(seconds, 3), str(refusal)[:LONGEST_MESSAGE])
 
-    def _problem(self, status: int, headers: http.client.HTTPMessage, raw: bytes) -> Problem:
+    def _problem(self, status: int, headers: Mapping[str, str], raw: bytes) -> Problem:
         code, words = _error_of(self.redact(raw.decode("utf-8", "replace")))
         if status in (401, 403):
             return Problem("fatal", f"{self.name} refused the key ({status})", status, cure="check OPENAI_API_KEY")
@@ -209,20 +191,6 @@ class Endpoint:
         if status in (408, 409, 425) or status >= 500:
             return Problem("broken", f"{self.name} answered {status}", status, retry_after(headers))
         return Problem("unfit", f"{self.name} answered {status}: {words}"[:LONGEST_MESSAGE], status)
-
-
-def _through(
-    proxy: str, proxy_port: int, host: str, port: int, secure: bool, timeout: float
-) -> http.client.HTTPConnection:
-    if secure:
-        context = ssl.create_default_context()
-        tunnel: http.client.HTTPConnection = http.client.HTTPSConnection(
-            proxy, proxy_port, timeout=timeout, context=context
-        )
-    else:
-        tunnel = http.client.HTTPConnection(proxy, proxy_port, timeout=timeout)
-    tunnel.set_tunnel(host, port)
-    return tunnel
 
 
 def _usage(value: Any) -> dict[str, float]:
@@ -244,7 +212,7 @@ def _error_of(text: str) -> tuple[str, str]:
     return "", " ".join(text.split())
 
 
-def retry_after(headers: Mapping[str, str] | http.client.HTTPMessage) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds of Retry-After (a number or a date) or retry-after-ms; None where the server says nothing."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
