@@ -43,16 +43,25 @@ def settle_all(asker: Asker, items: Items, threads: int) -> None:
         UserError: a mistake that fails every question. What was answered by then is in the journal.
     """
     waiting = _Waiting(asker, items)
+    try:
+        if _know_capability(asker, waiting):
+            _in_threads(asker, waiting, threads)
+    finally:
+        asker.endpoint.close()
+
+
+def _know_capability(asker: Asker, waiting: _Waiting) -> bool:
+    """Ask one question at a time until the server's capability is known; False: stopped before that."""
     misses = 0
     while asker.capability is None and (question := waiting.next()) is not None:
         state = asker.settle(question)
         if state is None:
-            return
+            return False
         misses = misses + 1 if state == "exhausted" else 0
         if misses == 3:
             message = asker.journal.last(question.id)["message"]
             raise UserError(f"three questions in a row without an answer: {message}", "check the server, run again")
-    _in_threads(asker, waiting, threads)
+    return True
 
 
 class _Waiting:
