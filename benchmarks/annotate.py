@@ -1,8 +1,8 @@
 """How fast responses are judged, against a server that answers in 50 ms, and whether memory stays flat.
 
-A stub server in a process of its own answers every request after 50 ms, whatever else is open. 2,000 responses are
-judged with 64 requests in flight; ideal is 64 / 0.05 s = 1,280 a second. The clock runs from the first question to
-the last answer settled in the journal; reading the items, building prompts, hashing, writing and parsing are inside.
+A stub server in a process of its own answers every request after 50 ms, whatever else is open. 2,000 responses
+are judged with 64 requests in flight; ideal is 64 / 0.05 s = 1,280 a second. The clock runs from the first question to the
+last answer settled in the journal; reading the items, building prompts, hashing, writing and parsing are inside.
 Memory is the resident set after the job of 2,000 and after a second one of 10,000 more in the same process.
 
     OMP_NUM_THREADS=1 python benchmarks/annotate.py [--records 2000] [--flight 64]
@@ -36,7 +36,10 @@ from text2grad.journal import Journal
 from text2grad.tasks.base import read_prompt
 
 DELAY = 0.05
-Z = '{"critique": "Plain, and \\"so on\\".", "good_spans": ["long ago"], "poor_spans": [], "omissions": [], "score": 0.5}'
+Z = (
+    '{"critique": "Plain, and \\"so on\\".", "good_spans": ["long ago"], "poor_spans": [],'
+    ' "omissions": [], "score": 0.5}'
+)
 
 
 def main() -> None:

@@ -73,7 +73,11 @@ def import_feedback(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file with the feedback.")],
     kind: Annotated[
         str,
-        typer.Option("--kind", metavar="KIND", help="auto, feedback (our records), finegrained_qa, squality."),
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="auto, feedback, finegrained_qa, squality, label_studio, argilla, prodigy, defacto, csv, mqm.",
+        ),
     ] = "auto",
     out: Annotated[
         Path | None,

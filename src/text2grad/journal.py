@@ -1,8 +1,9 @@
 """The journal of paid answers: append-only, nothing lost, nothing paid twice.
 
 One JSON object per line. An answer is written as it came, before anybody reads it; how it was judged follows in
-a line of its own, together with the next answer (what is lost of these is judged again, and costs nothing). After a crash the file holds every answer that arrived but at most the last line whole: a torn
-tail is cut when the journal is opened again. One process writes at a time (a lock that dies with its owner).
+a line of its own, together with the next answer (what is lost of these is judged again, and costs nothing).
+After a crash the file holds every answer that arrived, but at most the last line whole: a torn tail is cut when
+the journal is opened again. One process writes at a time (a lock that dies with its owner).
 """
 
 from __future__ import annotations

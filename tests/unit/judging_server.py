@@ -37,7 +37,11 @@ def completion(text: str | None, finish: str = "stop", refusal: str | None = Non
 
 
 def error(status: int, code: str = "", message: str = "no", **headers: str) -> Reply:
-    return status, {"retry-after-ms": "1", **headers}, json.dumps({"error": {"message": message, "code": code}}).encode()
+    return (
+        status,
+        {"retry-after-ms": "1", **headers},
+        json.dumps({"error": {"message": message, "code": code}}).encode(),
+    )
 
 
 class Judge:
@@ -124,7 +128,9 @@ class Judge:
             part = next(p for p in data.split(b"\r\n--") if b"filename=" in p)
             name = f"file-{len(self.files)}"
             self.files[name] = part.split(b"\r\n\r\n", 1)[1]
-            return ok({"id": name, "object": "file", "bytes": 1, "created_at": 0, "filename": "f", "purpose": "batch"})
+            return ok(
+                {"id": name, "object": "file", "bytes": 1, "created_at": 0, "filename": "f", "purpose": "batch"}
+            )
         if path.endswith("/batches") and data:
             name = f"batch-{len(self.batches)}"
             asked = json.loads(data)

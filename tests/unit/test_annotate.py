@@ -1,4 +1,4 @@
-"""`annotate --responses` as typed, against a scripted server: every fault ends as RELIABILITY says, and is counted."""
+"""`annotate --responses` as typed, against a scripted server: each fault ends as RELIABILITY says, and is counted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-
 from judging_server import GOOD, KEY, Judge, Reply, batch, completion, error, name_of, responses_file, said
+
 from text2grad.cli import main
 from text2grad.feedback import Feedback, read_jsonl
 
@@ -55,7 +56,18 @@ def annotate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
         with pytest.raises(SystemExit) as left:
             out = ("--out", str(tmp_path / "feedback.jsonl"))
             main(
-                ["annotate", "--responses", str(file), *out, *url, "--critic.model", "gpt-4o", *QUICK, "--json", *words]
+                [
+                    "annotate",
+                    "--responses",
+                    str(file),
+                    *out,
+                    *url,
+                    "--critic.model",
+                    "gpt-4o",
+                    *QUICK,
+                    "--json",
+                    *words,
+                ]
             )
         printed, err = capsys.readouterr()
         assert KEY not in printed + err
@@ -218,7 +230,10 @@ def test_nobody_there(annotate: Any, tmp_path: Path) -> None:
 
 
 BAD_FILES: dict[str, tuple[bytes, str]] = {
-    "duplicate": (b'{"id":"a","prompt":"p","response":"x"}\n{"id":"a","prompt":"p","response":"y"}\n', "'a' stands twice"),
+    "duplicate": (
+        b'{"id":"a","prompt":"p","response":"x"}\n{"id":"a","prompt":"p","response":"y"}\n',
+        "'a' stands twice",
+    ),
     "escape": (b'{"id":"../../etc","prompt":"p","response":"x"}\n', "leads out of its folder"),
     "long": (json.dumps({"prompt": "p", "response": "x" * 200_000}).encode(), "200,000 characters"),
     "latin": (b'{"prompt":"p","response":"caf\xe9"}\n', "not UTF-8"),
@@ -235,7 +250,9 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_one_line_before_anything_is_asked(judge: Any, annotate: Any, tmp_path: Path, name: str) -> None:
+def test_a_bad_file_is_one_line_before_anything_is_asked(
+    judge: Any, annotate: Any, tmp_path: Path, name: str
+) -> None:
     data, words = BAD_FILES[name]
     server = judge(lambda name, turn, body: said(GOOD))
     file = tmp_path / "r.jsonl"
@@ -267,7 +284,9 @@ def test_a_plan_costs_nothing_and_names_what_it_does_not_know(judge: Any, annota
     code, plan, _ = annotate(server, file, "--plan")
     assert (code, plan["records"], plan["requests"], plan["price"]) == (0, 8, 8, "known")
     expected = (plan["prompt_tokens"] * 2.5 + plan["completion_tokens"] * 10) / 1e6
-    assert plan["usd"] == pytest.approx(expected, abs=1e-4) and plan["usd_batch"] == pytest.approx(plan["usd"] / 2, abs=1e-4)
+    assert plan["usd"] == pytest.approx(expected, abs=1e-4) and plan["usd_batch"] == pytest.approx(
+        plan["usd"] / 2, abs=1e-4
+    )
     assert server.bodies == [] and sorted(tmp_path.iterdir()) == [file]
     _, plan, _ = annotate(server, file, "--plan", "--critic.model", "my-own")
     assert plan["usd"] is None and "my-own is not in the price file" in plan["price"]
@@ -289,7 +308,12 @@ def test_the_budget_is_never_passed_and_a_higher_one_goes_on(judge: Any, annotat
 
 
 def test_one_text_is_paid_for_once_however_often_it_stands_there(judge: Any, annotate: Any, tmp_path: Path) -> None:
-    row = {"id": "p", "prompt": [{"role": "user", "content": "Why?"}], "source": {"kind": "llm"}, "response": "an answer."}
+    row = {
+        "id": "p",
+        "prompt": [{"role": "user", "content": "Why?"}],
+        "source": {"kind": "llm"},
+        "response": "an answer.",
+    }
     file = tmp_path / "r.jsonl"
     file.write_text(f"{json.dumps(row)}\n" * 3)
     server = judge(lambda name, turn, body: said(GOOD))
@@ -324,7 +348,9 @@ def test_what_a_person_wrote_is_grounded_not_judged(judge: Any, annotate: Any, t
     assert "<feedback>\nThe answer is wrong.\n</feedback>" in server.bodies[0]["messages"][-1]["content"]
 
 
-def test_what_others_said_and_what_was_judged_before_stays_in_the_file(judge: Any, annotate: Any, tmp_path: Path) -> None:
+def test_what_others_said_and_what_was_judged_before_stays_in_the_file(
+    judge: Any, annotate: Any, tmp_path: Path
+) -> None:
     server = judge(lambda name, turn, body: said(GOOD))
     annotate(server, responses_file(tmp_path / "one.jsonl", ["a", "b"]))
     person = next(iter(records(tmp_path).values())).model_dump(mode="json", exclude_none=True)
@@ -338,7 +364,9 @@ def test_what_others_said_and_what_was_judged_before_stays_in_the_file(judge: An
     )
 
 
-def test_a_batch_is_submitted_once_collected_later_and_costs_half(judge: Any, annotate: Any, tmp_path: Path) -> None:
+def test_a_batch_is_submitted_once_collected_later_and_costs_half(
+    judge: Any, annotate: Any, tmp_path: Path
+) -> None:
     server = judge(lambda name, turn, body: said(GOOD))
     file = responses_file(tmp_path / "r.jsonl", ["a", "b", "c"])
     code, summary, err = annotate(server, file, "--batch")
@@ -376,7 +404,9 @@ def test_requests_as_a_file_and_its_answers(judge: Any, annotate: Any, tmp_path:
     file = responses_file(tmp_path / "r.jsonl", ["a", "b"])
     code, _, _ = annotate(server, file, "--write-requests", str(tmp_path / "requests.jsonl"))
     asked = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-    assert code == 75 and [(line["method"], line["url"]) for line in asked] == [("POST", "/v1/chat/completions")] * 2
+    assert (
+        code == 75 and [(line["method"], line["url"]) for line in asked] == [("POST", "/v1/chat/completions")] * 2
+    )
     rows = [
         {"id": "vllm-1", "custom_id": line["custom_id"], "response": {"status_code": 200, "body": completion(GOOD)}}
         for line in asked
@@ -400,7 +430,7 @@ def test_too_many_requests_slow_everybody_down(judge: Any, annotate: Any, tmp_pa
     server = judge(answer)
     file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(30)])
     code, _, _ = annotate(server, file)
-    gap = max(b - a for a, b in zip(late, late[1:], strict=False))
+    gap = max(b - a for a, b in pairwise(late))
     assert code == 0 and gap >= 0.35, "nothing is sent while the server asks for a pause"
 
 

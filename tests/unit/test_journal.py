@@ -13,7 +13,12 @@ import pytest
 from text2grad.errors import UserError
 from text2grad.journal import Journal, Slot
 
-LINE = {"text": "an answer\u2028 with \ud83d half a pair", "usage": {"prompt_tokens": 3.0}, "usd": 0.5, "seconds": 1.0}
+LINE = {
+    "text": "an answer\u2028 with \ud83d half a pair",
+    "usage": {"prompt_tokens": 3.0},
+    "usd": 0.5,
+    "seconds": 1.0,
+}
 
 
 def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
@@ -54,7 +59,9 @@ def test_a_torn_tail_is_cut_wherever_it_was_torn(tmp_path: Path) -> None:
         assert journal.slots == {}
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"is": "gossip", "id": "a"}', '{"is": "state", "id": "a", "state": "x"}'])
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", '{"is": "gossip", "id": "a"}', '{"is": "state", "id": "a", "state": "x"}']
+)
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path, damage: str) -> None:
     place = tmp_path / "journal"
     with Journal.open(place) as journal:

@@ -46,7 +46,7 @@ class Problem:
 
     `unreachable`: nobody there. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for patience. `broken`:
     5xx, or an answer that is none. `refused`: a content filter. `unfit`: the server will never take this request
-    (other 4xx). `fatal`: it will take none (key, model, quota); `cure` mends it. `wait`: seconds the server asks for.
+    (other 4xx). `fatal`: it will take none (key, model, quota); `cure` mends it. `wait`: seconds it asked for.
     """
 
     kind: Trouble

@@ -29,7 +29,7 @@ COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
 
 @dataclass(frozen=True)
 class Item:
-    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may stand repeatedly."""
+    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may repeat."""
 
     example: Example
     response: str
