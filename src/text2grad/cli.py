@@ -101,6 +101,74 @@ def import_feedback(
     run_stage(lambda: _stages().run_import(chosen, source, kind, out), as_json)
 
 
+@app.command("export")
+def export_feedback(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="Feedback records.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="KIND",
+            help="label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL).",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write records in the shape of a tool or a trainer.
+
+    What people see in Label Studio, Argilla, Prodigy or a spreadsheet comes back with import.
+
+    \b
+    Example:
+      text2grad export feedback.jsonl --as label_studio --out tasks.json
+    """
+    _no_settings(context, "export")
+
+    def stage() -> Mapping[str, Any]:
+        from text2grad.critics.shapes.export import export
+        from text2grad.feedback import Feedback, read_jsonl
+
+        return {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}
+
+    run_stage(stage, as_json)
+
+
+@app.command("feedback-report")
+def feedback_report(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="Feedback records.")],
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE", help="Write a page for the browser.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer", metavar="FILE", help="A tokenizer.json to count tokens with, else words and signs."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how good a file of feedback is.
+
+    Quotes that are not in the response, cost against a label for every token, length and place of spans,
+    balance of labels, refusals, repeats, and how far several annotators agree.
+
+    \b
+    Example:
+      text2grad feedback-report feedback.jsonl --page quality.html
+    """
+    _no_settings(context, "feedback-report")
+
+    def stage() -> Mapping[str, Any]:
+        from text2grad.report.quality import report_quality
+
+        return report_quality(source, page, tokenizer)
+
+    run_stage(stage, as_json)
+
+
 @app.command(epilog=SETTINGS_HELP)
 def annotate(
     context: typer.Context,

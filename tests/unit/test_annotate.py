@@ -1,4 +1,4 @@
-"""`annotate --responses` as typed, against a scripted server: each fault ends as RELIABILITY says, and is counted."""
+"""`annotate --responses` as typed, against a scripted server: each fault ends as RELIABILITY says, and counts."""
 
 from __future__ import annotations
 

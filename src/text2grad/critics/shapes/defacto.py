@@ -43,6 +43,8 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
         "evidence": optional_text(feedback, "evidence"),
         "corrected": corrected or (response if not row["has_error"] else ""),
         "gold": optional_text(row, "abstract"),
+        # Said to be wrong, but mended by nothing: no word to point at.
+        "unchanged": wrong and not spans and not omissions,
     }
     prompt = f"Write a short summary of this article.\n\n{article}"
     yield human_record(f"defacto-{fallback_id}", prompt, response, critique, meta)
