@@ -46,6 +46,10 @@ def read(path: Path, rows: Any, kind: str = "auto") -> list[Feedback]:
     return import_feedback(path, kind).records
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "lost"),
     [
@@ -136,7 +140,8 @@ def test_prodigy_keeps_what_was_rejected_as_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_table_finds_quotes_as_a_judge_would(tmp_path: Path) -> None:
-    text = 'response,critique,good,poor,corrected\n“So it is”,fine,"""So it is""",gone,\nhe was late,no,,,she was late today\n'
+    head = "response,critique,good,poor,corrected\n"
+    text = head + '“So it is”,fine,"""So it is""",gone,\nhe was late,no,,,she was late today\n'
     first, second = read(tmp_path / "x.csv", text)
     assert [s.text for s in first.spans] == ["“So it is”"]
     assert (first.meta["normalised"], first.meta["unmatched"], first.meta["lost"]) == (1, 1, ["gone"])
@@ -200,7 +205,7 @@ def test_shapes_for_trainers(tmp_path: Path) -> None:
 def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> None:
     records = []
     for name in ("train", "val", "test"):
-        rows = [json.loads(line) for line in (SHARED / f"defacto/{name}.jsonl").open(encoding="utf-8")]
+        rows = lines_of(SHARED / f"defacto/{name}.jsonl")
         imported = import_feedback(SHARED / f"defacto/{name}.jsonl")
         assert imported.report.records == len(rows) and imported.report.failed == 0
         for row, record in zip(rows, imported.records, strict=True):
@@ -217,7 +222,7 @@ def test_defacto_arrives_whole_and_every_error_without_a_span_is_explained() -> 
 @real
 def test_squality_counts_equal_the_datas_own() -> None:
     path = SHARED / "squality_human_eval"
-    reviews = [json.loads(line) for line in (path / "span_comments_flat.jsonl").open(encoding="utf-8")]
+    reviews = lines_of(path / "span_comments_flat.jsonl")
     marks = [(mark["selection"], review["response"]) for review in reviews for mark in review["spans"]]
     report = import_feedback(path / "all-responses.jsonl").report
     assert report.exact + report.normalised + report.unmatched == len(marks) == 3142

@@ -178,7 +178,9 @@ def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
         import numpy as np
     except ImportError as error:
         raise UserError("agreement needs krippendorff", "pip install 'text2grad[annotate]'") from error
-    return float(krippendorff.alpha(np.array(labels, dtype=float), level_of_measurement="nominal"))
+    return float(
+        krippendorff.alpha(np.array([list(row) for row in labels], dtype=float), level_of_measurement="nominal")
+    )
 
 
 def _labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:
