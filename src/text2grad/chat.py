@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from pydantic import Field
 
@@ -44,12 +44,22 @@ class Chat(Protocol):
         ...
 
 
+@runtime_checkable
+class GroundedChat(Chat, Protocol):
+    """A chat whose critique of a text can be kept to quotes that stand in it."""
+
+    def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
+        """As `complete`; answer i is a critique of `texts[i]`."""
+        ...
+
+
 class OpenAIChat:
     """A chat model behind an OpenAI-compatible server: OpenAI, vLLM, Ollama, a LiteLLM proxy.
 
     At most `concurrency` requests are open at once. The SDK retries 408, 409, 429 and 5xx up to `retries`
     times, with jitter, and waits as long as Retry-After says. The key is read from the environment variable
-    `key_variable` and goes nowhere else. `temperature` None leaves the server's own.
+    `key_variable` and goes nowhere else. `temperature` None leaves the server's own. `grounded` sends critiques
+    their grammar (`structured_outputs` of vLLM, with its guidance backend), until a server refuses it.
 
     Raises:
         UserError: there is no key for OpenAI itself; from `complete`: 401, 403, 404, or an account without
@@ -68,8 +78,10 @@ class OpenAIChat:
         timeout: float = 120.0,
         retries: int = 5,
         json_schema: dict[str, Any] | None = None,
+        grounded: bool = False,
     ) -> None:
         self.name = model
+        self._grounded = grounded
         self._server = base_url or "OpenAI"
         self._concurrency = concurrency
         # Local servers only know the older name; OpenAI's reasoning models refuse it.
@@ -92,9 +104,20 @@ class OpenAIChat:
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
         """Ask for all conversations at once, `concurrency` at a time."""
+        return self._all(conversations, [""] * len(conversations))
+
+    def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
+        """The same; if `grounded`, answer i is a critique that can only quote `texts[i]`."""
+        from text2grad.wire.quotable import Quotable
+
+        grammars = [Quotable(text).grammar() for text in texts] if self._grounded else [""] * len(texts)
+        return self._all(conversations, grammars)
+
+    def _all(self, conversations: Sequence[Conversation], grammars: Sequence[str]) -> list[Answer]:
         pool = ThreadPoolExecutor(self._concurrency)
         try:
-            pending = [pool.submit(self._one, conversation) for conversation in conversations]
+            asked = zip(conversations, grammars, strict=True)
+            pending = [pool.submit(self._one, conversation, grammar) for conversation, grammar in asked]
             done, _ = wait(pending, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
@@ -103,33 +126,39 @@ class OpenAIChat:
             # After a user's mistake, or Ctrl-C, nothing more is sent (and paid).
             pool.shutdown(cancel_futures=True)
 
-    def _one(self, conversation: Conversation) -> Answer:
+    def _one(self, conversation: Conversation, grammar: str) -> Answer:
         import openai
 
         try:
-            return _answer(self._request(conversation))
+            return _answer(self._request(conversation, grammar))
         except openai.APIStatusError as error:
             return self._refused_request(error)
         except openai.APIConnectionError as error:
             return Failure(kind="exhausted", message=f"no answer from {self._server}: {error}")
 
-    def _request(self, conversation: Conversation) -> ChatCompletion:
+    def _request(self, conversation: Conversation, grammar: str) -> ChatCompletion:
         import openai
 
-        options = dict(self._options)
-        if self._json_schema is not None:
-            schema = {"name": "critique", "schema": self._json_schema}
-            options["response_format"] = {"type": "json_schema", "json_schema": schema}
         messages: list[Any] = [{"role": turn.role, "content": turn.content} for turn in conversation]
+        constraint = self._constraint(grammar)
         try:
-            return self._create(messages, options)
+            return self._create(messages, {**self._options, **constraint})
         except openai.BadRequestError as error:
-            if self._json_schema is None or "response_format" not in str(error.body):
+            refused = [name for name in ("response_format", "structured_outputs") if name in str(error.body)]
+            if not constraint or not refused:
                 raise
             # This server cannot constrain its answers; wire.parse judges them all the same.
-            self._json_schema = None
-            del options["response_format"]
-            return self._create(messages, options)
+            self._json_schema, self._grounded = None, False
+            return self._create(messages, self._options)
+
+    def _constraint(self, grammar: str) -> dict[str, Any]:
+        """What keeps the server's answer to the format: the grammar of a critique, or the schema."""
+        if grammar and self._grounded:
+            return {"extra_body": {"structured_outputs": {"grammar": grammar}}}
+        if self._json_schema is None:
+            return {}
+        schema = {"name": "critique", "schema": self._json_schema}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
     def _create(self, messages: list[Any], options: dict[str, Any]) -> ChatCompletion:
         reply: ChatCompletion = self._client.chat.completions.create(model=self.name, messages=messages, **options)

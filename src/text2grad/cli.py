@@ -300,7 +300,7 @@ def evaluate(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...) or a model folder.")
     ] = "text2grad",
-    which: Annotated[Target, typer.Option("--which", help="What TARGET is.")] = Target.POLICY,
+    which: Annotated[Target, typer.Option("--task", "--which", help="What is measured.")] = Target.POLICY,
     config: Configuration = "demo",
     as_json: AsJson = False,
 ) -> None:
@@ -311,10 +311,21 @@ def evaluate(
     \b
     Examples:
       text2grad evaluate text2grad --config mine.yaml
-      text2grad evaluate reward_model --which reward-model --config mine.yaml
+      text2grad evaluate --task reward-model --config mine.yaml
     """
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_evaluate(chosen, target, which.value), as_json)
+
+    def measured() -> Mapping[str, Any]:
+        found: Mapping[str, Any] = _stages().run_evaluate(chosen, target, which.value)
+        if "baselines" in found:
+            from rich.console import Console
+
+            from text2grad.report.terminal import evaluation_table
+
+            Console(stderr=True).print(evaluation_table(found))
+        return found
+
+    run_stage(measured, as_json, quiet=which is Target.REWARD_MODEL)
 
 
 @app.command()

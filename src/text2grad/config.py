@@ -20,11 +20,11 @@ from pydantic_core import PydanticUndefined
 
 from text2grad.align import CreditSettings
 from text2grad.errors import UsageError, UserError
-from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
+from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import PPOSettings, SupervisedSettings
-from text2grad.wire import Grounding
+from text2grad.wire import QuoteSearch
 
 TINY = "tiny"
 PRESETS = Path(__file__).parent / "configs"
@@ -57,6 +57,10 @@ class RewardModelSettings(Settings):
     )
     training: SupervisedSettings = SupervisedSettings()
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
+    grounded: Grounding = Field(
+        default="auto",
+        description="critiques can only quote what stands in the response; auto: if llguidance is installed",
+    )
 
 
 CriticKind = Literal["reward_model", "program", "prompted", "human"]
@@ -77,6 +81,9 @@ class CriticSettings(Settings):
     )
     concurrency: int = Field(default=8, ge=1, description="requests at a time")
     max_tokens: int = Field(default=1024, ge=1, description="of one critique")
+    grounded: bool = Field(
+        default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
+    )
 
 
 class AnnotateSettings(Settings):
@@ -101,7 +108,7 @@ class AnnotateSettings(Settings):
         description="quotes that are not in the response: keep the other spans; ask once more, then keep; drop the"
         " record from training if the second answer is no better",
     )
-    grounding: Grounding = Grounding()
+    quotes: QuoteSearch = QuoteSearch()
 
 
 class EvaluateSettings(Settings):
@@ -109,6 +116,16 @@ class EvaluateSettings(Settings):
 
     samples: int = Field(default=4, ge=1, description="sampled answers to a prompt, beside the greedy one")
     limit: int | None = Field(default=None, ge=1, description="held-out prompts; null: all")
+    marks: Path | None = Field(
+        default=None, description="JSON Lines of people's marks of the reward model's critiques: id, correct"
+    )
+    judge: str = Field(
+        default="", description="chat model that compares the reward model's critiques with others; empty: none"
+    )
+    judge_url: str | None = Field(default=None, description="of the judge; null: the OpenAI service")
+    against: Path | None = Field(
+        default=None, description="the others: reward_model.said.jsonl of another run; null: the annotations"
+    )
     token_reward: bool = Field(
         default=True, description="have the reward model judge the answers too, where the run has one"
     )

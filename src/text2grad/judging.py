@@ -142,7 +142,7 @@ def _asker(
     known = journal.notes.get("capability") or {}
     same = (known.get("server"), known.get("model")) == (endpoint.name, questioner.model)
     capability = known.get("is") if same else None
-    reader = Reader(config.critic.ambiguity, config.annotate.grounding, config.annotate.validation, repair=True)
+    reader = Reader(config.critic.ambiguity, config.annotate.quotes, config.annotate.validation, repair=True)
     return Asker(
         endpoint,
         questioner,

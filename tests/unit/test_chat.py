@@ -10,6 +10,8 @@ from threading import Lock, Thread
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher, grammar_from
+from llguidance.gbnf_to_lark import is_lark_syntax
 
 from text2grad.chat import Answer, Completion, OpenAIChat, ScriptedChat
 from text2grad.errors import UserError
@@ -210,3 +212,33 @@ def test_scripted_chat_plays_back_and_remembers() -> None:
         chat.complete([asked("c")])
     echo = ScriptedChat(lambda conversation: conversation[-1].content.upper())
     assert echo.complete([asked("a")]) == [Completion(text="A")]
+
+
+def test_a_grounded_critique_is_asked_for_with_the_grammar_of_its_response(serve: Any) -> None:
+    server = serve(one=[said("{}")], two=[said("{}")])
+    with server.chat(grounded=True, json_schema={"type": "object"}) as chat:
+        chat.complete_about([asked("one"), asked("two")], ["the cat", "a dog"])
+        chat.complete([asked("one")])
+    sent = {request["messages"][-1]["content"]: request for request in server.requests[:2]}
+    for text, word in (("one", "cat"), ("two", "dog")):
+        grammar = sent[text]["structured_outputs"]["grammar"]
+        assert f'"{word}"' in grammar and is_lark_syntax(grammar)
+        assert LLMatcher.validate_grammar(grammar_from("grammar", grammar)) == ""
+    assert "response_format" not in sent["one"]
+    assert "structured_outputs" not in server.requests[2]
+
+
+def test_a_server_that_knows_no_grammars_is_asked_without(serve: Any) -> None:
+    server = serve(hello=[error(400, "invalid", "structured_outputs is not known"), said("{}")])
+    with server.chat(grounded=True) as chat:
+        for _ in range(2):
+            (answer,) = chat.complete_about([asked("hello")], ["the cat"])
+            assert isinstance(answer, Completion)
+    assert ["structured_outputs" in request for request in server.requests] == [True, False, False]
+
+
+def test_quotes_are_not_kept_to_the_response_unless_asked(serve: Any) -> None:
+    server = serve(hello=[said("{}")])
+    with server.chat() as chat:
+        chat.complete_about([asked("hello")], ["the cat"])
+    assert "structured_outputs" not in server.requests[0]

@@ -232,7 +232,7 @@ def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, w
         (["report"], "Missing argument 'FOLDER' \\(text2grad report --help\\)"),
         (
             ["evaluate", "--which", "both"],
-            "Invalid value for '--which': 'both' is not one of 'policy', 'reward-model' .*",
+            "Invalid value for '--task' / '--which': 'both' is not one of 'policy', 'reward-model' .*",
         ),
     ],
 )

@@ -259,3 +259,9 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
         requirement = Requirement(line)
         pin = pins.get(requirement.name.lower().replace("_", "-"))
         assert pin and requirement.specifier.contains(pin), line
+
+
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_on_and_off_are_words_although_yaml_reads_them_as_booleans(word: str) -> None:
+    config = load_config(PRESETS / "demo.yaml", ["--reward_model.grounded", word])
+    assert config.reward_model.grounded == word

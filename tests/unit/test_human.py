@@ -65,6 +65,14 @@ def test_span_score_is_the_share_of_characters_outside_poor_spans(
     assert span_score(text, [*poor, good]) == score
 
 
+@pytest.mark.parametrize(
+    ("response", "missing", "score"),
+    [("0123456789", "x" * 10, 0.0), ("01234", "x" * 15, -0.5), ("", "x", -1.0), ("", "", 0.0)],
+)
+def test_what_is_missing_counts_so_that_silence_does_not_win(response: str, missing: str, score: float) -> None:
+    assert span_score(response, [], missing) == score
+
+
 def test_squality_every_highlight_is_a_span_or_counted() -> None:
     imported = import_feedback(SQUALITY)
     first, second = imported.records

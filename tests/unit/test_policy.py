@@ -110,6 +110,20 @@ def test_the_tiny_template_ends_a_turn_with_its_token() -> None:
     assert stop_ids(made) == [made.convert_tokens_to_ids("<|end|>")]
 
 
+def test_without_phrases_a_quote_has_the_tokens_it_has_in_the_answer() -> None:
+    answer = "the old queen took the old road, and the old queen came back by the old road"
+    quote = '["old queen took the old road"]'
+
+    def pieces(phrases: bool) -> tuple[list[str], list[str]]:
+        made = make_tokenizer([answer] * 50, 340, phrases=phrases)
+        return made.tokenize(answer), [token for token in made.tokenize(quote) if token.strip('["]')]
+
+    whole, quoted = pieces(phrases=False)
+    assert any(whole[i : i + len(quoted)] == quoted for i in range(len(whole)))
+    whole, quoted = pieces(phrases=True)
+    assert not any(whole[i : i + len(quoted)] == quoted for i in range(len(whole)))
+
+
 def test_both_the_end_of_turn_and_the_end_of_sequence_stop(tokenizer: PreTrainedTokenizerFast) -> None:
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|pad|>")
     made.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})

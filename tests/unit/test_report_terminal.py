@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import random
+import re
 from typing import Any
 
 from rich.console import Console, RenderableType
 from synthetic_run import sample, summary
+from test_spans import UNREADABLE, case, critique, word_span
 
-from text2grad.report.terminal import results_table, reward_model_table, show_samples
+from text2grad.eval.reward_model import reward_model_report
+from text2grad.report.terminal import evaluation_table, results_table, reward_model_table, show_samples
 
 ROW: dict[str, Any] = {
     "step": 3,
@@ -96,3 +99,16 @@ def test_a_policy_called_by_markup_keeps_its_name() -> None:
     rows = [{"name": "[red]x\x1b[0m", "sampled": 0.5, "seeds": []}]
     text = printed(results_table({"metric": "[b]m[/b]", "rows": rows}))
     assert "[red]x" in text and "[b]m[/b]" in text and "\x1b" not in text
+
+
+def test_the_evaluation_stands_beside_its_baselines() -> None:
+    gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
+    report = reward_model_report([case(gold, gold), case(gold, UNREADABLE)])
+    page = io.StringIO()
+    Console(file=page, width=140).print(evaluation_table(report))
+    lines = page.getvalue().splitlines()
+    assert "Reward model against 2 held-out critiques" in lines[0]
+    (recall,) = (line for line in lines if "good recall" in line)
+    assert re.findall(r"[0-9.]+", recall)[:4] == ["0.500", "0.000", "1.000", "0.000"]
+    (unreadable,) = (line for line in lines if "unreadable" in line)
+    assert re.findall(r"[0-9.]+", unreadable) == ["0.500", "0.000", "1.000", "0.000", "0.000"]

@@ -33,7 +33,7 @@ class Reader:
     """How answers are read. `repair`: json-repair may mend what is no JSON (servers without a JSON mode)."""
 
     ambiguity: wire.Ambiguity = "skip"
-    grounding: wire.Grounding | None = None
+    grounding: wire.QuoteSearch | None = None
     validation: Validation = "drop"
     repair: bool = False
 

@@ -48,19 +48,22 @@ def record(row: Row, id: str, context_characters: int | None = None) -> Feedback
     critique = Critique(
         text=" ".join(sentences) or "No error was found.",
         spans=tuple(spans),
-        score=span_score(response, spans),
+        score=span_score(response, spans, "".join(passage_sentence(passages, item) for item in missing)),
     )
     return Feedback.of(example, response, critique, Source(kind="human"))
 
 
-def span_score(response: str, spans: Sequence[Span]) -> float:
-    """A verdict from poor spans: 1 - 2 · (share of the response's characters in them), so in [-1, 1].
+def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float:
+    """A verdict from what is wrong and what is missing: 1 - 2 · (share of either), so in [-1, 1].
 
-    No error is 1, an answer wrong from end to end is -1; overlaps count once. Missing information does not
-    count: it has no extent. Rounded to two digits, because a model has to learn to write it.
+    The share is of characters, of the response and of the `missing` passage text together. No error and nothing
+    missing is 1, an answer wrong from end to end is -1; overlaps count once. What is missing has to count: spans
+    cannot quote it, and by spans alone the shorter answer is the better one. Rounded to two digits, because a
+    model has to learn to write it.
     """
     poor = {position for span in spans if span.label == -1 for position in range(span.start, span.end)}
-    return round(1 - 2 * len(poor) / len(response), 2) if response else 0.0
+    whole = len(response) + len(missing)
+    return round(1 - 2 * (len(poor) + len(missing)) / whole, 2) if whole else 0.0
 
 
 def shortened(text: str, words: int = 8) -> str:

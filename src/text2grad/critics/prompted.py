@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from text2grad import wire
-from text2grad.chat import Answer, Chat
+from text2grad.chat import Answer, Chat, GroundedChat
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.tasks.base import conversation_text
@@ -42,8 +42,10 @@ class PromptedCritic:
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Ask for all critiques at once and read the answers."""
-        pairs = list(zip(examples, responses, strict=True))
-        answers = self._chat.complete([judge_messages(self._prompt, *pair) for pair in pairs])
+        pairs = zip(examples, responses, strict=True)
+        asked = [judge_messages(self._prompt, *pair) for pair in pairs]
+        chat = self._chat
+        answers = chat.complete_about(asked, responses) if isinstance(chat, GroundedChat) else chat.complete(asked)
         return [self._read(answer, response) for answer, response in zip(answers, responses, strict=True)]
 
     def _read(self, answer: Answer, response: str) -> Judgement:

@@ -1,22 +1,29 @@
-"""How well a critic marks what a better critic marked: by token, by span, and by what went wrong. No torch.
+"""How well a critic marks what a better critic marked: by token, by character, by span, and by what went wrong.
 
 The tokens are those the policy sampled and a label is a position, so a word that occurs twice is two
-chances to be right or wrong, and a perfect prediction scores exactly 1.
+chances to be right or wrong, and a perfect prediction scores exactly 1. No torch.
+
+Every rate is a quotient of sums over the responses (`tally` counts one of them), so that resampling responses
+is resampling rows: `intervals`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from text2grad.align import Aligned, token_labels
-from text2grad.feedback import Critique, Failure, Judgement, Span
+from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
 Labels = NDArray[np.int8]
-LABEL_NAMES: dict[Literal[1, -1], str] = {1: "good", -1: "poor"}
+Sums = NDArray[np.float64]
+Membership = Literal["overlap", "contained"]
+LABEL_NAMES: dict[Label, str] = {1: "good", -1: "poor"}
+NEARLY = 0.9
+UNITS = {"token": "", "character": "character_"}  # and how they stand in the names of rates
 
 
 class SpanCase(NamedTuple):
@@ -27,63 +34,30 @@ class SpanCase(NamedTuple):
     aligned: Aligned
 
 
-def span_report(
-    cases: Sequence[SpanCase], membership: Literal["overlap", "contained"] = "overlap"
-) -> dict[str, float]:
-    """All numbers of this module for one critic, flat and JSON-ready; see docs/metrics.md.
+def span_report(cases: Sequence[SpanCase], membership: Membership = "overlap") -> dict[str, float]:
+    """All rates of this module for one critic, flat and JSON-ready; see docs/metrics.md.
 
     Raises:
         ValueError: nothing to compare.
     """
     if not cases:
         raise ValueError("no critiques to compare")
-    return {
-        **token_scores(cases, membership),
-        **span_scores(cases),
-        **failure_rates(cases),
-    }
+    return {**token_scores(cases, membership), **span_scores(cases), **failure_rates(cases)}
 
 
-def token_scores(
-    cases: Iterable[SpanCase], membership: Literal["overlap", "contained"] = "overlap"
-) -> dict[str, float]:
+def token_scores(cases: Iterable[SpanCase], membership: Membership = "overlap") -> dict[str, float]:
     """Precision, recall and F1 of each label over all tokens (paper, Table 1), and the wrong-sign rate.
 
     Tokens are counted over all responses before dividing. An unreadable prediction labels nothing: every
     token that should have been labelled is missed. `wrong_sign_rate` is the share of the tokens the critic
     labelled whose gold label is the opposite one: the reward that would push the wrong way. Of a label that
-    neither side uses precision, recall and F1 are 1; of one that only one side uses they are 0.
+    neither side uses precision, recall and F1 are 1; of one that only one side uses they are 0. `*_character_*`
+    are the same over characters, to compare critics of policies whose tokens differ; `*_overlap_index` is the
+    share of the characters with the label on either side that have it on both (the paper's Table 6 gives such an
+    index without its formula).
     """
-    pairs = [_labels(case, membership) for case in cases]
-    gold, predicted = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    scores: dict[str, float] = {}
-    for label, name in LABEL_NAMES.items():
-        hits = int(((gold == label) & (predicted == label)).sum())
-        scores |= _f1(name, hits, int((predicted == label).sum()), hits, int((gold == label).sum()))
-    opposed = int((gold * predicted < 0).sum())
-    return scores | {"wrong_sign_rate": opposed / max(1, int((predicted != 0).sum()))}
-
-
-def _labels(case: SpanCase, membership: Literal["overlap", "contained"]) -> tuple[Labels, Labels]:
-    gold, predicted, aligned = case
-    return (
-        token_labels(gold.spans, aligned, membership),
-        token_labels(_spans(predicted), aligned, membership),
-    )
-
-
-def _spans(judgement: Judgement) -> tuple[Span, ...]:
-    return () if isinstance(judgement, Failure) else judgement.spans
-
-
-def _f1(name: str, precise: int, predicted: int, recalled: int, gold: int) -> dict[str, float]:
-    """Precision = precise / predicted, recall = recalled / gold, and their harmonic mean."""
-    nothing = float(predicted == gold == 0)
-    precision = precise / predicted if predicted else nothing
-    recall = recalled / gold if gold else nothing
-    both = precision + recall
-    f1 = 2 * precision * recall / both if both else 0.0
-    return {f"{name}_precision": precision, f"{name}_recall": recall, f"{name}_f1": f1}
+    sums = _total([tally_labels(case, membership) for case in cases])
+    return _plain(label_rates(sums))
 
 
 def span_scores(cases: Iterable[SpanCase]) -> dict[str, float]:
@@ -93,33 +67,11 @@ def span_scores(cases: Iterable[SpanCase]) -> dict[str, float]:
         `span_exact_*`: precision, recall and F1 of spans with the same first and last character;
         `span_partial_*`: the same, where sharing one character is enough;
         `span_iou`: mean over the gold spans of the best intersection over union with a predicted span
-        (0 when there is none; 1 when there are no gold spans and none was predicted).
+        (0 when there is none; 1 when there are no gold spans and none was predicted);
+        for each label `iou`, and `exact`, `partial`, `nearly`: the share of its gold spans that were found to
+        the character, by one character, with 90 % of the longer of the two shared (paper, Tables 6 and 7).
     """
-    recalled: list[float] = []
-    precise: list[float] = []
-    for gold, judgement, _ in cases:
-        predicted = _spans(judgement)
-        recalled += [_best(span, predicted) for span in gold.spans]
-        precise += [_best(span, gold.spans) for span in predicted]
-    return {
-        **_f1("span_exact", precise.count(1.0), len(precise), recalled.count(1.0), len(recalled)),
-        **_f1("span_partial", _positive(precise), len(precise), _positive(recalled), len(recalled)),
-        "span_iou": sum(recalled) / len(recalled) if recalled else float(not precise),
-    }
-
-
-def _positive(overlaps: Iterable[float]) -> int:
-    return sum(overlap > 0 for overlap in overlaps)
-
-
-def _best(span: Span, others: Iterable[Span]) -> float:
-    return max((intersection_over_union(span, other) for other in others if other.label == span.label), default=0)
-
-
-def intersection_over_union(a: Span, b: Span) -> float:
-    """Shared characters over all characters of two spans, in [0, 1]."""
-    shared = max(0, min(a.end, b.end) - max(a.start, b.start))
-    return shared / (a.end - a.start + b.end - b.start - shared)
+    return _plain(span_rates(_total([tally_spans(case) for case in cases])))
 
 
 def failure_rates(cases: Iterable[SpanCase]) -> dict[str, float]:
@@ -130,16 +82,178 @@ def failure_rates(cases: Iterable[SpanCase]) -> dict[str, float]:
         `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the response
         (paper, Table 15), or that occur more than once and do not say which (METHOD's table).
     """
-    judgements = [case.predicted for case in cases]
-    readable = [judgement for judgement in judgements if not isinstance(judgement, Failure)]
+    return _plain(lost_rates(_total([tally_lost(case) for case in cases])))
 
-    def total(count: Callable[[Critique], int]) -> int:
-        return sum(map(count, readable))
 
-    unmatched, ambiguous = total(lambda c: c.unmatched), total(lambda c: c.ambiguous)
-    quotes = max(1, total(lambda c: len(c.spans)) + unmatched + ambiguous)
-    return {
-        "unreadable": 1 - len(readable) / max(1, len(judgements)),
-        "unmatched": unmatched / quotes,
-        "ambiguous": ambiguous / quotes,
+def intervals(
+    cases: Sequence[SpanCase],
+    membership: Membership = "overlap",
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, tuple[float, float]]:
+    """Percentile bootstrap bounds of every rate in `span_report`; whole responses are resampled."""
+    rows = [{**tally_labels(case, membership), **tally_spans(case), **tally_lost(case)} for case in cases]
+    names = list(rows[0])
+    table = np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    times = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples)
+    sums = dict(zip(names, (times @ table).T, strict=True))
+    tail = (1 - confidence) / 2
+    rates = {**label_rates(sums), **span_rates(sums), **lost_rates(sums)}
+    bounds = {name: np.quantile(values, [tail, 1 - tail]) for name, values in rates.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
+
+
+def tally_labels(case: SpanCase, membership: Membership = "overlap") -> dict[str, float]:
+    """Counts behind `token_scores` for one response."""
+    gold, predicted, aligned = case
+    said = _spans(predicted)
+    by_unit = {
+        "token": (token_labels(gold.spans, aligned, membership), token_labels(said, aligned, membership)),
+        "character": (character_labels(gold.spans, aligned.text), character_labels(said, aligned.text)),
     }
+    counts: dict[str, float] = {}
+    for unit, (true, guess) in by_unit.items():
+        for label, name in LABEL_NAMES.items():
+            counts[f"{name}_{unit}_hits"] = int(((true == label) & (guess == label)).sum())
+            counts[f"{name}_{unit}_gold"] = int((true == label).sum())
+            counts[f"{name}_{unit}_said"] = int((guess == label).sum())
+        # Widened: a product of int8 is safe here, a sum of them need not be.
+        counts[f"{unit}_opposed"] = int((true.astype(np.int64) * guess < 0).sum())
+    return counts
+
+
+def character_labels(spans: Iterable[Span], text: str) -> Labels:
+    """+1, -1 or 0 of each character; one that is both good and poor is neither, as with tokens."""
+    good, poor = (np.zeros(len(text), dtype=bool) for _ in range(2))
+    for span in spans:
+        (good if span.label > 0 else poor)[span.start : span.end] = True
+    return np.subtract(good, poor, dtype=np.int8)
+
+
+def label_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
+    """The rates of `token_scores` from sums of counts, elementwise."""
+    rates: dict[str, Sums] = {}
+    for unit, mark in UNITS.items():
+        for name in LABEL_NAMES.values():
+            hits, gold, said = (sums[f"{name}_{unit}_{what}"] for what in ("hits", "gold", "said"))
+            rates |= _f1(f"{name}_{mark}", hits, said, hits, gold)
+            if unit == "character":
+                rates[f"{name}_overlap_index"] = _share(hits, gold + said - hits, said)
+        said = sums[f"good_{unit}_said"] + sums[f"poor_{unit}_said"]
+        rates[f"{mark}wrong_sign_rate"] = sums[f"{unit}_opposed"] / np.maximum(1, said)
+    return rates
+
+
+def tally_spans(case: SpanCase) -> dict[str, float]:
+    """Counts behind `span_scores` for one response."""
+    said = _spans(case.predicted)
+    counts: dict[str, float] = {}
+    for label, name in LABEL_NAMES.items():
+        gold = [span for span in case.gold.spans if span.label == label]
+        mine = [span for span in said if span.label == label]
+        found, made = [_best(span, mine) for span in gold], [_best(span, gold) for span in mine]
+        counts |= {
+            f"{name}_gold_spans": len(gold),
+            f"{name}_said_spans": len(mine),
+            f"{name}_exact_found": found.count(1.0),
+            f"{name}_exact_made": made.count(1.0),
+            f"{name}_partial_found": sum(overlap > 0 for overlap in found),
+            f"{name}_partial_made": sum(overlap > 0 for overlap in made),
+            f"{name}_nearly_found": sum(_shares_most(span, mine) for span in gold),
+            f"{name}_iou": sum(found),
+        }
+    return counts
+
+
+def span_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
+    """The rates of `span_scores` from sums of counts, elementwise."""
+    both = {what: sums[f"good_{what}"] + sums[f"poor_{what}"] for what in _SPAN_COUNTS}
+    gold, said = both["gold_spans"], both["said_spans"]
+    rates = {
+        **_f1("span_exact_", both["exact_made"], said, both["exact_found"], gold),
+        **_f1("span_partial_", both["partial_made"], said, both["partial_found"], gold),
+        "span_iou": _share(both["iou"], gold, said),
+    }
+    for name in LABEL_NAMES.values():
+        gold, said = sums[f"{name}_gold_spans"], sums[f"{name}_said_spans"]
+        for what in ("exact", "partial", "nearly"):
+            rates[f"{name}_{what}"] = _share(sums[f"{name}_{what}_found"], gold, said)
+        rates[f"{name}_iou"] = _share(sums[f"{name}_iou"], gold, said)
+    return rates
+
+
+_SPAN_COUNTS = (
+    *("gold_spans", "said_spans", "exact_found", "exact_made"),
+    *("partial_found", "partial_made", "nearly_found", "iou"),
+)
+
+
+def tally_lost(case: SpanCase) -> dict[str, float]:
+    """Counts behind `failure_rates` for one response."""
+    said = case.predicted
+    if isinstance(said, Failure):
+        return {"answers": 1, "unreadable_answers": 1, "quotes": 0, "unmatched_quotes": 0, "ambiguous_quotes": 0}
+    return {
+        "answers": 1,
+        "unreadable_answers": 0,
+        "quotes": len(said.spans) + said.unmatched + said.ambiguous,
+        "unmatched_quotes": said.unmatched,
+        "ambiguous_quotes": said.ambiguous,
+    }
+
+
+def lost_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
+    """The rates of `failure_rates` from sums of counts, elementwise."""
+    quotes = np.maximum(1, sums["quotes"])
+    return {
+        "unreadable": sums["unreadable_answers"] / np.maximum(1, sums["answers"]),
+        "unmatched": sums["unmatched_quotes"] / quotes,
+        "ambiguous": sums["ambiguous_quotes"] / quotes,
+    }
+
+
+def _total(rows: Sequence[Mapping[str, float]]) -> dict[str, Sums]:
+    return {name: np.array(sum(row[name] for row in rows), dtype=np.float64) for name in rows[0]}
+
+
+def _plain(rates: Mapping[str, Sums]) -> dict[str, float]:
+    return {name: float(value) for name, value in rates.items()}
+
+
+def _spans(judgement: Judgement) -> tuple[Span, ...]:
+    return () if isinstance(judgement, Failure) else judgement.spans
+
+
+def _share(part: Sums, whole: Sums, other: Sums) -> Sums:
+    """part / whole; of nothing, 1 if the other side has nothing either, else 0."""
+    return np.where(whole > 0, part / np.maximum(1, whole), (whole == 0) & (other == 0)).astype(np.float64)
+
+
+def _f1(name: str, precise: Sums, said: Sums, recalled: Sums, gold: Sums) -> dict[str, Sums]:
+    """Precision = precise / said, recall = recalled / gold, and their harmonic mean."""
+    precision, recall = _share(precise, said, gold), _share(recalled, gold, said)
+    both = precision + recall
+    f1 = np.where(both > 0, 2 * precision * recall / np.where(both > 0, both, 1), 0.0)
+    return {f"{name}precision": precision, f"{name}recall": recall, f"{name}f1": f1}
+
+
+def _best(span: Span, others: Iterable[Span]) -> float:
+    return max((intersection_over_union(span, other) for other in others), default=0.0)
+
+
+def intersection_over_union(a: Span, b: Span) -> float:
+    """Shared characters over all characters of two spans, in [0, 1]."""
+    shared = _shared(a, b)
+    return shared / (a.end - a.start + b.end - b.start - shared)
+
+
+def _shared(a: Span, b: Span) -> int:
+    return max(0, min(a.end, b.end) - max(a.start, b.start))
+
+
+def _shares_most(span: Span, others: Iterable[Span]) -> bool:
+    return any(
+        _shared(span, other) >= NEARLY * max(span.end - span.start, other.end - other.start) for other in others
+    )

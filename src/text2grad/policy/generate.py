@@ -5,15 +5,16 @@ The ids that come back are the ids that were sampled. No special token is stripp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, Message
 from text2grad.policy.encode import encode_prompt, stop_ids
+from text2grad.policy.grounded import Grounded, Vocabulary
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
@@ -26,7 +27,16 @@ class Sample:
     truncated: bool
 
 
-def generate(policy: Policy, prompts: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Sample]:
+Constraint = Callable[[Sequence[int]], LogitsProcessor]
+"""What masks the scores of one batch, which holds the prompts of these indices."""
+
+
+def generate(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    settings: GenerationSettings,
+    constraint: Constraint | None = None,
+) -> list[Sample]:
     """Sample one response per prompt, in the order given.
 
     Prompts of similar length share a batch (less padding), padded on the left. Temperature 0 is greedy.
@@ -37,12 +47,15 @@ def generate(policy: Policy, prompts: Sequence[Sequence[int]], settings: Generat
     samples: dict[int, Sample] = {}
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
-        answers = _generate_batch(policy, [prompts[i] for i in chosen], settings)
+        processors = LogitsProcessorList([constraint(chosen)] if constraint else [])
+        answers = _generate_batch(policy, [prompts[i] for i in chosen], settings, processors)
         samples.update(zip(chosen, answers, strict=True))
     return [samples[i] for i in range(len(prompts))]
 
 
-def _generate_batch(policy: Policy, prompts: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Sample]:
+def _generate_batch(
+    policy: Policy, prompts: Sequence[Sequence[int]], settings: GenerationSettings, processors: LogitsProcessorList
+) -> list[Sample]:
     pad = policy.tokenizer.pad_token_id
     width = max(len(ids) for ids in prompts)
     rows = [[pad] * (width - len(ids)) + list(ids) for ids in prompts]
@@ -53,6 +66,7 @@ def _generate_batch(policy: Policy, prompts: Sequence[Sequence[int]], settings: 
             input_ids=torch.tensor(rows, device=policy.device),
             attention_mask=torch.tensor(attention, device=policy.device),
             generation_config=_generation_config(settings, stops, pad),
+            logits_processor=processors,
         )
     return [_cut(row, set(stops)) for row in output[:, width:].tolist()]
 
@@ -77,15 +91,32 @@ def _cut(row: list[int], stops: set[int]) -> Sample:
 
 
 class LocalChat:
-    """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`)."""
+    """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`).
 
-    def __init__(self, policy: Policy, settings: GenerationSettings, name: str) -> None:
+    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`).
+    """
+
+    def __init__(
+        self, policy: Policy, settings: GenerationSettings, name: str, vocabulary: Vocabulary | None = None
+    ) -> None:
         self.policy = policy
         self.settings = settings
         self.name = name
+        self._vocabulary = vocabulary
 
     def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
         """Answer each conversation; one that leaves no room for an answer is a typed failure, never cut."""
+        return self._answer(conversations, None)
+
+    def complete_about(
+        self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]
+    ) -> list[Completion | Failure]:
+        """The same, where answer i is a critique of `texts[i]`."""
+        return self._answer(conversations, texts if self._vocabulary else None)
+
+    def _answer(
+        self, conversations: Sequence[Sequence[Message]], texts: Sequence[str] | None
+    ) -> list[Completion | Failure]:
         prompts = [encode_prompt(self.policy.tokenizer, messages) for messages in conversations]
         limit, room = self.policy.context, self.settings.max_new_tokens
         fits = [i for i, ids in enumerate(prompts) if limit is None or len(ids) + room <= limit]
@@ -95,11 +126,16 @@ class LocalChat:
             )
             for ids in prompts
         ]
-        for index, sample in zip(
-            fits, generate(self.policy, [prompts[i] for i in fits], self.settings), strict=True
-        ):
+        constraint = self._grounding([texts[i] for i in fits]) if texts is not None else None
+        samples = generate(self.policy, [prompts[i] for i in fits], self.settings, constraint)
+        for index, sample in zip(fits, samples, strict=True):
             answers[index] = self._completion(prompts[index], sample)
         return answers
+
+    def _grounding(self, texts: Sequence[str]) -> Constraint:
+        vocabulary = self._vocabulary
+        assert vocabulary is not None
+        return lambda rows: Grounded(vocabulary, [texts[row] for row in rows], self.settings)
 
     def _completion(self, prompt: list[int], sample: Sample) -> Completion:
         text = self.policy.tokenizer.decode(

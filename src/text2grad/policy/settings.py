@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from text2grad.settings import Settings as Settings
+
+
+def _as_word(value: object) -> object:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+Grounding = Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_word)]
+"""YAML reads on and off as true and false."""
 
 
 class LoraSettings(Settings):
@@ -45,6 +53,7 @@ class TinySettings(Settings):
 
     vocabulary: int = Field(default=768, ge=260, description="tokens, the 256 bytes among them")
     longest: int = Field(default=24, ge=1, description="characters of a token")
+    phrases: bool = Field(default=True, description="a token may hold several words; false for prose (quotes)")
     hidden: int = Field(default=128, ge=1)
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=4, ge=1)

@@ -15,8 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from text2grad.policy.settings import TinySettings as TinySettings
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
+WORD, PHRASE = r"[A-Za-z_]+ ?", r"(?:[A-Za-z_]+ )*[A-Za-z_]+ ?"
 # Line starts, tags, JSON keys, words, digits, punctuation, blanks.
-PIECES = r"\n *|</?[a-z]+>|\"[a-z_]+\": |(?:[A-Za-z_]+ )*[A-Za-z_]+ ?|[0-9]|[^\sA-Za-z0-9_]+ ?| +"
+PIECES = r"\n *|</?[a-z]+>|\"[a-z_]+\": |{words}|[0-9]|[^\sA-Za-z0-9_]+ ?| +"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|assistant|>' if message.role == 'assistant' else '<|user|>' }}{{ message.content }}<|end|>"
@@ -24,13 +25,20 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tokenizer(texts: Iterable[str], vocabulary: int, longest: int = 20) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE (any Unicode text has an encoding); no token is longer than `longest` characters."""
+def make_tokenizer(
+    texts: Iterable[str], vocabulary: int, longest: int = 20, phrases: bool = True
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE (any Unicode text has an encoding); no token is longer than `longest` characters.
+
+    With `phrases` a token may hold several words: half the tokens, but only for text whose quotes begin where
+    tokens do, as the lines of a program. A quote of prose begins at any word.
+    """
     core = Tokenizer(models.BPE())
     # Merges may cross spaces between words (as in SuperBPE, arXiv 2503.13423): fewer tokens, and a small model on a
     # CPU has no time to spell. A space belongs to the word before it, digits stay single, and punctuation stays
     # apart, so that a phrase has the same tokens in a program and in a quote of it: a critic must copy.
-    pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
+    pattern = PIECES.replace("{words}", PHRASE if phrases else WORD)
+    pieces = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.pre_tokenizer = pre_tokenizers.Sequence([pieces, spelled])
     core.decoder = decoders.ByteLevel()
@@ -53,7 +61,7 @@ def make_tokenizer(texts: Iterable[str], vocabulary: int, longest: int = 20) -> 
 
 def make_tiny_model(folder: Path, texts: Iterable[str], settings: TinySettings, seed: int) -> None:
     """Write an untrained model and its tokenizer to `folder` in Hugging Face form."""
-    tokenizer = make_tokenizer(texts, settings.vocabulary, settings.longest)
+    tokenizer = make_tokenizer(texts, settings.vocabulary, settings.longest, settings.phrases)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=settings.hidden,

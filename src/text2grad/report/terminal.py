@@ -45,6 +45,31 @@ def reward_model_table(figures: Mapping[str, Any]) -> Table:
     return table
 
 
+MEASURES = (
+    *(f"{label}_{rate}" for label in ("good", "poor") for rate in ("precision", "recall", "f1", "character_f1")),
+    *(f"{label}_{rate}" for label in ("good", "poor") for rate in ("exact", "partial", "nearly", "iou")),
+    *("wrong_sign_rate", "unmatched", "ambiguous", "unreadable"),
+)
+
+
+def evaluation_table(report: Mapping[str, Any]) -> Table:
+    """The full report on a reward model: rates with their intervals, beside the baselines'."""
+    baselines: Mapping[str, Any] = report["baselines"]
+    title = f"Reward model against {report['records']} held-out critiques"
+    table = Table(title=title, title_justify="left")
+    for column in ("measure", "reward model", "95 % interval", *(name.replace("_", " ") for name in baselines)):
+        table.add_column(column, justify="left" if column == "measure" else "right")
+    for name in MEASURES:
+        label, _, rate = name.partition("_")
+        of_label = report[label]["intervals"] if label in ("good", "poor") else {}
+        bounds = of_label.get(rate) or report["intervals"].get(name)
+        shown = "–".join(f"{bound:.3f}" for bound in bounds) if bounds else ""
+        table.add_row(
+            name.replace("_", " "), f"{report[name]:.3f}", shown, *(f"{b[name]:.3f}" for b in baselines.values())
+        )
+    return table
+
+
 def show_samples(console: Console, samples: Sequence[Mapping[str, Any]], count: int = 5) -> None:
     """Print up to `count` rows of samples.jsonl: tokens coloured by the sign of delta, critique beneath."""
     for row in samples[:count]:

@@ -10,6 +10,7 @@ from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.policy.generate import LocalChat
+from text2grad.policy.grounded import vocabulary_for
 from text2grad.policy.model import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.sandbox.runner import Runner
@@ -37,6 +38,7 @@ def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) ->
         base_url=config.critic.base_url,
         max_tokens=config.critic.max_tokens,
         concurrency=config.critic.concurrency,
+        grounded=config.critic.grounded,
     )
     version = prompt_version(config.critic.prompt or task.critic_prompt)
     source = Source(kind="llm", model=config.critic.model, prompt_version=version)
@@ -49,7 +51,8 @@ def reward_model_critic(config: Config) -> PromptedCritic:
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
     model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
-    chat = LocalChat(model, config.reward_model.generation, name=str(folder))
+    vocabulary = vocabulary_for(model, config.reward_model.grounded)
+    chat = LocalChat(model, config.reward_model.generation, str(folder), vocabulary)
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=str(folder), prompt_version=version)

@@ -10,10 +10,16 @@ from typing import Any
 
 from text2grad import wire
 from text2grad.align import Aligned, TokenTable
+from text2grad.chat import Chat, OpenAIChat
 from text2grad.config import Config, RewardModelSettings, with_tiny_rates
 from text2grad.critics.prompted import judge_messages
+from text2grad.errors import UserError
+from text2grad.eval.judge import Pair as JudgedPair
+from text2grad.eval.judge import compare_critics
+from text2grad.eval.marks import agreement, read_marks
+from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
-from text2grad.feedback import Critique, Example, Failure, Feedback, read_jsonl
+from text2grad.feedback import Critique, Example, Failure, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy, load_policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT, reward_model_critic
@@ -22,6 +28,8 @@ from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
 from text2grad.train.run import save_policy
 from text2grad.train.supervised import Pair, train_supervised
+
+JUDGE_PROMPT = "compare_critiques"
 
 
 def run_train_reward(config: Config) -> dict[str, Any]:
@@ -36,7 +44,7 @@ def run_train_reward(config: Config) -> dict[str, Any]:
     metrics = train_supervised(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model")
     save_policy(policy, folder / "reward_model" / "policy")
     note_settings(config, folder)
-    quality = evaluate_reward_model(config)
+    quality = measure_reward_model(config)
     counts = {"records": len(train), "trained_on": len(pairs)}
     return {**counts, **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
 
@@ -103,8 +111,7 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     judgement = record.judgement()
     if isinstance(judgement, Failure):
         return None
-    example = Example(id=record.id, prompt=record.prompt)
-    messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example, record.response)
+    messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response)
     return Pair(record.id, tuple(messages), wire.render(as_taught(judgement, settings), record.response))
 
 
@@ -125,24 +132,101 @@ def shortened_reason(reason: str) -> str:
     return " ".join(re.split(r"[:.;,?!\n]", reason.strip(), maxsplit=1)[0].split()[:4])
 
 
+def measure_reward_model(config: Config) -> dict[str, float]:
+    """The rates of the reward model on held-out records, for the report; nothing where there are none."""
+    cases = [case for _, case in heldout_cases(config)]
+    if not cases:
+        return {}
+    rates = span_report(cases)
+    write_json(config.run.folder / "evaluation" / "reward_model.json", rates)
+    return rates
+
+
 def evaluate_reward_model(config: Config) -> dict[str, Any]:
-    """Compare the reward model with the annotations of held-out prompts, token by token."""
+    """Everything there is to say of the reward model on held-out records, beside baselines that know nothing.
+
+    Leaves in `evaluation/`: the rates of each for the report, the whole in `reward_model.full.json`, and what
+    the reward model said in `reward_model.said.jsonl`, for people to mark.
+
+    Raises:
+        UserError: there are no held-out records.
+    """
+    found = heldout_cases(config)
+    if not found:
+        raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
+    cases = [case for _, case in found]
+    report = reward_model_report(cases, config.credit.membership, config.run.seed)
+    said = numbered([record for record, _ in found])
+    source = Source(kind="reward_model", model=config.critic.model or "reward_model")
+    records = [
+        Feedback.of(example_of(record), record.response, case.predicted, source)
+        for record, case in zip(said, cases, strict=True)
+    ]
+    folder = config.run.folder / "evaluation"
+    write_json(folder / "reward_model.json", span_report(cases, config.credit.membership))
+    for name, rates in report["baselines"].items():
+        write_json(folder / f"reward_model_{name}.json", rates)
+    write_jsonl(folder / "reward_model.said.jsonl", records)
+    if config.evaluate.marks:
+        report["people"] = agreement(read_marks(config.evaluate.marks), {record.id for record in records})
+    if config.evaluate.judge:
+        judge = OpenAIChat(config.evaluate.judge, base_url=config.evaluate.judge_url, max_tokens=16)
+        with judge:
+            report["judge"] = compared(config, judge, said, records)
+    write_json(folder / "reward_model.full.json", report)
+    return report
+
+
+def compared(config: Config, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]) -> dict[str, float]:
+    """The judge's verdicts on the reward model's critiques beside those of `evaluate.against`.
+
+    Raises:
+        UserError: the other critiques are not of the same responses.
+    """
+    path = config.evaluate.against
+    theirs = {record.id: record for record in (gold if path is None else read_feedback(path))}
+    lacking = [record.id for record in said if theirs.get(record.id, record).response != record.response]
+    lacking += [record.id for record in said if record.id not in theirs]
+    if lacking:
+        raise UserError(
+            f"{path} has no critique of the response {lacking[0]!r}", "evaluate both on the same records"
+        )
+    pairs = [
+        JudgedPair(example_of(ours), ours.response, ours.judgement(), theirs[ours.id].judgement()) for ours in said
+    ]
+    return compare_critics(judge, read_prompt(JUDGE_PROMPT), pairs)
+
+
+def numbered(records: Sequence[Feedback]) -> list[Feedback]:
+    """The records under ids that name each of them: the second of a prompt is `id#2`."""
+    seen: Counter[str] = Counter()
+    named = []
+    for record in records:
+        seen[record.id] += 1
+        suffix = f"#{seen[record.id]}" if seen[record.id] > 1 else ""
+        named.append(record.model_copy(update={"id": record.id + suffix}))
+    return named
+
+
+def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
+    """The held-out records that fit the model, with what the reward model says of them, token by token."""
     _, heldout = reward_data(config)
     policy = load_policy(start_policy(config))
     gold = [record for record, _ in fitting(policy, heldout, config.reward_model)]
     if not gold:
-        return {}
+        return []
     critic = reward_model_critic(config)
     table = TokenTable(policy.tokenizer)
-    examples = [Example(id=record.id, prompt=record.prompt) for record in gold]
-    predicted = critic.critique(examples, [record.response for record in gold])
-    cases = [
-        SpanCase(_critique(record), judgement, _aligned(record, table))
+    predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
+    return [
+        (record, SpanCase(_critique(record), judgement, _aligned(record, table)))
         for record, judgement in zip(gold, predicted, strict=True)
     ]
-    report = span_report(cases)
-    write_json(config.run.folder / "evaluation" / "reward_model.json", report)
-    return report
+
+
+def example_of(record: Feedback) -> Example:
+    """The prompt of a record."""
+    return Example(id=record.id, prompt=record.prompt)
 
 
 def _aligned(record: Feedback, table: TokenTable) -> Aligned:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from text2grad.feedback import Critique, Failure, Span, first_error
-from text2grad.wire.ground import Grounding
+from text2grad.wire.ground import QuoteSearch
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes
 
@@ -81,7 +81,7 @@ def _item(quote: Quote, after: str | None, response: str) -> Item:
 
 
 def parse(
-    z: str, response: str, ambiguity: Ambiguity = "skip", grounding: Grounding | None = None
+    z: str, response: str, ambiguity: Ambiguity = "skip", grounding: QuoteSearch | None = None
 ) -> Critique | Failure:
     """Read a critic's answer about `response`.
 
@@ -107,7 +107,7 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _critique(found: Found, response: str, ambiguity: Ambiguity, grounding: Grounding | None) -> Critique:
+def _critique(found: Found, response: str, ambiguity: Ambiguity, grounding: QuoteSearch | None) -> Critique:
     fields = _fields(found)
     good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity, grounding)
     poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity, grounding)

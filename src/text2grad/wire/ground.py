@@ -29,7 +29,7 @@ _WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Nd", "Mn", "Mc", "Me"})
 Interval = tuple[int, int]
 
 
-class Grounding(Settings):
+class QuoteSearch(Settings):
     """How far a quote may be from the letter of the response, and still be found (METHOD, "quote not found")."""
 
     normalised: bool = Field(default=True, description="quotes, dashes and white space in another form")
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     how: str
 
 
-def search(quote: str, response: str, grounding: Grounding) -> Found:
+def search(quote: str, response: str, grounding: QuoteSearch) -> Found:
     """Places of a quote that is nowhere to the letter: normalised, else fuzzy as far as `grounding` allows."""
     if grounding.normalised:
         places = _normalised(quote, response, grounding)
@@ -60,10 +60,12 @@ def search(quote: str, response: str, grounding: Grounding) -> Found:
 
 def inside_word(text: str, position: int) -> bool:
     """Whether a cut at `position` would part a word. Scripts without spaces have no such boundaries."""
-    return 0 < position < len(text) and _in_word(text[position - 1]) and _in_word(text[position])
+    return 0 < position < len(text) and in_word(text[position - 1]) and in_word(text[position])
 
 
-def _in_word(char: str) -> bool:
+@lru_cache(maxsize=4096)
+def in_word(char: str) -> bool:
+    """Whether a character can be inside a word that spaces part from others."""
     return char == "_" or unicodedata.category(char) in _WORD
 
 
@@ -89,7 +91,7 @@ def _plain(text: str, ignore_case: bool) -> _Plain:
     return _Plain("".join(characters), origins)
 
 
-def _normalised(quote: str, response: str, grounding: Grounding) -> list[Interval]:
+def _normalised(quote: str, response: str, grounding: QuoteSearch) -> list[Interval]:
     wanted = _plain(quote, grounding.ignore_case).text.strip()
     there = _plain(response, grounding.ignore_case)
     places = _places(wanted, there, response)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, Span
-from text2grad.wire.ground import Found, Grounding, Interval, inside_word, search
+from text2grad.wire.ground import Found, Interval, QuoteSearch, in_word, inside_word, search
 
 Ambiguity = Literal["first", "all", "skip"]
 """What a single mention of a quote with several candidates means: the first, all of them, or none."""
@@ -57,8 +57,15 @@ def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
     return starts
 
 
+def boundaries(response: str) -> list[int]:
+    """The positions, 0 and the end among them, at which a quote that is no `part` may begin or end; sorted."""
+    word = [in_word(char) for char in response]
+    inner = (i for i in range(1, len(response)) if not (word[i - 1] and word[i]))
+    return sorted({0, *inner, len(response)})
+
+
 def resolve(
-    quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity, grounding: Grounding | None = None
+    quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity, grounding: QuoteSearch | None = None
 ) -> Resolved:
     """Turn the quotes of one label's list into spans (METHOD, "quote found twice" and "quote not found").
 
@@ -93,7 +100,7 @@ def resolve(
     return resolved._replace(ambiguous=ambiguous)
 
 
-def _candidates(quote: Quote, response: str, grounding: Grounding | None) -> Found:
+def _candidates(quote: Quote, response: str, grounding: QuoteSearch | None) -> Found:
     exact = [(start, start + len(quote.text)) for start in occurrences(quote.text, response, quote.part)]
     if exact or grounding is None or not quote.text.strip():
         return Found(exact, "exact")

@@ -1,7 +1,7 @@
 """DeFacto: what people found wrong in a summary of a news article, and the summary as they mended it.
 
 The faults are not marked: the difference between the summary and the mended one tells where they are. The verdict
-is `span_score` of those spans; a summary without error has 1.
+is `span_score` of those spans and of what was put in; a summary without error has 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     critique = Critique(
         text=" ".join(filter(None, (explanation, instruction))) or "No error was found.",
         spans=spans,
-        score=span_score(response, spans) if row["has_error"] else 1.0,
+        score=span_score(response, spans, " ".join(omissions)) if row["has_error"] else 1.0,
         omissions=omissions,
     )
     kinds = [name for name in ("intrinsic_error", "extrinsic_error") if row.get(name)]

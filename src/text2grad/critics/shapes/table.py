@@ -13,7 +13,7 @@ from text2grad.critics.shapes.marks import edits, human_record
 from text2grad.feedback import Critique, Feedback
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
-from text2grad.wire.ground import Grounding
+from text2grad.wire.ground import QuoteSearch
 from text2grad.wire.quotes import Quote, in_order, resolve, to_quotes
 
 KEYS = frozenset({"response", "critique"})
@@ -69,7 +69,7 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     yield human_record(cells["id"] or fallback_id, cells["prompt"], response, critique, meta, cells["annotator"])
 
 
-G = Grounding()
+G = QuoteSearch()
 
 
 def _score(cell: str) -> float | None:

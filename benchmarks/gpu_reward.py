@@ -1,0 +1,166 @@
+"""Training and decoding a reward model at scale: randomly initialised Llamas, so nothing is downloaded.
+
+LoRA (the paper's Table 9) on `--batch` pairs of `--prompt` + `--target` tokens: tokens a second, the share of the
+card's bf16 peak that they are (at 4 FLOPs a weight and token: frozen weights get no gradient), and peak memory.
+Then `--new` tokens of 32 critiques, plain and grounded.
+
+    python benchmarks/gpu_reward.py --size tiny|1b|8b [--peak 989e12]
+
+On a CPU take `tiny`: it shows that the script runs. The last line of stdout is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from responses import code, prose
+from text2grad.feedback import Message
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.generate import generate
+from text2grad.policy.grounded import Grounded, Vocabulary
+from text2grad.policy.model import Policy, add_lora
+from text2grad.policy.settings import GenerationSettings, LoraSettings
+from text2grad.policy.tiny import make_tokenizer
+from text2grad.train.supervised import Encoded, accumulate_gradient
+
+SHAPES = {
+    "tiny": {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "num_attention_heads": 4},
+    "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
+    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32},
+}
+KEY_VALUE_HEADS = {"tiny": 4, "1b": 8, "8b": 8}
+VOCABULARY = {"tiny": 2_000, "1b": 128_256, "8b": 128_256}
+ROWS = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=list(SHAPES), default="tiny")
+    parser.add_argument("--batch", type=int, default=8, help="pairs in one optimizer step")
+    parser.add_argument("--prompt", type=int, default=384)
+    parser.add_argument("--target", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--new", type=int, default=128, help="tokens of a critique")
+    parser.add_argument("--peak", type=float, default=989e12, help="bf16 FLOP/s of the card (H100: 989e12)")
+    options = parser.parse_args()
+    policy = random_policy(options.size)
+    figures = {"size": options.size, "device": device_name(policy.device)}
+    figures |= train(policy, options.batch, options.prompt, options.target, options.steps, options.peak)
+    figures |= decode(policy, options.new)
+    print(json.dumps(figures))
+
+
+def random_policy(size: str) -> Policy:
+    """A Llama of this size with adapters, in bfloat16 (float32 on a CPU); its tokenizer is smaller."""
+    tokenizer = make_tokenizer([*prose(200), *code(200)], vocabulary=2_000)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    config = LlamaConfig(
+        vocab_size=max(VOCABULARY[size], len(tokenizer)),
+        num_key_value_heads=KEY_VALUE_HEADS[size],
+        max_position_embeddings=8192,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **SHAPES[size],
+    )
+    torch.manual_seed(0)
+    with device:
+        model = LlamaForCausalLM(config)
+    model = model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    return Policy(add_lora(model, LoraSettings()).to(device), tokenizer)
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak: float) -> dict[str, float]:
+    """Optimizer steps on random tokens; the first one warms up."""
+    rng = torch.Generator().manual_seed(0)
+    limit = len(policy.tokenizer)
+
+    def ids(length: int) -> list[int]:
+        return torch.randint(10, limit, (length,), generator=rng).tolist()
+
+    pairs = [Encoded(ids(prompt), ids(target)) for _ in range(batch)]
+    optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=1e-5)
+    policy.train()
+    reset_memory()
+
+    def step() -> None:
+        accumulate_gradient(policy, pairs, batch)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    seconds = timed(lambda: [step() for _ in range(steps)]) / steps
+    tokens = batch * (prompt + target)
+    weights = sum(parameter.numel() for parameter in policy.model.parameters())
+    rate = tokens / seconds
+    share = {"share_of_peak": round(4 * weights * rate / peak, 4)} if policy.device.type == "cuda" else {}
+    return {
+        "parameters": weights,
+        "train_tokens_per_second": round(rate, 1),
+        **share,
+        "train_memory_gb": round(peak_memory(), 2),
+    }
+
+
+def decode(policy: Policy, new: int) -> dict[str, float]:
+    """Greedy critiques of 32 responses, plain and grounded."""
+    texts = [*prose(ROWS // 2), *code(ROWS // 2)]
+    prompts = [encode_prompt(policy.tokenizer, [Message(role="user", content=text)]) for text in texts]
+    settings = GenerationSettings(max_new_tokens=new, temperature=0.0, batch_size=ROWS)
+    vocabulary = Vocabulary(policy.tokenizer, int(policy.model.config.vocab_size))
+    reset_memory()
+    rates = {}
+    for name, masked in (("warm_up", False), ("plain", False), ("grounded", True)):
+        constraint = (lambda rows: Grounded(vocabulary, [texts[row] for row in rows], settings)) if masked else None
+        steps = 0
+
+        def run() -> None:
+            nonlocal steps
+            steps = max(len(sample.ids) for sample in generate(policy, prompts, settings, constraint))  # noqa: B023
+
+        seconds = timed(run)
+        rates[name] = ROWS * steps / seconds
+    return {
+        "tokens_per_second_plain": round(rates["plain"], 1),
+        "tokens_per_second_grounded": round(rates["grounded"], 1),
+        "ratio": round(rates["grounded"] / rates["plain"], 3),
+        "decode_memory_gb": round(peak_memory(), 2),
+    }
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds of `work`, with the device done."""
+    synchronize()
+    began = time.perf_counter()
+    work()
+    synchronize()
+    return time.perf_counter() - began
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def reset_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory() -> float:
+    """GB on the device since the last reset; 0 on a CPU."""
+    return torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The whole measure of a reward model against annotations, with the baselines it must beat. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from text2grad.align import Aligned, token_labels
+from text2grad.eval.metrics import rouge
+from text2grad.eval.spans import LABEL_NAMES, Membership, SpanCase, intervals, span_report
+from text2grad.feedback import Critique, Failure, Label, Span
+
+LABEL_RATES = ("precision", "recall", "f1", "exact", "partial", "nearly", "iou", "overlap_index")
+PLACEMENTS, DRAWS = 20, 4000
+
+
+def reward_model_report(
+    cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0
+) -> dict[str, Any]:
+    """Every figure of the paper's Tables 1, 6, 7, 15 and 19 for one critic, JSON-ready; see docs/metrics.md.
+
+    Raises:
+        ValueError: nothing to compare.
+    """
+    rates = span_report(cases, membership)
+    bounds = intervals(cases, membership, seed=seed)
+    labels = {
+        name: _label_report(name, label, cases, rates, bounds, membership) for label, name in LABEL_NAMES.items()
+    }
+    return {
+        **rates,
+        **labels,
+        "exact": rates["span_exact_recall"],
+        "partial": rates["span_partial_recall"],
+        "iou": rates["span_iou"],
+        "wrong_sign": rates["wrong_sign_rate"],
+        "intervals": {
+            name: list(bounds[name]) for name in ("wrong_sign_rate", "span_iou", "unreadable", "unmatched")
+        },
+        "rouge": critique_rouge(cases),
+        "baselines": baselines(cases, membership, seed),
+        "records": len(cases),
+    }
+
+
+def _label_report(
+    name: str,
+    label: Label,
+    cases: Sequence[SpanCase],
+    rates: Mapping[str, float],
+    bounds: Mapping[str, tuple[float, float]],
+    membership: Membership,
+) -> dict[str, Any]:
+    scores = ("precision", "recall", "f1")
+    return {
+        **{rate: rates[f"{name}_{rate}"] for rate in LABEL_RATES},
+        "intervals": {rate: list(bounds[f"{name}_{rate}"]) for rate in LABEL_RATES},
+        "characters": {rate: rates[f"{name}_character_{rate}"] for rate in scores},
+        "gold_spans": sum(span.label == label for case in cases for span in case.gold.spans),
+        "predicted_spans": sum(
+            span.label == label
+            for case in cases
+            if isinstance(case.predicted, Critique)
+            for span in case.predicted.spans
+        ),
+        "by_length": accuracy_by_length(cases, label, membership),
+    }
+
+
+def accuracy_by_length(
+    cases: Sequence[SpanCase], label: Label, membership: Membership = "overlap"
+) -> list[dict[str, float]]:
+    """Share of the tokens of gold spans that got their label, by quartile of span length (paper, Table 19).
+
+    Returns:
+        Four rows, shortest spans first, of as many spans as can be: the number of `spans`, the lengths `from` and
+        `to` in tokens, and `accuracy`. Fewer where there are fewer spans; spans without a token are passed over.
+    """
+    measured = sorted(pair for case in cases for pair in _spans_measured(case, label, membership))
+    quarters = [quarter for quarter in np.array_split(np.array(measured, dtype=np.float64), 4) if len(quarter)]
+    return [
+        {
+            "spans": len(quarter),
+            "from": int(quarter[0, 0]),
+            "to": int(quarter[-1, 0]),
+            "accuracy": float(quarter[:, 1].sum() / quarter[:, 0].sum()),
+        }
+        for quarter in quarters
+    ]
+
+
+def _spans_measured(case: SpanCase, label: Label, membership: Membership) -> list[tuple[int, int]]:
+    """(tokens, of them labelled alike by the prediction) of each gold span of a label."""
+    said = case.predicted.spans if isinstance(case.predicted, Critique) else ()
+    guess = token_labels(said, case.aligned, membership)
+    pairs = []
+    for span in case.gold.spans:
+        inside = token_labels([span], case.aligned, membership) == label
+        if inside.any():
+            pairs.append((int(inside.sum()), int((guess[inside] == label).sum())))
+    return pairs
+
+
+def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
+    """ROUGE of the critiques' texts where the annotation has one; an unreadable answer scores 0."""
+    texts = [
+        (case.gold.text, "" if isinstance(case.predicted, Failure) else case.predicted.text)
+        for case in cases
+        if case.gold.text.strip()
+    ]
+    return rouge([gold for gold, _ in texts], [said for _, said in texts]) if texts else {}
+
+
+def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0) -> dict[str, Any]:
+    """What a critic scores that knows nothing: `always_neutral`, and `random_spans`.
+
+    The latter marks as many spans, of the same labels and lengths in tokens, as a random other annotation of these
+    very records has, at random places; the rates are over 20 draws for each response (fewer of many responses).
+    """
+    silent = [case._replace(predicted=Critique(text="")) for case in cases]
+    rng = np.random.default_rng(seed)
+    shapes = [_shape(case) for case in cases]
+    drawn = [
+        case._replace(
+            predicted=Critique(text="", spans=_scattered(shapes[rng.integers(len(cases))], case.aligned, rng))
+        )
+        for _ in range(max(1, min(PLACEMENTS, DRAWS // len(cases))))
+        for case in cases
+    ]
+    return {"always_neutral": span_report(silent, membership), "random_spans": span_report(drawn, membership)}
+
+
+def _shape(case: SpanCase) -> list[tuple[Label, int]]:
+    """Label and tokens of each gold span."""
+    lengths = [int(np.count_nonzero(token_labels([span], case.aligned))) for span in case.gold.spans]
+    return [(span.label, max(1, length)) for span, length in zip(case.gold.spans, lengths, strict=True)]
+
+
+def _scattered(shape: Sequence[tuple[Label, int]], aligned: Aligned, rng: np.random.Generator) -> tuple[Span, ...]:
+    """Spans of these labels and lengths at random places of a response, cut where it is shorter."""
+    solid = np.flatnonzero(aligned.core_ends > aligned.core_starts)
+    spans = []
+    for label, length in shape if len(solid) else ():
+        size = min(length, len(solid))
+        first = int(rng.integers(len(solid) - size + 1))
+        start, end = int(aligned.core_starts[solid[first]]), int(aligned.core_ends[solid[first + size - 1]])
+        spans.append(Span(start=start, end=end, label=label, text=aligned.text[start:end]))
+    return tuple(spans)

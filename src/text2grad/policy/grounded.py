@@ -1,0 +1,269 @@
+"""Grounded decoding: an answer can only be a z whose every quote resolves in the response it judges.
+
+llguidance masks the vocabulary by the grammar of z (`wire.quotable`); what depends on the quotes written so
+far, and on the room that is left, is checked token by token (`wire.draft`). Nothing is forced while there is
+room: a model whose answer is valid without a mask gives the same answer with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache, cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from text2grad.align.pieces import byte_pieces
+from text2grad.errors import UserError
+from text2grad.policy.encode import stop_ids
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings, Grounding
+from text2grad.wire.draft import Draft, string_end
+from text2grad.wire.quotable import Quotable
+
+ENGINE = "llguidance"
+CANDIDATES = 16  # likeliest tokens that are tried where the room is short
+REMEMBERED = 100_000  # endings whose tokens are remembered
+LONGEST_OUTLINE = rb'\u0000", "occurrence": 99999, "part": true}, {"quote": "\u0000"}], "poor_spans": []}'
+MARGIN = 8  # tokens, beyond what the longest outline and the longest detour need
+
+Mask = NDArray[np.bool_]
+
+
+def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
+    """What grounded decoding needs of a policy; None where it is off, or `auto` and not possible.
+
+    Raises:
+        UserError: it is `on`, and not possible.
+    """
+    if grounded == "off":
+        return None
+    try:
+        return Vocabulary(policy.tokenizer, int(policy.model.config.get_text_config().vocab_size))
+    except UserError as error:
+        if grounded == "on":
+            raise
+        warn_once(f"critiques are not grounded, so they may quote what is not there: {error}")
+        return None
+
+
+@cache
+def warn_once(message: str) -> None:
+    """One line on stderr, the first time it is said."""
+    print(message, file=sys.stderr)
+
+
+class Vocabulary:
+    """The tokens of a model as bytes, and the mask engine over them. Built once for a model, within a second.
+
+    Raises:
+        UserError: the package is missing, or the tokenizer's tokens have no bytes of their own.
+    """
+
+    def __init__(self, tokenizer: Any, width: int) -> None:
+        pieces = byte_pieces(tokenizer)
+        if find_spec(ENGINE) is None:
+            raise UserError("grounded decoding needs llguidance", "pip install 'text2grad[grounded]'")
+        if pieces is None:
+            raise UserError("the tokens of this tokenizer have no bytes to ground", "reward_model.grounded: off")
+        import llguidance
+        from llguidance.hf import from_tokenizer
+
+        self._engine = llguidance
+        self.stops = stop_ids(tokenizer)
+        self.width = max(width, len(tokenizer))
+        self._encoder = from_tokenizer(tokenizer, n_vocab=self.width, eos_token=self.stops)
+        # A response and its critique are each of a size that the engine's own limits do not foresee.
+        self._limits = llguidance.LLParserLimits(initial_lexer_fuel=100_000_000, step_lexer_fuel=100_000_000)
+        self.pieces = pieces + [b""] * (self.width - len(pieces))
+        self.spelled: dict[bytes, list[int]] = {}  # the tokens, often one, that spell the same bytes
+        for index, piece in enumerate(self.pieces):
+            if piece:
+                self.spelled.setdefault(piece, []).append(index)
+        self.longest = max(map(len, self.spelled))
+        self._shortest: dict[bytes, tuple[int, int]] = {b"": (0, 0)}
+        first = tokenizer("{", add_special_tokens=False)["input_ids"][0]
+        self.lead = " " if self.pieces[first].startswith(b" ") else ""
+
+    def matcher(self, grammar: str) -> Any:
+        """The engine's state at the beginning of a text of this grammar."""
+        matcher = self._engine.LLMatcher(self._encoder, grammar, limits=self._limits)
+        if matcher.is_error():
+            raise RuntimeError(f"llguidance: {matcher.get_error()}")
+        return matcher
+
+    @cached_property
+    def with_quote(self) -> NDArray[np.int64]:
+        """Tokens that hold a quotation mark."""
+        return self._where(lambda piece: b'"' in piece)
+
+    @cached_property
+    def with_quotes(self) -> NDArray[np.int64]:
+        """Tokens that hold two of them."""
+        return self._where(lambda piece: piece.count(b'"') > 1)
+
+    @cached_property
+    def _closing(self) -> dict[bool, NDArray[np.int64]]:
+        def closes(escaping: bool) -> NDArray[np.int64]:
+            return self._where(lambda piece: string_end(piece, 0, escaping) < len(piece))
+
+        return {escaping: closes(escaping) for escaping in (False, True)}
+
+    def closing(self, escaping: bool) -> NDArray[np.int64]:
+        """Tokens that end a string they are written into."""
+        return self._closing[escaping]
+
+    def _where(self, holds: Any) -> NDArray[np.int64]:
+        return np.array([index for index, piece in enumerate(self.pieces) if holds(piece)], dtype=np.int64)
+
+    def spell(self, text: bytes) -> list[int]:
+        """The fewest tokens that spell these bytes."""
+        ids: list[int] = []
+        while text:
+            self._measure(text)
+            length = self._shortest[text][1]
+            ids.append(self.spelled[text[:length]][0])
+            text = text[length:]
+        return ids
+
+    def cost(self, text: bytes) -> int:
+        """How many tokens `spell` takes."""
+        self._measure(text)
+        return self._shortest[text][0]
+
+    def _measure(self, text: bytes) -> None:
+        """Note for every ending of `text` its fewest tokens, and the bytes of the first of them."""
+        if len(self._shortest) > REMEMBERED:
+            self._shortest = {b"": (0, 0)}
+        if text in self._shortest:
+            return
+        for start in range(len(text) - 1, -1, -1):
+            rest = text[start:]
+            if rest not in self._shortest:
+                lengths = range(1, min(self.longest, len(rest)) + 1)
+                self._shortest[rest] = min(
+                    (1 + self._shortest[rest[length:]][0], length)
+                    for length in lengths
+                    if rest[:length] in self.spelled
+                )
+
+
+class Row:
+    """One answer in the making."""
+
+    def __init__(self, vocabulary: Vocabulary, response: str, greedy: bool) -> None:
+        self._vocabulary = vocabulary
+        self._greedy = greedy
+        quotable = Quotable(response)
+        self._draft = Draft(quotable)
+        self._matcher = vocabulary.matcher(quotable.grammar(vocabulary.lead))
+        detour = quotable.longest_detour(vocabulary.cost)
+        self._slack = vocabulary.cost(LONGEST_OUTLINE) + detour + MARGIN
+        self._plan: list[int] = []
+        self.ended = False
+
+    def take(self, token: int) -> None:
+        """Write one token."""
+        if token in self._vocabulary.stops:
+            self.ended = True
+            return
+        follows = bool(self._plan) and token == self._plan[0]
+        self._plan = self._plan[1:] if follows else []
+        if not self._matcher.consume_token(token) or not self._draft.feed(self._vocabulary.pieces[token]):
+            raise RuntimeError(f"grounded decoding took a token it forbids: {self._matcher.get_error()}")
+
+    def allowed(self, scores: NDArray[np.float32], room: int) -> Mask:
+        """What may come next where `room` tokens are left, this one and the end of the turn among them."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        mask: Mask = np.unpackbits(bits, bitorder="little")[: len(scores)].astype(bool)
+        for token in self._doubtful(mask):
+            draft = self._draft.copy()
+            mask[token] = draft.feed(self._vocabulary.pieces[token]) and draft.lives()
+        if room <= self._slack:
+            self._keep_room(mask, scores, room)
+        return mask
+
+    def _doubtful(self, mask: Mask) -> list[int]:
+        """Tokens that the grammar allows, and that may still not resolve."""
+        draft, vocabulary = self._draft, self._vocabulary
+        if draft.after_quote:
+            return [int(token) for token in np.flatnonzero(mask) if vocabulary.pieces[token]]
+        barred = draft.in_list and next(draft.barred_bodies(), None) is not None
+        if draft.place == "outline":
+            return _within(mask, vocabulary.with_quote if barred else vocabulary.with_quotes)
+        if draft.place == "piece" or (draft.place == "phrase" and barred):
+            towards = self._towards_barred(mask) if draft.place == "phrase" else []
+            return [*_within(mask, vocabulary.closing(draft.escaping)), *towards]
+        return _within(mask, vocabulary.with_quotes)
+
+    def _towards_barred(self, mask: Mask) -> list[int]:
+        """Tokens that keep the phrase the beginning of one that is barred."""
+        begun, vocabulary = self._draft.begun, self._vocabulary
+        rests = {body[len(begun) :] for body in self._draft.barred_bodies() if body.startswith(begun)}
+        starts = {rest[:length] for rest in rests for length in range(1, min(len(rest), vocabulary.longest) + 1)}
+        return [token for start in starts for token in vocabulary.spelled.get(start, ()) if mask[token]]
+
+    def _after(self, token: int) -> bytes | None:
+        """How the answer could be closed after this token; None if it could not."""
+        draft = self._draft.copy()
+        return draft.closing() if draft.feed(self._vocabulary.pieces[token]) else None
+
+    def _keep_room(self, mask: Mask, scores: NDArray[np.float32], room: int) -> None:
+        """Leave only likely tokens after which the answer can still be closed and its turn ended."""
+        if not self._plan:
+            closing = self._draft.closing()
+            assert closing is not None
+            self._plan = self._vocabulary.spell(closing)
+        options = np.flatnonzero(mask)
+        count = min(CANDIDATES, len(options))
+        likely = options[np.argpartition(-scores[options], count - 1)[:count]]
+        kept: list[int] = []
+        for token in likely[np.argsort(-scores[likely])].tolist():
+            if self._fits(token, room - 1):
+                kept.append(token)
+                if self._greedy:
+                    break
+        mask[:] = False
+        mask[kept] = True
+        mask[self._plan[:1] or self._vocabulary.stops] |= not (kept and self._greedy)
+
+    def _fits(self, token: int, room: int) -> bool:
+        if token in self._vocabulary.stops:
+            return True
+        closing = self._after(token)
+        return closing is not None and self._vocabulary.cost(closing) + 1 <= room
+
+
+def _within(mask: Mask, tokens: NDArray[np.int64]) -> list[int]:
+    inside = tokens[tokens < len(mask)]
+    return [int(token) for token in inside[mask[inside]]]
+
+
+class Grounded(LogitsProcessor):
+    """The mask of a batch: `responses[i]` is what the answer in row i may quote. For one `generate` call."""
+
+    def __init__(self, vocabulary: Vocabulary, responses: Sequence[str], settings: GenerationSettings) -> None:
+        self._rows = [Row(vocabulary, response, greedy=settings.temperature == 0) for response in responses]
+        self._room = settings.max_new_tokens
+        self._begun = False
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores (B, V) with -inf where a token cannot come next."""
+        if self._begun:
+            for row, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
+                if not row.ended:
+                    row.take(token)
+        self._begun = True
+        values = scores.float().cpu().numpy()
+        masks = np.ones(values.shape, dtype=bool)
+        for index, row in enumerate(self._rows):
+            if not row.ended:
+                masks[index] = row.allowed(values[index], self._room)
+        self._room -= 1
+        return scores.masked_fill(~torch.from_numpy(masks).to(scores.device), -torch.inf)
