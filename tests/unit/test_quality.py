@@ -66,6 +66,28 @@ def test_alpha_by_hand() -> None:
     assert token_alpha([[0, 0], [0, 0]]) is None
 
 
+@pytest.mark.parametrize(
+    ("expected", "quotes", "moved"),
+    [
+        ([("six", -1)], [("six", -1)], 0),
+        ([("six", -1)], [("six", 1)], 1),
+        ([("six", -1)], [], 1),
+        ([("One two three", 1)], [("One two", 1)], 0),
+        ([("One two three", 1)], [("One", 1)], 1),
+        ([], [(RESPONSE, 1)], 1),
+        ([], [], 0),
+    ],
+)
+def test_a_canary_whose_labels_moved_is_counted(tmp_path: Path, expected: Any, quotes: Any, moved: int) -> None:
+    known = [
+        {"start": RESPONSE.index(q), "end": RESPONSE.index(q) + len(q), "label": label} for q, label in expected
+    ]
+    file = tmp_path / "f.jsonl"
+    write_jsonl(file, [record("a", *quotes, meta={"canary": known})])
+    found = report_quality(file)
+    assert (found["canaries"], found["canaries_moved"]) == (1, moved)
+
+
 def test_the_page_is_inert(tmp_path: Path) -> None:
     file = tmp_path / "<script>alert(1)<.jsonl".replace("/", "")
     write_jsonl(file, RECORDS)

@@ -137,7 +137,10 @@ class Asker:
     def _climb(self, question: Question, attempt: int) -> Reply | Problem | None:
         """Ask on the rung that is known to hold; while none is, on each from the top."""
         if self.capability is not None:
-            return self._retried(question, self.capability, attempt, self.retries)
+            known = self._retried(question, self.capability, attempt, self.retries)
+            if not (isinstance(known, Problem) and known.kind == "unfit" and "response_format" in known.message):
+                return known
+            self.capability = None  # the server is not the one it was
         outcome: Reply | Problem | None = None
         for rung in LADDER:
             outcome = self._retried(question, rung, attempt, self.retries if rung == LADDER[0] else 1)

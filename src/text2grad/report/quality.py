@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -93,6 +93,9 @@ class Quality:
         self.counts["without_spans"] += not record.spans
         self.counts["all_good"] += bool(tokens) and labels.count(1) == len(tokens)
         self.counts["written"] += _written(record, self.tokenize)
+        if "canary" in record.meta:
+            self.counts["canaries"] += 1
+            self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
         self._spans(record, tokens)
         about = _digest(*(turn.content for turn in record.prompt), record.response)
         self.opinions.setdefault(about, []).append(bytes(label + 1 for label in labels))
@@ -121,6 +124,8 @@ class Quality:
             "records_without_spans": counts["without_spans"],
             "records_all_good": counts["all_good"],
             "omissions": counts["omissions"],
+            "canaries": counts["canaries"],
+            "canaries_moved": counts["canaries_moved"],
             "tokens_per_response": _share(counts["tokens"], judged),
             "annotation_tokens_per_record": _share(counts["written"], judged),
             "dense_tokens_per_record": _share(dense, judged),
@@ -187,6 +192,23 @@ def _labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:
     """+1, -1 or 0 of each token: what overlaps spans of one sign only."""
     signs = ({s.label for s in spans if s.start < end and s.end > start} for start, end in tokens)
     return [sum(sign) for sign in signs]
+
+
+def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], tokens: Offsets) -> bool:
+    """Whether a canary, an item whose labels are known, was judged otherwise.
+
+    `expected` are its spans (`start`, `end`, `label`). It has moved if any of their tokens got the opposite label, or
+    fewer than half the right one; without expected spans, if anything was labelled at all.
+    """
+    wanted = [
+        (next((span["label"] for span in expected if span["start"] < end and span["end"] > start), 0), label)
+        for (start, end), label in zip(tokens, labels, strict=True)
+    ]
+    marked = [(right, label) for right, label in wanted if right]
+    if not marked:
+        return any(labels)
+    opposite = any(label == -right for right, label in marked)
+    return opposite or 2 * sum(label == right for right, label in marked) < len(marked)
 
 
 def _written(record: Feedback, tokenize: Tokenize) -> int:

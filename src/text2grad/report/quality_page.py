@@ -16,6 +16,7 @@ _SECTIONS = {
     "Quotes (paper, table 15)": (
         *("records", "spans", "exact", "normalised", "fuzzy", "unmatched", "ambiguous", "unmatched_rate"),
         *("refused", "repeated_records", "records_without_spans", "records_all_good", "omissions"),
+        *("canaries", "canaries_moved"),
     ),
     "Cost (paper, tables 12 and 14)": (
         *("tokens_per_response", "annotation_tokens_per_record", "dense_tokens_per_record", "saved_against_dense"),
