@@ -197,7 +197,7 @@ def _labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:
 def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], tokens: Offsets) -> bool:
     """Whether a canary, an item whose labels are known, was judged otherwise.
 
-    `expected` are its spans (`start`, `end`, `label`). It has moved if any of their tokens got the opposite label, or
+    `expected` are its spans (`start`, `end`, `label`). It has moved if a token of theirs got the opposite label, or
     fewer than half the right one; without expected spans, if anything was labelled at all.
     """
     wanted = [
