@@ -43,9 +43,7 @@ def test_other_quotes_dashes_and_spaces_lead_to_the_responses_own_characters(quo
     assert (found(quote, None).unmatched, found(quote, QuoteSearch(normalised=False)).lost) == (1, (quote,))
 
 
-@pytest.mark.parametrize(
-    "quote", ["the FAIR ends", "go..", "fai", "The fair ends on the 5th!", "...", "’t", " \n "]
-)
+@pytest.mark.parametrize("quote", ["the FAIR ends", "go..", "fai", "The fair ends on the 5th!", "’t", " \n "])
 def test_what_is_another_text_or_part_of_a_word_stays_unmatched(quote: str) -> None:
     critique = found(quote)
     assert critique.spans == () and (critique.unmatched or critique.ambiguous or not quote.strip("."))

@@ -16,7 +16,8 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.tasks.base import read_prompt
 
-PROMPTS = sorted(path.stem for path in (Path(__file__).parents[2] / "src/text2grad/tasks/prompts").iterdir())
+FOLDER = Path(__file__).parents[2] / "src/text2grad/tasks/prompts"
+PROMPTS = sorted(path.stem for path in FOLDER.iterdir() if path.stem != "compare_critiques")  # judges no response
 SOURCE = Source(kind="llm", model="scripted", prompt_version="test@0")
 SHORT = read_prompt("reward_model")
 

@@ -121,12 +121,12 @@ def _splits(there: _Plain, position: int) -> bool:
 
 
 def _fuzzy(quote: str, response: str, least: float) -> list[Interval]:
-    """The most similar passage, snapped to word edges; two of them if a second one is as similar."""
+    """The most similar passage, snapped to word edges; others too that are similar enough."""
     best = _best(quote, response, least)
     if best is None:
         return []
-    (start, end), score = best
-    elsewhere = (_best(quote, response[:start], score), _best(quote, response[end:], score))
+    (start, end), _ = best
+    elsewhere = (_best(quote, response[:start], least), _best(quote, response[end:], least))
     others = [
         (place[0][0] + shift, place[0][1] + shift)
         for place, shift in zip(elsewhere, (0, end), strict=True)
