@@ -110,7 +110,7 @@ def _score(results: Iterable[Mapping[str, Any]]) -> float | None:
     for result in results:
         value = result.get("value", {})
         if result.get("type") == "rating" and isinstance(value.get("rating"), int | float):
-            return max(-1.0, min(1.0, (value["rating"] - 3) / 2))
+            return max(-1.0, min(1.0, (float(value["rating"]) - 3) / 2))
         if result.get("type") == "number" and isinstance(value.get("number"), int | float):
             return float(value["number"]) if -1 <= value["number"] <= 1 else None
     return None

@@ -45,13 +45,10 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     if not cells["response"]:
         raise ValueError("the response is empty")
     response = cells["response"]
-    good, poor = (
-        resolve(
-            [Quote(line.strip()) for line in cells[name].splitlines() if line.strip()], response, label, "skip", G
-        )
-        for name, label in (("good", 1), ("poor", -1))
-    )
-    spans, omissions = in_order([*good.spans, *poor.spans]), ()
+    good = resolve(_quotes(cells["good"]), response, 1, "skip", G)
+    poor = resolve(_quotes(cells["poor"]), response, -1, "skip", G)
+    spans = in_order([*good.spans, *poor.spans])
+    omissions: tuple[str, ...] = ()
     if not (cells["good"] or cells["poor"]) and cells["corrected"]:
         spans, omissions = edits(response, cells["corrected"])
     lost = [*good.lost, *poor.lost]
@@ -70,6 +67,10 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
 
 
 G = QuoteSearch()
+
+
+def _quotes(cell: str) -> list[Quote]:
+    return [Quote(line.strip()) for line in cell.splitlines() if line.strip()]
 
 
 def _score(cell: str) -> float | None:
