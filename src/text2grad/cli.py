@@ -176,6 +176,10 @@ def annotate(
         Path | None,
         typer.Option("--responses", metavar="FILE", help="Judge these responses (.jsonl, .csv), sample none."),
     ] = None,
+    pairs: Annotated[
+        bool,
+        typer.Option("--pairs", help="Also write passing and failing programs of a question as preference pairs."),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
@@ -220,12 +224,20 @@ def annotate(
         from text2grad.judging import JudgingOptions
 
         options = JudgingOptions(plan, budget, limit, resume, again, ground, batch, write_requests, read_answers)
-        return _annotate(chosen, responses, out, options)
+        return _annotate(chosen, responses, out, pairs, options)
 
     run_stage(stage, as_json)
 
 
-def _annotate(config: Config, responses: Path | None, out: Path | None, options: Any) -> Mapping[str, Any]:
+def _annotate(
+    config: Config, responses: Path | None, out: Path | None, pairs: bool, options: Any
+) -> Mapping[str, Any]:
+    if pairs and responses is not None:
+        raise UsageError("--pairs needs programs of the policy's own", "leave out --responses")
+    if pairs:
+        from text2grad.stages.annotate import refuse_pairs
+
+        refuse_pairs(config)
     if responses is not None:
         from text2grad.judging import judge_file
 
@@ -234,7 +246,7 @@ def _annotate(config: Config, responses: Path | None, out: Path | None, options:
         from text2grad.stages.annotate import judge_sampled
 
         return judge_sampled(config, out, options)
-    summary: Mapping[str, Any] = _stages().run_annotate(config)
+    summary: Mapping[str, Any] = _stages().run_annotate(config, pairs)
     return summary
 
 
@@ -300,20 +312,42 @@ def evaluate(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...) or a model folder.")
     ] = "text2grad",
-    which: Annotated[Target, typer.Option("--task", "--which", help="What is measured.")] = Target.POLICY,
+    what: Annotated[
+        str,
+        typer.Option(
+            *("--task", "--which"),
+            metavar="WHAT",
+            help="policy, reward-model, or a policy on other problems than the config's: humaneval, mbpp, ...",
+        ),
+    ] = Target.POLICY,
+    samples: Annotated[
+        Path | None,
+        typer.Option("--samples", metavar="FILE", help="Programs of any system, as EvalPlus writes them."),
+    ] = None,
     config: Configuration = "demo",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a policy or a reward model.
+    """Measure a policy, a reward model, or a file of programs.
 
-    A policy answers the held-out prompts; a reward model judges the held-out feedback.
+    A policy answers the held-out prompts; a reward model judges the held-out feedback. With --samples no
+    model is loaded: every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
+    task's tests, and pass@k is reported.
 
     \b
     Examples:
       text2grad evaluate text2grad --config mine.yaml
       text2grad evaluate --task reward-model --config mine.yaml
+      text2grad evaluate --task humaneval --samples samples.jsonl
     """
+    which = Target.REWARD_MODEL if what == Target.REWARD_MODEL else Target.POLICY
+    if what not in list(Target):
+        _refuse_unknown_task(what)
+        # Before the user's own settings, which have the last word.
+        context.obj = ["--task.name", what, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
     chosen = _configuration(context, config)
+    if samples is not None:
+        run_stage(lambda: _stages().run_evaluate_samples(chosen, samples), as_json)
+        return
 
     def measured() -> Mapping[str, Any]:
         found: Mapping[str, Any] = _stages().run_evaluate(chosen, target, which.value)
@@ -437,6 +471,14 @@ def _refuse_unknown_options(words: Sequence[str]) -> None:
             return
         if name.startswith("--") and name not in known:
             raise UsageError(f"unknown option {name}", nearest_option(name, sorted(known)))
+
+
+def _refuse_unknown_task(name: str) -> None:
+    from text2grad.tasks.base import TASKS
+
+    if name not in TASKS and ":" not in name:
+        known = ", ".join([*Target, *TASKS])
+        raise UsageError(f"there is no task {name!r}", f"--task is one of {known}, or module:Class")
 
 
 def _stages() -> Any:

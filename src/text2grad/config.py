@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 from text2grad.align import CreditSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
+from text2grad.sandbox.settings import SandboxSettings
 from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import PPOSettings, SupervisedSettings
@@ -61,6 +62,9 @@ class RewardModelSettings(Settings):
         default="auto",
         description="critiques can only quote what stands in the response; auto: if llguidance is installed",
     )
+    whole_quotes: bool = Field(
+        default=False, description="grounded, the model says whether a quote goes on, the response with which words"
+    )
 
 
 CriticKind = Literal["reward_model", "program", "prompted", "human"]
@@ -81,6 +85,16 @@ class CriticSettings(Settings):
     )
     concurrency: int = Field(default=8, ge=1, description="requests at a time")
     max_tokens: int = Field(default=1024, ge=1, description="of one critique")
+    brief: bool = Field(
+        default=False,
+        description="program: what is wrong without inputs and evidence, as a small reward model can learn to say",
+    )
+    gate: bool = Field(
+        default=True, description="program: no verdict where the tests pass for programs that solve nothing"
+    )
+    repairs: int = Field(
+        default=40, ge=0, description="program: small edits tried to find a fault without a reference; 0: none"
+    )
     grounded: bool = Field(
         default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
     )
@@ -95,6 +109,9 @@ class AnnotateSettings(Settings):
         default=0.0, ge=0, le=1, description="share shown with the response to a similar prompt: hard negatives"
     )
     samples_per_prompt: int = Field(default=1, ge=1)
+    pairs_per_prompt: int = Field(
+        default=4, ge=1, description="with --pairs: at most so many pairs of a passing and a failing program"
+    )
     votes: int = Field(
         default=1, ge=1, description="judgements of one response; spans most agree on stay, weighted"
     )
@@ -146,6 +163,7 @@ class Config(Settings):
     generation: GenerationSettings = GenerationSettings()
     annotate: AnnotateSettings = AnnotateSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+    sandbox: SandboxSettings = SandboxSettings()
 
 
 class _StrictLoader(yaml.SafeLoader):

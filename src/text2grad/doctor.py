@@ -20,6 +20,7 @@ KEYS = ("OPENAI_API_KEY", "HF_TOKEN")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 DEMO_MEMORY_GB = 4.0
 DEMO_DISK_GB = 0.5
+SANDBOX_MEMORY_MB = 1024
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def examine(model: Path | None = None) -> list[Check]:
     usable = all(check.ok for check in checks)
     if usable:
         checks += check_devices()
-    checks += [*check_keys(), check_demo(usable)]
+    checks += [*check_keys(), *check_sandbox(), check_demo(usable)]
     return [*checks, *check_model(model)] if usable and model is not None else checks
 
 
@@ -99,6 +100,24 @@ def check_keys() -> Iterator[Check]:
     for name in KEYS:
         set_or_not = "set" if os.environ.get(name) else "not set (only needed for paid critics or gated models)"
         yield Check(name, True, set_or_not)
+
+
+def check_sandbox() -> Iterator[Check]:
+    """Which protection programs run under: each tier is started, and a program inside tries to get out.
+
+    One tier is enough; without any, programs are not run unless `sandbox.tier` is `none`.
+    """
+    from text2grad.sandbox.launch import CURE, probe_tiers
+
+    probes = list(probe_tiers(SANDBOX_MEMORY_MB))
+    best = next((probe.tier for probe in probes if probe.works), None)
+    for probe in probes:
+        if probe.works:
+            words = f"holds: a program inside could not {', '.join(probe.held)}"
+        else:
+            words = f"not here: {probe.reason}"
+        yield Check(f"sandbox {probe.tier}", probe.works or best is not None, words, "" if best else CURE)
+    yield Check("sandbox", best is not None, f"programs run in the tier {best}" if best else "no tier works")
 
 
 def check_demo(packages_fit: bool) -> Check:

@@ -63,11 +63,15 @@ class Source(Record):
 
 
 class Failure(Record):
-    """A critique that could not be had. It is a record, never a score and never an empty critique."""
+    """A critique that could not be had. It is a record, never a score and never an empty critique.
+
+    `meta` is what else the critic knows; it goes into the meta of the feedback record.
+    """
 
     kind: FailureKind
     message: str
     raw: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict, exclude=True)
 
 
 class Critique(Record):
@@ -78,7 +82,8 @@ class Critique(Record):
     (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one. `normalised` and
     `fuzzy` count quotes that were found, but not to the letter (`wire.QuoteSearch`); `lost` are the unmatched
     quotes themselves, as far as they are known. `omissions` is what the response leaves out, which no span
-    can point at.
+    can point at. `meta` is what else the critic knows (of a program: outcome, tier, evidence); it goes into
+    the meta of the feedback record.
     """
 
     text: str
@@ -90,6 +95,7 @@ class Critique(Record):
     fuzzy: int = 0
     lost: tuple[str, ...] = ()
     omissions: tuple[str, ...] = ()
+    meta: dict[str, Any] = Field(default_factory=dict)
 
 
 _COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy")
@@ -151,7 +157,7 @@ class Feedback(Record):
         """The record of one judged response."""
         common = {"id": example.id, "prompt": example.prompt, "response": response, "source": source}
         if isinstance(judgement, Failure):
-            return cls(**common, error=judgement, meta=example.meta)
+            return cls(**common, error=judgement, meta={**example.meta, **judgement.meta})
         found = {name: getattr(judgement, name) for name in _COUNTS}
         found |= {name: list(getattr(judgement, name)) for name in _LISTS}
         return cls(
@@ -159,7 +165,7 @@ class Feedback(Record):
             critique=judgement.text,
             spans=judgement.spans,
             score=judgement.score,
-            meta={**example.meta, **{name: value for name, value in found.items() if value}},
+            meta={**example.meta, **judgement.meta, **{name: value for name, value in found.items() if value}},
         )
 
     def judgement(self) -> Judgement:

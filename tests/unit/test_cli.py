@@ -82,7 +82,8 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
             "run_import",
             (Path("in.json"), "auto", None),
         ),
-        (["annotate"], "run_annotate", ()),
+        (["annotate"], "run_annotate", (False,)),
+        (["annotate", "--pairs"], "run_annotate", (True,)),
         (["sft"], "run_sft", ()),
         (["train-reward"], "run_train_reward", ()),
         (["train"], "run_train", ("text2grad",)),
@@ -93,6 +94,7 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
             "run_evaluate",
             ("some/folder", "reward-model"),
         ),
+        (["evaluate", "--samples", "s.jsonl"], "run_evaluate_samples", (Path("s.jsonl"),)),
         (["demo"], "run_demo", (1,)),
         (["demo", "--seeds", "3"], "run_demo", (3,)),
     ],
@@ -232,7 +234,7 @@ def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, w
         (["report"], "Missing argument 'FOLDER' \\(text2grad report --help\\)"),
         (
             ["evaluate", "--which", "both"],
-            "Invalid value for '--task' / '--which': 'both' is not one of 'policy', 'reward-model' .*",
+            "there is no task 'both' \\(--task is one of policy, reward-model, .*humaneval.*\\)",
         ),
     ],
 )

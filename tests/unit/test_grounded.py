@@ -129,6 +129,46 @@ def test_without_the_mask_it_does_not(policy: Policy) -> None:
     assert isinstance(answer, Completion) and isinstance(parse(answer.text, "a b"), Failure)
 
 
+def test_whole_quotes_keep_how_likely_a_quote_goes_on(vocabulary: Vocabulary) -> None:
+    """The oracle: of the allowed tokens those that stay in the quote are as likely together as before the mask."""
+    row = Row(vocabulary, "the quick brown fox jumps", greedy=True)
+    for token in vocabulary.spell(b'{"critique": "", "good_spans": ["the quick'):
+        row.take(token)
+    scores = np.random.default_rng(0).normal(size=vocabulary.width).astype(np.float32)
+    mask = row.allowed(scores, 200)
+    inside = [bool(piece) and b'"' not in piece for piece in vocabulary.pieces]
+    before = np.exp(scores[np.array(inside)]).sum()
+    carried = scores.copy()
+    row.carry(carried, mask)
+    assert np.exp(carried[mask & inside]).sum() == pytest.approx(before, rel=1e-4)
+    ends = mask & ~np.array(inside)
+    assert ends.any() and (carried[ends] == scores[ends]).all()
+    assert (carried[~mask] == scores[~mask]).all()
+
+
+def test_outside_quotes_nothing_is_carried(vocabulary: Vocabulary) -> None:
+    row = Row(vocabulary, "the quick brown fox jumps", greedy=True)
+    for written in (b'{"critique": "the', b'", "good_spans": [', b'"'):
+        for token in vocabulary.spell(written):
+            row.take(token)
+        scores = np.random.default_rng(0).normal(size=vocabulary.width).astype(np.float32)
+        carried = scores.copy()
+        row.carry(carried, row.allowed(scores, 200))
+        assert (carried == scores).all()
+
+
+def test_whole_quotes_resolve_as_all_grounded_ones(policy: Policy) -> None:
+    vocabulary = vocabulary_for(policy, "on")
+    generation = GenerationSettings(max_new_tokens=150, temperature=1.0, batch_size=4)
+    chat = LocalChat(policy, generation, "x", vocabulary, whole_quotes=True)
+    texts = list(HOSTILE.values())[:8]
+    answers = chat.complete_about([(Message(role="user", content="?"),)] * len(texts), texts)
+    for text, answer in zip(texts, answers, strict=True):
+        if isinstance(answer, Completion):
+            assert_resolves(answer.text, text)
+    assert any(isinstance(answer, Completion) for answer in answers)
+
+
 def test_a_row_does_not_depend_on_its_neighbours(policy: Policy) -> None:
     greedy = GenerationSettings(max_new_tokens=64, temperature=0.0)
     chat = LocalChat(policy, greedy, "untrained", vocabulary_for(policy, "on"))

@@ -186,6 +186,8 @@ def test_hub_names_are_asked_for_as_published_and_offline_names_the_cure(
     wanted = {
         "JeremyAlain/SLF5K": "train.jsonl",
         "HuggingFaceH4/ultrafeedback_binarized": "train_prefs",
+        "openai/openai_humaneval": "test",
+        "google-research-datasets/mbpp": "test",
     }
     assert asked == [(name, wanted.get(name, "train"))]
 

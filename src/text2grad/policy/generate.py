@@ -97,12 +97,18 @@ class LocalChat:
     """
 
     def __init__(
-        self, policy: Policy, settings: GenerationSettings, name: str, vocabulary: Vocabulary | None = None
+        self,
+        policy: Policy,
+        settings: GenerationSettings,
+        name: str,
+        vocabulary: Vocabulary | None = None,
+        whole_quotes: bool = False,
     ) -> None:
         self.policy = policy
         self.settings = settings
         self.name = name
         self._vocabulary = vocabulary
+        self._whole_quotes = whole_quotes
 
     def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
         """Answer each conversation; one that leaves no room for an answer is a typed failure, never cut."""
@@ -135,7 +141,7 @@ class LocalChat:
     def _grounding(self, texts: Sequence[str]) -> Constraint:
         vocabulary = self._vocabulary
         assert vocabulary is not None
-        return lambda rows: Grounded(vocabulary, [texts[row] for row in rows], self.settings)
+        return lambda rows: Grounded(vocabulary, [texts[row] for row in rows], self.settings, self._whole_quotes)
 
     def _completion(self, prompt: list[int], sample: Sample) -> Completion:
         text = self.policy.tokenizer.decode(

@@ -119,6 +119,18 @@ class Vocabulary:
         """Tokens that end a string they are written into."""
         return self._closing[escaping]
 
+    @cached_property
+    def _going_on(self) -> dict[bool, Mask]:
+        written = np.array([bool(piece) for piece in self.pieces])
+        return {
+            escaping: written & ~np.isin(np.arange(self.width), self.closing(escaping))
+            for escaping in self._closing
+        }
+
+    def going_on(self, escaping: bool) -> Mask:
+        """Tokens that stay inside a string they are written into."""
+        return self._going_on[escaping]
+
     def _where(self, holds: Any) -> NDArray[np.int64]:
         return np.array([index for index, piece in enumerate(self.pieces) if holds(piece)], dtype=np.int64)
 
@@ -189,6 +201,20 @@ class Row:
             self._keep_room(mask, scores, room)
         return mask
 
+    def carry(self, scores: NDArray[np.float32], mask: Mask) -> None:
+        """Inside a quote, give the likelihood of all words that would go on to the words that may.
+
+        Whether a quote ends here is one question, which word comes next another. A model that cannot copy spreads
+        the second answer over words that are not there; masked, going on would look as unlikely as the right word.
+        """
+        draft = self._draft
+        if draft.place not in ("phrase", "piece") or not draft.begun:
+            return
+        going_on = self._vocabulary.going_on(draft.escaping)[: len(scores)]
+        allowed = mask & going_on
+        if allowed.any():
+            scores[allowed] += np.logaddexp.reduce(scores[going_on]) - np.logaddexp.reduce(scores[allowed])
+
     def _doubtful(self, mask: Mask) -> list[int]:
         """Tokens that the grammar allows, and that may still not resolve."""
         draft, vocabulary = self._draft, self._vocabulary
@@ -246,9 +272,19 @@ def _within(mask: Mask, tokens: NDArray[np.int64]) -> list[int]:
 
 
 class Grounded(LogitsProcessor):
-    """The mask of a batch: `responses[i]` is what the answer in row i may quote. For one `generate` call."""
+    """The mask of a batch: `responses[i]` is what the answer in row i may quote. For one `generate` call.
 
-    def __init__(self, vocabulary: Vocabulary, responses: Sequence[str], settings: GenerationSettings) -> None:
+    With `whole_quotes` a quote goes on as likely as without the mask (see `Row.carry`).
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        responses: Sequence[str],
+        settings: GenerationSettings,
+        whole_quotes: bool = False,
+    ) -> None:
+        self._whole_quotes = whole_quotes
         self._rows = [Row(vocabulary, response, greedy=settings.temperature == 0) for response in responses]
         self._room = settings.max_new_tokens
         self._begun = False
@@ -260,10 +296,13 @@ class Grounded(LogitsProcessor):
                 if not row.ended:
                     row.take(token)
         self._begun = True
-        values = scores.float().cpu().numpy()
+        values = scores.float().cpu().numpy().copy()
         masks = np.ones(values.shape, dtype=bool)
         for index, row in enumerate(self._rows):
             if not row.ended:
                 masks[index] = row.allowed(values[index], self._room)
+                if self._whole_quotes:
+                    row.carry(values[index], masks[index])
         self._room -= 1
-        return scores.masked_fill(~torch.from_numpy(masks).to(scores.device), -torch.inf)
+        carried = torch.from_numpy(values).to(scores) if self._whole_quotes else scores
+        return carried.masked_fill(~torch.from_numpy(masks).to(scores.device), -torch.inf)

@@ -1,0 +1,1 @@
+"""Run untrusted Python: verdict and solution never share a process (RELIABILITY, "Running untrusted programs")."""

@@ -1,132 +1,180 @@
-"""Run a candidate program against its tests in another process, with limits, and get a typed verdict.
+"""Run candidate programs against their tests in a sandbox, and get typed verdicts.
 
-A failure of the runner is never a verdict: it is an outcome of its own.
+A failure of the sandbox is never a verdict: it is an outcome of its own.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
-import subprocess
-import sys
+import asyncio
+import dataclasses
+import re
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any
 
-Outcome = Literal["passed", "failed", "broken", "timeout", "crashed", "bad_tests", "no_tests"]
-_GRACE_SECONDS = 5.0
-_SIZE_LIMIT = 1 << 20
+from text2grad.sandbox.launch import GRACE_SECONDS, Dead, Server, TierChoice, start
+from text2grad.sandbox.results import Outcome, TestResult, Tier, Verdict
 
+__all__ = ["Job", "Outcome", "Runner", "TestResult", "Tier", "Verdict"]
 
-@dataclass(frozen=True)
-class TestResult:
-    """One test: whether it passed, else the error, the solution's line it came through, and the operands."""
-
-    __test__ = False
-
-    name: str
-    passed: bool
-    error: str = ""
-    line: int | None = None
-    call: str = ""
-    got: str = ""
-    expected: str = ""
+_CODE_CHARACTERS = 1 << 20
+_TEST_CHARACTERS = 8 << 20
+_REMEMBERED = 4096
+_ATTEMPTS = 2
+_HEAVY = ("numpy",)
+_HEAVY_WORDS = re.compile(r"\b(?:import|from)\s+(?:numpy|pandas|scipy)\b")
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What came of one program. `passed` is true only if there were tests and all of them passed.
+class Job:
+    """A program and what it is judged by: a test file, or (input, expected output) pairs."""
 
-    Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`,
-    `crashed` (it ended its own process), and `bad_tests` / `no_tests` (the task, not the program, is at
-    fault: no verdict).
-    """
+    solution: str
+    tests: str = ""
+    cases: tuple[tuple[str, str], ...] = ()
+    coverage: bool = False
 
-    outcome: Outcome
-    results: tuple[TestResult, ...] = ()
-    error: str = ""
-    line: int | None = None
+    def request(self, seconds: float) -> dict[str, Any]:
+        """The job as the server wants it."""
+        kind = "io" if self.cases else "tests"
+        return {"kind": kind, "seconds": seconds, **dataclasses.asdict(self)}
 
-    @property
-    def passed(self) -> bool:
-        """True only for `passed`; a run without a verdict is not a pass."""
-        return self.outcome == "passed"
+    def too_long(self) -> Verdict | None:
+        """The verdict on a job that is not run at all, if this is one."""
+        if len(self.solution) > _CODE_CHARACTERS:
+            return Verdict("broken", error=f"more than {_CODE_CHARACTERS} characters of code")
+        if len(self.tests) + sum(len(text) for case in self.cases for text in case) > _TEST_CHARACTERS:
+            return Verdict("unsupported", error=f"more than {_TEST_CHARACTERS} characters of tests")
+        return None
 
 
 @dataclass
 class Runner:
-    """A warm worker process that forks once per job. Use as a context manager, or call `close`.
+    """Warm sandboxed servers, `workers` of them, started when needed. Use as a context manager, or call `close`.
 
-    `seconds` is the wall clock of one program with all its tests. Equal jobs are answered once.
+    `seconds` is the wall clock of one program with all its tests, `memory_mb` what each of its two processes may
+    use. `tier`: `auto` takes the best protection that works here; below Landlock it refuses (UserError) unless
+    `none` is asked for. `coverage`: note the lines that each test runs. Equal jobs are answered once.
     """
 
     seconds: float = 2.0
-    _worker: subprocess.Popen[str] | None = field(default=None, init=False, repr=False)
-    _known: dict[tuple[str, str], Verdict] = field(default_factory=dict, init=False, repr=False)
+    workers: int = 1
+    tier: TierChoice = "auto"
+    coverage: bool = False
+    memory_mb: int = 1024
+    _known: OrderedDict[Job, Verdict] = field(default_factory=OrderedDict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _pool: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
+    _own: threading.local = field(default_factory=threading.local, init=False, repr=False)
+    _servers: set[Server] = field(default_factory=set, init=False, repr=False)
 
     def __enter__(self) -> Runner:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the worker."""
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker.communicate()
-            self._worker = None
+        """End the servers. Waits for the jobs that run."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+        while self._servers:
+            self._servers.pop().close()
+        self._own = threading.local()
 
-    def run(self, solution: str, tests: str) -> Verdict:
-        """Judge one program."""
-        key = (solution, tests)
-        if key not in self._known:
-            self._known[key] = self._ask(solution, tests)
-        return self._known[key]
+    def run(self, solution: str, tests: str, coverage: bool | None = None) -> Verdict:
+        """Judge one program by a test file.
 
-    def run_all(self, jobs: Sequence[tuple[str, str]]) -> list[Verdict]:
-        """Judge (solution, tests) pairs in order."""
-        return [self.run(solution, tests) for solution, tests in jobs]
+        Raises:
+            UserError: programs cannot be run safely on this machine.
+        """
+        return self.submit(self._job(solution, tests, coverage)).result()
 
-    def _ask(self, solution: str, tests: str) -> Verdict:
-        if len(solution) + len(tests) > _SIZE_LIMIT:
-            return Verdict("broken", error=f"more than {_SIZE_LIMIT} characters of code")
-        worker = self._started()
-        assert worker.stdin is not None
-        job = {"solution": solution, "tests": tests, "seconds": self.seconds}
-        worker.stdin.write(json.dumps(job) + "\n")
-        worker.stdin.flush()
-        line = self._answer(worker)
-        if not line:
-            self.close()
-            return Verdict("crashed", error="the worker died with the program")
-        return _verdict(json.loads(line))
+    def run_all(self, jobs: Sequence[tuple[str, str]], coverage: bool | None = None) -> list[Verdict]:
+        """Judge (solution, tests) pairs, `workers` at a time; verdicts in the order of the pairs."""
+        made = [self._job(solution, tests, coverage) for solution, tests in jobs]
+        futures = {job: self.submit(job) for job in dict.fromkeys(made)}
+        return [futures[job].result() for job in made]
 
-    def _answer(self, worker: subprocess.Popen[str]) -> str:
-        assert worker.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(worker.stdout, selectors.EVENT_READ)
-            if not selector.select(self.seconds + _GRACE_SECONDS):
-                return ""
-        return worker.stdout.readline()
+    def run_io(self, solution: str, cases: Sequence[tuple[str, str]]) -> Verdict:
+        """Judge a script by (standard input, expected output) pairs; white space at the ends of lines is free."""
+        if not cases:
+            return Verdict("no_tests", error="no cases")
+        return self.submit(Job(solution, cases=tuple((given, wanted) for given, wanted in cases))).result()
 
-    def _started(self) -> subprocess.Popen[str]:
-        if self._worker is None or self._worker.poll() is not None:
-            script = Path(__file__).with_name("worker.py")
-            self._worker = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(script)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env={"PATH": os.defpath, "OMP_NUM_THREADS": "1"},
-            )
-        return self._worker
+    async def arun(self, solution: str, tests: str, coverage: bool | None = None) -> Verdict:
+        """`run` for asynchronous callers."""
+        return await asyncio.wrap_future(self.submit(self._job(solution, tests, coverage)))
+
+    def submit(self, job: Job) -> Future[Verdict]:
+        """Put a job into the queue."""
+        known = self._known.get(job) or job.too_long()
+        if known is not None:
+            done: Future[Verdict] = Future()
+            done.set_result(known)
+            return done
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="sandbox")
+            return self._pool.submit(self._judge, job)
+
+    def _job(self, solution: str, tests: str, coverage: bool | None) -> Job:
+        return Job(solution, tests, coverage=self.coverage if coverage is None else coverage)
+
+    def _judge(self, job: Job) -> Verdict:
+        """Ask this thread's server; a server that dies is replaced, and the job is asked once more."""
+        for _ in range(_ATTEMPTS):
+            started = time.monotonic()
+            server = self._server(_wants_numpy(job))
+            try:
+                answer = server.ask(job.request(self.seconds), self._patience(job))
+            except Dead as error:
+                reason = str(error)
+                self._forget(server)
+                continue
+            verdict = _verdict(answer, server.tier, time.monotonic() - started)
+            self._remember(job, verdict)
+            return verdict
+        return Verdict("crashed", error=f"the sandbox died {_ATTEMPTS} times with this program: {reason}")
+
+    def _patience(self, job: Job) -> float:
+        return self.seconds + GRACE_SECONDS
+
+    def _server(self, heavy: bool) -> Server:
+        servers: dict[bool, Server] = self._own.__dict__.setdefault("servers", {})
+        if heavy not in servers:
+            servers[heavy] = start(self.tier, self.memory_mb, _HEAVY if heavy else ())
+            self._servers.add(servers[heavy])
+        return servers[heavy]
+
+    def _forget(self, server: Server) -> None:
+        server.close()
+        self._servers.discard(server)
+        mine = self._own.servers
+        self._own.servers = {heavy: other for heavy, other in mine.items() if other is not server}
+
+    def _remember(self, job: Job, verdict: Verdict) -> None:
+        with self._lock:
+            self._known[job] = verdict
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
 
 
-def _verdict(answer: dict[str, object]) -> Verdict:
-    results = answer.pop("results")
-    assert isinstance(results, list)
-    return Verdict(results=tuple(TestResult(**result) for result in results), **answer)  # type: ignore[arg-type]
+def _wants_numpy(job: Job) -> bool:
+    return (
+        bool(_HEAVY_WORDS.search(job.tests) or _HEAVY_WORDS.search(job.solution)) and find_spec("numpy") is not None
+    )
+
+
+def _verdict(answer: dict[str, Any], tier: Tier, seconds: float) -> Verdict:
+    results = tuple(
+        TestResult(**{**result, "lines": tuple(result.get("lines", ()))}) for result in answer["results"]
+    )
+    return Verdict(answer["outcome"], results, answer["error"], answer["line"], tier, seconds)

@@ -7,7 +7,7 @@ a plain summary. Nothing here computes: it opens files, builds the parts and han
 from __future__ import annotations
 
 from text2grad.stages.annotate import run_annotate
-from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.evaluate import run_evaluate, run_evaluate_samples
 from text2grad.stages.folder import write_json
 from text2grad.stages.intake import run_import
 from text2grad.stages.ppo import run_train
@@ -18,6 +18,7 @@ from text2grad.stages.supervised import run_sft
 __all__ = [
     "run_annotate",
     "run_evaluate",
+    "run_evaluate_samples",
     "run_import",
     "run_report",
     "run_sft",

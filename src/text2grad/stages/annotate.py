@@ -10,13 +10,14 @@ from typing import Any
 
 from text2grad.annotation.items import Item
 from text2grad.config import Config
+from text2grad.critics.program import outcome_counts, preference_pairs
+from text2grad.errors import UsageError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.journal import STATES
 from text2grad.judging import JudgingOptions, judge
 from text2grad.policy.model import Policy, load_policy
-from text2grad.sandbox.runner import Runner
-from text2grad.stages.critics import make_critic
+from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
 from text2grad.stages.sampling import TOKEN_IDS, sample
 from text2grad.tasks.base import conversation_text
@@ -24,16 +25,18 @@ from text2grad.tasks.base import conversation_text
 SWAP_GROUP = 16
 
 
-def run_annotate(config: Config) -> dict[str, Any]:
+def run_annotate(config: Config, pairs: bool = False) -> dict[str, Any]:
     """Sample the policy and have every response judged; writes `feedback.jsonl` and `feedback_heldout.jsonl`.
 
     The held-out prompts are annotated too, so that a reward model can be measured on responses to prompts it
-    has never seen.
+    has never seen. With `pairs`, passing and failing programs of one question go into `pairs.jsonl`.
     """
     folder = prepare(config)
+    if pairs:
+        refuse_pairs(config)
     task = task_of(config)
     policy = load_policy(start_policy(config))
-    with Runner() as runner:
+    with runner_of(config) as runner:
         critic = make_critic(config, config.annotate.critic or config.critic.kind, task, runner)
         train = task.examples("train")[: config.annotate.prompts]
         records = sample_feedback(
@@ -53,6 +56,8 @@ def run_annotate(config: Config) -> dict[str, Any]:
         "spans": sum(len(record.spans) for record in records),
         "failed_records": failed,
         "mean_score": mean([record.score for record in records if record.score is not None]),
+        **({"outcomes": counts} if (counts := outcome_counts([*records, *held])) else {}),
+        **(write_pairs(config, records) if pairs else {}),
         "out": str(folder / "feedback.jsonl"),
     }
 
@@ -100,6 +105,27 @@ def sampled_items(
         Item(_with_ids(example, sampled[index][0]), sampled[index][1], ours=True)
         for example, index in zip(repeated, order, strict=True)
     ]
+
+
+def refuse_pairs(config: Config) -> None:
+    """Pairs need programs that were run, and more than one answer to a question.
+
+    Raises:
+        UsageError: the settings can give none.
+    """
+    if (config.annotate.critic or config.critic.kind) != "program":
+        raise UsageError("--pairs needs the verdict of tests", "set --annotate.critic program")
+    if config.annotate.samples_per_prompt < 2:
+        raise UsageError("--pairs needs several answers to a prompt", "set --annotate.samples_per_prompt 8")
+
+
+def write_pairs(config: Config, records: Sequence[Feedback]) -> dict[str, Any]:
+    """Chosen and rejected programs of the same question, for DPO or a pairwise reward model: `pairs.jsonl`."""
+    made = list(preference_pairs(records, config.annotate.pairs_per_prompt))
+    path = config.run.folder / "pairs.jsonl"
+    write_jsonl(path, made)
+    unpaired = len({record.id for record in records}) - len({pair.id for pair in made})
+    return {"pairs": len(made), "unpaired_prompts": unpaired, "pairs_out": str(path)}
 
 
 def other_feedback(path: Path, source: Source) -> list[Feedback]:

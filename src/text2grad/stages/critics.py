@@ -20,10 +20,17 @@ from text2grad.tasks.base import Task, prompt_version, read_prompt
 REWARD_MODEL_PROMPT = "reward_model"
 
 
+def runner_of(config: Config) -> Runner:
+    """Where programs are run; it starts when the first program comes."""
+    settings = config.sandbox
+    return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
+
+
 def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
     """The critic named by `kind`. All of them are the same to whoever calls them."""
     if kind == "program":
-        return ProgramCritic(runner, brief=True)
+        settings = config.critic
+        return ProgramCritic(runner, brief=settings.brief, repairs=settings.repairs, gate=settings.gate)
     if kind == "human":
         from text2grad.critics.human import HumanCritic
 
@@ -52,7 +59,8 @@ def reward_model_critic(config: Config) -> PromptedCritic:
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
     model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
     vocabulary = vocabulary_for(model, config.reward_model.grounded)
-    chat = LocalChat(model, config.reward_model.generation, str(folder), vocabulary)
+    whole = config.reward_model.whole_quotes
+    chat = LocalChat(model, config.reward_model.generation, str(folder), vocabulary, whole)
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=str(folder), prompt_version=version)

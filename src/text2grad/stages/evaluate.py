@@ -9,21 +9,24 @@ from typing import Any
 
 from text2grad.align import TokenTable
 from text2grad.config import Config
-from text2grad.critics.program import extract_program
+from text2grad.critics.program import extract_program, wanted_names
 from text2grad.errors import UserError
+from text2grad.eval.code import judge_samples, sample_summary
 from text2grad.eval.metrics import mean
 from text2grad.eval.rewards import reward_report
-from text2grad.feedback import Critic, Example
+from text2grad.feedback import Critic, Example, write_jsonl
 from text2grad.policy.model import Policy, load_policy
+from text2grad.sandbox.results import NO_VERDICT
 from text2grad.sandbox.runner import Runner
-from text2grad.stages.critics import judge_of
+from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.folder import find_policy, prepare, task_of, write_json
 from text2grad.stages.reward_model import evaluate_reward_model
 from text2grad.stages.sampling import sample
-from text2grad.tasks.base import Task
+from text2grad.tasks.base import Task, load_task
 from text2grad.train.run import seed_everything
 
 ANSWERS = ".answers.json"
+PATIENCE = 5
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 Measure = Callable[[Example, str], dict[str, float]]
@@ -41,7 +44,7 @@ def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
     policy = load_policy(settings)
     critic = judge_of(config)
-    with Runner() as runner:
+    with runner_of(config) as runner:
         measured = evaluate_policy(policy, heldout, config, measure_with(task, runner), critic)
     name = target if target.isidentifier() else Path(target).name
     write_json(folder / "evaluation" / f"{name}.json", measured["summary"])
@@ -50,14 +53,29 @@ def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
     return dict(measured["summary"])
 
 
+def run_evaluate_samples(config: Config, samples: Path) -> dict[str, Any]:
+    """pass@k of a file of samples on the problems of the task; what came of each is written beside the file."""
+    problems = load_task(config.task).examples("heldout")
+    if not problems or not problems[0].meta.get("tests"):
+        raise UserError(f"task {config.task.name!r} has no held-out problems with tests", "--task humaneval")
+    sandbox = config.sandbox.model_copy(update={"seconds": PATIENCE * config.sandbox.seconds})
+    with runner_of(config) as runner, runner_of(config.model_copy(update={"sandbox": sandbox})) as patient:
+        results = judge_samples(samples, problems, runner, patient)
+    out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
+    write_jsonl(out, results)
+    return {**sample_summary(results, problems), "out": str(out)}
+
+
 def measure_with(task: Task, runner: Runner) -> Measure:
     """How an answer is measured: by running its tests where it has some, else by the task's own scores."""
 
     def measure(example: Example, response: str) -> dict[str, float]:
-        tests = example.meta.get("tests")
+        tests = str(example.meta.get("tests") or "")
         if not tests:
             return task.scores(example, response)
-        return {"pass": float(runner.run(extract_program(response).code, str(tests)).passed)}
+        program = extract_program(response, wanted_names(tests, str(example.meta.get("entry_point", ""))))
+        verdict = runner.run(program.code, tests)
+        return {} if verdict.outcome in NO_VERDICT else {"pass": float(verdict.passed)}
 
     return measure
 

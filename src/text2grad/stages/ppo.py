@@ -6,8 +6,7 @@ from typing import Any
 
 from text2grad.config import Config, with_tiny_rates
 from text2grad.policy.model import load_policy
-from text2grad.sandbox.runner import Runner
-from text2grad.stages.critics import make_critic
+from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
 from text2grad.train.ppo import train_ppo
 from text2grad.train.run import seed_everything
@@ -19,7 +18,7 @@ def run_train(config: Config, name: str) -> dict[str, Any]:
     task = task_of(config)
     policy = load_policy(start_policy(config))
     seed_everything(config.run.seed)
-    with Runner() as runner:
+    with runner_of(config) as runner:
         critic = make_critic(config, config.critic.kind, task, runner)
         for place in (folder, folder / "ppo" / name):
             note_settings(config, place, begins=True)

@@ -21,6 +21,10 @@ Split = Literal["sft", "train", "heldout"]
 TASKS = {
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
+    "humaneval": "text2grad.tasks.code:CodeBenchmark",
+    "humaneval+": "text2grad.tasks.code:CodeBenchmark",
+    "mbpp": "text2grad.tasks.code:CodeBenchmark",
+    "mbpp+": "text2grad.tasks.code:CodeBenchmark",
     "qa": "text2grad.tasks.qa:QATask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
 }
@@ -29,7 +33,10 @@ TASKS = {
 class TaskSettings(Settings):
     """Which task, and which data."""
 
-    name: str = Field(description="summarization, qa, code, demo, or a plug-in as module:Class")
+    name: str = Field(
+        description="summarization, qa, code, demo, to measure on humaneval, humaneval+, mbpp, mbpp+,"
+        " or a plug-in as module:Class"
+    )
     data: str = Field(
         default="",
         description="file of a published shape, or a hub name; empty: the task's own; imported: what people's"

@@ -6,15 +6,29 @@ Whatever the source, `meta["tests"]` is one module in KodCode's shape: it import
 
 from __future__ import annotations
 
-import ast
-import warnings
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 from text2grad.tasks.base import Split, TaskSettings, in_split
+from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
+from text2grad.tasks.evalplus import NAMES as PLUS_NAMES
+from text2grad.tasks.evalplus import cached_file, plus_module
 from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+DATA_FOLDERS = (Path("data"), Path("../shared/data"))
+"""Where a benchmark's file is looked for before the hub is asked, from the folder the command runs in."""
+
+BENCHMARKS = {
+    "humaneval": ("humaneval/HumanEval.jsonl", "openai/openai_humaneval"),
+    "mbpp": ("mbpp/mbpp.jsonl", "google-research-datasets/mbpp"),
+}
+"""File in a data folder, and name on the hub."""
+
+FIXED = ("unedited_annotator_completion",)
+"""Where ILF keeps the program as a person mended it."""
 
 Scorer = Callable[[Example, str], dict[str, float]]
 
@@ -37,6 +51,38 @@ class CodeTask:
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """What the `scorer` says; without one nothing can be said."""
         return self._scorer(example, response) if self._scorer else {}
+
+
+class CodeBenchmark(CodeTask):
+    """Published problems to measure on: all of them are held out."""
+
+    def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
+        data = settings.data or benchmark_data(settings.name)
+        super().__init__(settings.model_copy(update={"data": data}), scorer)
+        self.name = settings.name
+
+    def examples(self, split: Split) -> list[Example]:
+        """Every problem for `heldout`, none for the others."""
+        return self._examples if split == "heldout" else []
+
+
+def benchmark_data(name: str) -> str:
+    """Where the problems of `humaneval`, `mbpp`, `humaneval+` or `mbpp+` are found when no file is named.
+
+    HumanEval and MBPP: in a folder of `DATA_FOLDERS`, else on the hub. EvalPlus: in the cache of its package.
+
+    Raises:
+        UserError: EvalPlus was never fetched here.
+    """
+    if name in PLUS_NAMES:
+        if (cached := cached_file(name)) is None:
+            raise UserError(
+                f"{name}: no file in the cache of the evalplus package",
+                f"give --task.data {PLUS_NAMES[name][0]}.jsonl.gz, or run evalplus once",
+            )
+        return str(cached)
+    file, hub = BENCHMARKS[name]
+    return next((str(folder / file) for folder in DATA_FOLDERS if (folder / file).is_file()), hub)
 
 
 def _kodcode(row: Row, fallback_id: str) -> Example:
@@ -72,48 +118,67 @@ def _mbpp(row: Row, fallback_id: str) -> Example:
     if not isinstance(checks, list) or not checks or not all(isinstance(check, str) for check in checks):
         raise ValueError("test_list is not a list of assertions")
     setup = "\n".join([*row.get("test_imports", []), optional_text(row, "test_setup_code")]).strip()
-    parts = [_import_line(setup, solution), setup]
+    parts = [import_line(setup, solution), setup]
     for number, check in enumerate(checks, start=1):
         # Imported inside the test: some solutions are named test_..., and would be collected as tests.
-        parts.append(_test_function(f"test_{number}", f"{_import_line(check, solution)}\n{check}"))
+        parts.append(as_test(f"test_{number}", f"{import_line(check, solution)}\n{check}"))
     question = text_of(row, "prompt", "text")
     # As in MBPP's own evaluation, one assertion shows the name and the arguments.
     content = f"{question}\n\nYour code must satisfy:\n{checks[0]}"
-    meta = {"question": question, "tests": "\n".join(filter(None, parts))}
+    called = names_defined(solution) & names_used(parsed(checks[0]))
+    meta = {
+        "question": question,
+        "tests": "\n".join(filter(None, parts)),
+        "entry_point": called.pop() if len(called) == 1 else "",
+    }
     return _example(f"mbpp-{row.get('task_id', fallback_id)}", content, solution, meta)
-
-
-def _import_line(code: str, solution: str) -> str:
-    """The import of those names that `code` uses and the solution defines; "" if there are none."""
-    try:
-        used = {node.id for node in ast.walk(_parsed(code)) if isinstance(node, ast.Name)}
-        defined = {node.name for node in _parsed(solution).body if isinstance(node, _DEFINITIONS)}
-    except SyntaxError as error:
-        raise ValueError(f"code that Python cannot read: {error.msg}") from error
-    names = sorted(used & defined)
-    return f"from solution import {', '.join(names)}" if names else ""
-
-
-def _parsed(code: str) -> ast.Module:
-    with warnings.catch_warnings():
-        # Published programs have invalid escapes such as "\\w" in them; that is not our user's business.
-        warnings.simplefilter("ignore")
-        return ast.parse(code)
 
 
 def _humaneval(row: Row, fallback_id: str) -> Example:
     start, entry_point = text_of(row, "prompt"), text_of(row, "entry_point")
-    tests = f"from solution import {entry_point}\n{text_of(row, 'test')}\n\n"
-    tests += _test_function(f"test_{entry_point}", f"check({entry_point})")
+    tests = check_module(text_of(row, "test"), entry_point, start)
+    return _completion(row, fallback_id, start, entry_point, tests)
+
+
+def _completion(row: Row, fallback_id: str, start: str, entry_point: str, tests: str) -> Example:
     content = f"Complete this function. Answer with all of it.\n\n```python\n{start.rstrip()}\n```"
-    meta = {"question": start, "tests": tests, "entry_point": entry_point}
+    meta = {"question": start, "tests": tests, "entry_point": entry_point, "completes": start}
     solution = start + text_of(row, "canonical_solution")
     return _example(str(row.get("task_id") or fallback_id), content, solution, meta)
 
 
-def _test_function(name: str, body: str) -> str:
-    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
-    return f"def {name}():\n{lines}\n"
+def _plus(row: Row, fallback_id: str) -> Example:
+    start, entry_point = text_of(row, "prompt"), text_of(row, "entry_point")
+    tests = plus_module(row, start + text_of(row, "canonical_solution"))
+    example = _completion(row, fallback_id, start, entry_point, tests)
+    if not example.id.startswith("Mbpp/"):
+        return example
+    # MBPP's prompt is a docstring that ends with an assertion, and no beginning of a program.
+    question, _, check = start.strip().strip('"').strip().partition("\nassert ")
+    shown = f"\n\nYour code must satisfy:\nassert {check.strip()}" if check else ""
+    prompt = (Message(role="user", content=question.strip() + shown),)
+    return example.model_copy(update={"prompt": prompt, "meta": {**example.meta, "question": question.strip()}})
+
+
+def _ilf(row: Row, fallback_id: str) -> Example:
+    start = text_of(row, "prompt")
+    entry_point = next(reversed([*names_in_order(start)]), "")
+    if not entry_point:
+        raise ValueError("the prompt declares no function")
+    content = f"Complete this program. Answer with all of it.\n\n```python\n{start.rstrip()}\n```"
+    meta = {
+        "question": start,
+        "tests": check_module(text_of(row, "test"), entry_point),
+        "entry_point": entry_point,
+        "response": text_of(row, "original_model_completion"),
+        "human_feedback": optional_text(row, "Feedback"),
+    }
+    return _example(f"mbpp-{row.get('task_id', fallback_id)}", content, text_of(row, *FIXED), meta)
+
+
+def names_in_order(start: str) -> Iterator[str]:
+    """The functions that the beginning of a program declares; it need not be whole."""
+    return (match[1] for match in re.finditer(r"^def[ \t]+(\w+)", start, re.M))
 
 
 def _example(id: str, content: str, reference: str, meta: dict[str, str]) -> Example:
@@ -121,7 +186,11 @@ def _example(id: str, content: str, reference: str, meta: dict[str, str]) -> Exa
     return Example(id=id, prompt=(Message(role="user", content=content),), reference=reference, meta=kept)
 
 
+PLUS = frozenset({"prompt", "canonical_solution", "entry_point", "base_input", "plus_input"})
+
 SHAPES = (
+    Shape("ILF", frozenset({"prompt", "test", "original_model_completion", *FIXED}), _ilf),
+    Shape("EvalPlus", PLUS, _plus),
     Shape("HumanEval", frozenset({"prompt", "canonical_solution", "test", "entry_point"}), _humaneval),
     Shape("MBPP", frozenset({"code", "test_list"}), _mbpp),
     Shape("KodCode", frozenset({"question", "solution", "test"}), _kodcode),

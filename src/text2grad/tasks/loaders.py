@@ -7,6 +7,7 @@ names it.
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ HUB: Mapping[str, HubData] = {
     "JeremyAlain/SLF5K": HubData(file="train.jsonl"),
     "HuggingFaceH4/ultrafeedback_binarized": HubData(split="train_prefs"),
     "KodCode/KodCode-Light-RL-10K": HubData(),
+    "openai/openai_humaneval": HubData(split="test"),
+    "google-research-datasets/mbpp": HubData(split="test"),
     "KodCode/KodCode-V1-SFT-4o": HubData(),
 }
 
@@ -74,7 +77,7 @@ def load_rows(data: str, limit: int | None = None) -> list[Row]:
         UserError: the file or data set cannot be had, or has no rows.
     """
     path = Path(data)
-    local = path.exists() or path.suffix in (".json", ".jsonl")
+    local = path.exists() or path.name.endswith((".json", ".jsonl", ".jsonl.gz"))
     rows = list(islice(read_rows(path) if local else _hub_rows(data), limit))
     if not rows:
         raise UserError(f"{data} has no records", "check that it is the right file")
@@ -82,17 +85,19 @@ def load_rows(data: str, limit: int | None = None) -> list[Row]:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of a .jsonl file, or of a .json file with a list of objects or an object of objects by id.
+    """Rows of a .jsonl (or .jsonl.gz) file, or of a .json file with a list of objects or of objects by id.
 
     Raises:
         UserError: the file is missing, is not UTF-8 JSON, or has something else than objects; says where.
     """
+    packed = path.suffix == ".gz"
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"cannot read {path}: {reason}", "check the path") from error
-    rows = _json_lines(path, text) if path.suffix == ".jsonl" else _json_rows(path, text)
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if packed else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
+        raise UserError(f"cannot read {path}: {reason or 'not a whole gzip file'}", "check the path") from error
+    rows = _json_lines(path, text) if ".jsonl" in path.suffixes else _json_rows(path, text)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise UserError(f"{path}: record {number} is not an object", "one object per record")

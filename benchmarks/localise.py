@@ -1,0 +1,210 @@
+"""Does the program critic blame the right line: planted faults, and programs that people mended.
+
+Faults of six kinds are planted, one at a time, in the reference solutions of MBPP and HumanEval; of those that fail
+a test, every one is judged by the critic twice: with the tests alone, and with the reference solution beside them.
+The line it is surest of is right if it is the line that was changed; where a line was left out, a line beside the
+gap. On ILF's 195 programs, which models wrote and people mended, the lines of the poor spans (tests alone) are held
+against the lines that the person changed, took away, or put new lines before.
+
+    python benchmarks/localise.py [--mutants 510] [--repairs 40] [--seed 0] [--workers 2] [--notes FILE]
+
+The last line of stdout is one JSON object. Wanted: top1_without_reference .70, top1_with_reference .95.
+`top1_without_repairs` is what tracebacks, coverage and reading alone give: the edits that the critic tries are of
+the same nature as the planted faults, so that figure shows how much the other one owes to that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mutants import KINDS, Mutant, mutant
+from text2grad.critics.program import ProgramCritic
+from text2grad.critics.program.source import Lines
+from text2grad.feedback import Critique, Example
+from text2grad.sandbox.runner import Runner
+from text2grad.tasks.code import SHAPES
+from text2grad.tasks.loaders import read_examples
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SOURCES = ("mbpp/mbpp.jsonl", "humaneval/HumanEval.jsonl")
+PAIRS = "ilf_code_feedback/surge_annotations.jsonl"
+BATCH = 120
+STARTED = time.perf_counter()
+FAILS = ("failed", "timeout")
+
+
+class Planted(NamedTuple):
+    """A program with a fault: the task, the kind of fault, the program, and the lines of the fault (from 1)."""
+
+    task: str
+    kind: str
+    code: str
+    lines: Sequence[int]
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    words.add_argument("--mutants", type=int, default=510)
+    words.add_argument("--repairs", type=int, default=40)
+    words.add_argument("--seed", type=int, default=0)
+    words.add_argument("--workers", type=int, default=2)
+    words.add_argument("--notes", type=Path, help="keep what is found here; an interrupted run goes on from it")
+    options = words.parse_args()
+    if not DATA.is_dir():
+        raise SystemExit(f"no data sets in {DATA}")
+    notes = Notes(options.notes)
+    with Runner(workers=options.workers) as runner:
+        planted = [
+            Planted(*row) for row in notes.of("planted", lambda: plant(options.mutants, options.seed, runner))
+        ]
+        examples = {example.id: example for example in solved()}
+        full, quick = (ProgramCritic(runner, repairs=repairs) for repairs in (options.repairs, 0))
+        ways = {
+            "with_reference": (full, True),
+            "without_repairs": (quick, False),
+            "without_reference": (full, False),
+        }
+        found = {f"top1_{way}": share_right(way, planted, examples, *asked, notes) for way, asked in ways.items()}
+        mended = people_mended(full, notes)
+    print(json.dumps({"mutants": len(planted), **found, **mended}))
+
+
+class Notes:
+    """What was found so far, by name; in a file, if one is given, so that nothing is run twice."""
+
+    def __init__(self, path: Path | None) -> None:
+        lines = path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else []
+        self.known: dict[str, Any] = dict(map(json.loads, lines))
+        self.path = path
+
+    def of(self, name: str, find: Callable[[], Any]) -> Any:
+        """What is known by that name; found, and noted, if nothing is."""
+        if name not in self.known:
+            self.known[name] = find()
+            if self.path:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([name, self.known[name]]) + "\n")
+        return self.known[name]
+
+
+def solved() -> list[Example]:
+    """The problems with their reference solutions."""
+    return [example for name in SOURCES for example in read_examples(str(DATA / name), SHAPES)]
+
+
+def plant(count: int, seed: int, runner: Runner) -> list[Planted]:
+    """`count` programs that fail a test, of every kind as many as there are, never two of one program and kind."""
+    dice = random.Random(seed)
+    waiting = [(example, kind) for example in solved() for kind in KINDS]
+    dice.shuffle(waiting)
+    quota = -(-count // len(KINDS))
+    found: dict[str, list[Planted]] = defaultdict(list)
+    outcomes: Counter[str] = Counter()
+    while waiting and sum(map(len, found.values())) < count:
+        batch = list(_made(waiting, {kind: quota - len(found[kind]) for kind in KINDS}, dice))
+        verdicts = runner.run_all([(each.code, example.meta["tests"]) for example, each in batch], coverage=True)
+        for (example, each), verdict in zip(batch, verdicts, strict=True):
+            outcomes[verdict.outcome] += 1
+            if verdict.outcome in FAILS and len(found[each.kind]) < quota:
+                found[each.kind].append(Planted(example.id, each.kind, each.code, sorted(each.lines)))
+    _say(f"planted: {dict(outcomes)}; kept: { {kind: len(found[kind]) for kind in KINDS} }")
+    return [planted for kind in KINDS for planted in found[kind]]
+
+
+def _made(
+    waiting: list[tuple[Example, str]], wanted: dict[str, int], dice: random.Random
+) -> Iterator[tuple[Example, Mutant]]:
+    made = 0
+    while waiting and made < BATCH:
+        example, kind = waiting.pop()
+        each = mutant(example.reference, kind, dice) if wanted[kind] > 0 else None
+        if each is not None and each.code != example.reference:
+            made += 1
+            yield example, each
+
+
+def share_right(
+    way: str,
+    planted: Sequence[Planted],
+    examples: Mapping[str, Example],
+    critic: ProgramCritic,
+    with_reference: bool,
+    notes: Notes,
+) -> float:
+    """The share of faults whose line is the one that the critic is surest of."""
+
+    def first_line(each: Planted) -> int:
+        example = examples[each.task]
+        asked = example if with_reference else example.model_copy(update={"reference": ""})
+        (said,) = critic.critique([asked], [each.code])
+        assert isinstance(said, Critique), said
+        return next(iter(said.meta["lines"]), 0)
+
+    right: Counter[str] = Counter()
+    for number, each in enumerate(planted):
+        right[each.kind] += notes.of(f"{way} {number}", partial(first_line, each)) in each.lines
+    totals = Counter(each.kind for each in planted)
+    _say(f"{way}: " + ", ".join(f"{kind} {right[kind]}/{totals[kind]}" for kind in KINDS))
+    return round(right.total() / max(1, len(planted)), 4)
+
+
+def people_mended(critic: ProgramCritic, notes: Notes) -> dict[str, Any]:
+    """Lines that people changed against lines of poor spans, over all programs together."""
+    examples = read_examples(str(DATA / PAIRS), SHAPES)
+    rows = [notes.of(f"mended {example.id}", partial(_lines_of, example, critic)) for example in examples]
+    changed, blamed, both, first = map(sum, zip(*rows, strict=True))
+    return {
+        "ilf_line_recall": round(both / changed, 4),
+        "ilf_line_precision": round(both / max(1, blamed), 4),
+        "ilf_top1": round(first / len(examples), 4),
+        "ilf_pairs": len(examples),
+    }
+
+
+def _lines_of(example: Example, critic: ProgramCritic) -> tuple[int, int, int, int]:
+    """Of one program how many lines a person changed, how many are poor, how many are both; the surest is right."""
+    response = example.meta["response"]
+    (said,) = critic.critique([example.model_copy(update={"reference": ""})], [response])
+    assert isinstance(said, Critique), said
+    theirs, ours = changed_lines(response, example.reference), poor_lines(said, response)
+    return len(theirs), len(ours), len(ours & theirs), int(bool(set(said.meta["lines"][:1]) & theirs))
+
+
+def poor_lines(said: Critique, response: str) -> set[int]:
+    """The lines (from 1) that poor spans touch."""
+    lines = Lines.of(response)
+    poor = [span for span in said.spans if span.label < 0]
+    return {n for span in poor for n in range(lines.number_at(span.start), lines.number_at(span.end - 1) + 1)}
+
+
+def changed_lines(before: str, after: str) -> set[int]:
+    """Lines of `before` (from 1, blank ones apart) that `after` changes, lacks, or has new lines in front of."""
+    old, new = ([line.strip() for line in Lines.of(text).lines] for text in (before, after))
+    numbers = [n for n, line in enumerate(old, start=1) if line]
+    kept = [line for line in old if line]
+    changed: set[int] = set()
+    matcher = SequenceMatcher(a=kept, b=[line for line in new if line], autojunk=False)
+    for tag, start, end, _, _ in matcher.get_opcodes():
+        if tag == "insert":
+            changed.add(numbers[min(start, len(numbers) - 1)])
+        elif tag != "equal":
+            changed.update(numbers[start:end])
+    return changed
+
+
+def _say(words: str) -> None:
+    print(f"[{time.perf_counter() - STARTED:.0f} s] {words}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

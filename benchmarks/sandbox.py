@@ -1,0 +1,134 @@
+"""How many programs a second the sandbox judges, and what hostile ones achieve, in both tiers.
+
+Trivial jobs (two tests of a three-line function), each once, on two workers; then 1,000 in a row on one worker,
+with the memory and the processes of its server before and after; then every program of tests/data/hostile.txt.
+
+    python benchmarks/sandbox.py [--jobs 1000] [--workers 2]
+
+The last line of stdout is one JSON object. Wanted on two idle cores: namespace_jobs_per_second at least 80,
+landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, leftover_processes 0. Where other work
+runs on the same cores, the processor time of a job (landlock_cpu_ms) says more: one core does 1000 / that a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from text2grad.sandbox.launch import probe_tiers
+from text2grad.sandbox.results import Tier
+from text2grad.sandbox.runner import Job, Runner
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "unit"))
+from hostile import HOSTILE, Machine, below, left_over
+
+CODE = "def f(xs):\n    ys = [x for x in xs if x >= 2]\n    return sum(ys)\n"
+TESTS = (
+    "from solution import f\ndef test_a():\n    assert f([1, 2, 3]) == 5\ndef test_b():\n    assert f([]) == 0\n"
+)
+MEMORY_MB = 1024
+KEYS: dict[Tier, str] = {"namespaces": "namespace", "landlock": "landlock"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1000, help="trivial jobs a tier")
+    parser.add_argument("--workers", type=int, default=2, help="programs at a time")
+    words = parser.parse_args()
+    result: dict[str, Any] = {"hostile_programs": len(HOSTILE), "hostile_passed": 0, "hostile_escaped": 0}
+    result["leftover_processes"] = 0
+    for probe in probe_tiers(MEMORY_MB):
+        if not probe.works:
+            say(f"{probe.tier}", f"not here: {probe.reason}")
+            result[f"{KEYS[probe.tier]}_jobs_per_second"] = None
+            continue
+        before = processor_seconds()
+        speed, p99 = throughput(probe.tier, words.jobs, words.workers)
+        cost = 1000 * (processor_seconds() - before) / words.jobs
+        result[f"{KEYS[probe.tier]}_jobs_per_second"] = round(speed, 1)
+        result["p99_ms"] = max(result.get("p99_ms", 0.0), round(p99, 1))
+        left, grown = in_a_row(probe.tier, words.jobs)
+        result["leftover_processes"] += left
+        passed, escaped = hostile(probe.tier)
+        result["hostile_passed"] += passed
+        result["hostile_escaped"] += escaped
+        say(f"{probe.tier}: jobs a second, {words.workers} workers", f"{speed:.1f}; 99 % within {p99:.1f} ms")
+        if probe.tier == "landlock":  # bubblewrap does not wait for what it started
+            say("landlock: processor time of a job", f"{cost:.1f} ms")
+            result["landlock_cpu_ms"] = round(cost, 1)
+        say(f"{probe.tier}: after {words.jobs} jobs in a row", f"{left} processes left, server grew by {grown} KiB")
+        say(f"{probe.tier}: hostile programs", f"{passed} of {len(HOSTILE)} passed, {escaped} got out")
+    print(json.dumps(result))
+
+
+def say(what: str, found: str) -> None:
+    print(f"{what:50} {found}", file=sys.stderr, flush=True)
+
+
+def throughput(tier: Tier, jobs: int, workers: int) -> tuple[float, float]:
+    """Jobs a second with all workers busy, and the 99th percentile of a job's own time (ms)."""
+    with Runner(seconds=10.0, workers=workers, tier=tier) as runner:
+        runner.run_all([(f"{CODE}# warm {number}", TESTS) for number in range(4 * workers)])
+        began = time.perf_counter()
+        verdicts = runner.run_all([(f"{CODE}# {number}", TESTS) for number in range(jobs)])
+        seconds = time.perf_counter() - began
+    assert all(verdict.passed for verdict in verdicts)
+    times = sorted(verdict.seconds for verdict in verdicts)
+    return jobs / seconds, 1000 * times[int(0.99 * (jobs - 1))]
+
+
+def processor_seconds() -> float:
+    """Processor time of all children that have ended, with theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def in_a_row(tier: Tier, jobs: int) -> tuple[int, int]:
+    """Processes that are left below the server, and by how much it grew (KiB), after many jobs on one worker."""
+    with Runner(seconds=10.0, tier=tier) as runner:
+        runner.run_all([(f"{CODE}# first {number}", TESTS) for number in range(50)])
+        [server] = runner._servers
+        memory = resident(server.process, tier)
+        for number in range(jobs):
+            assert runner.submit(Job(f"{CODE}# {number}", TESTS)).result().passed
+        return len(left_over(server.process, tier)), resident(server.process, tier) - memory
+
+
+def resident(process: int, tier: Tier) -> int:
+    """Memory of the server, and of bubblewrap around it, in KiB, between jobs."""
+    left_over(process, tier)
+    total, level = 0, {process}
+    for _ in range(3 if tier == "namespaces" else 1):
+        for each in level:
+            for line in Path(f"/proc/{each}/status").read_text(encoding="utf-8").splitlines():
+                total += int(line.split()[1]) if line.startswith("VmRSS") else 0
+        level = below(level)
+    return total
+
+
+def hostile(tier: Tier) -> tuple[int, int]:
+    """How many hostile programs passed, and how many left something behind."""
+    passed = escaped = 0
+    with Runner(seconds=2.0, tier=tier, memory_mb=512) as runner:
+        for program in HOSTILE:
+            machine = Machine()
+            verdict = runner.run(machine.filled_in(program.code), program.tests)
+            next_one = runner.run(f"{CODE}# after {program.name}", TESTS)
+            passed += verdict.passed
+            if (touched := machine.touched()) or not next_one.passed:
+                say(
+                    f"{tier}: {program.name}",
+                    f"touched {touched}; the next one: {next_one.outcome} {next_one.error}",
+                )
+                escaped += 1
+            machine.close()
+    return passed, escaped
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Unit tests as a critic: run the program, say which test failed, and point at the lines to blame."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from text2grad.critics.program.brief import brief_critique
+from text2grad.critics.program.case import Case
+from text2grad.critics.program.extract import Program, extract_program, wanted_names
+from text2grad.critics.program.full import full_critique
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Source, Span
+from text2grad.sandbox.gate import Gate, stub_gate
+from text2grad.sandbox.results import NO_VERDICT, Verdict
+from text2grad.sandbox.runner import Runner
+
+WEAK_TESTS = "weak_tests"
+
+
+class ProgramCritic:
+    """Judges a response by the tests in `example.meta["tests"]` and the program in `example.reference`.
+
+    The verdict is +1 when all tests pass and -1 otherwise. Where a reference resembles the program, the blame is
+    the smallest expression that differs from it; otherwise it is what tracebacks, coverage and at most `repairs`
+    small edits, each run against the tests, point at. Which evidence was used stands in the critique.
+
+    With `brief`, the critique names what is wrong but not the inputs of the failing test, and nothing is run a
+    second time: a reward model learns to predict it without running the program. With `gate`, a task whose tests
+    pass for a program that solves nothing gives a `Failure` whatever the response (outcome `weak_tests`).
+    """
+
+    def __init__(self, runner: Runner, brief: bool = False, repairs: int = 40, gate: bool = False) -> None:
+        self.runner = runner
+        self.brief = brief
+        self.repairs = repairs
+        self.gate = gate
+        self._gates: dict[str, Gate] = {}
+        self.source = Source(kind="program", model="unit tests", prompt_version="1" if brief else "2")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Run every response; a task without usable tests gives a `Failure`, not a verdict."""
+        asked = [_Asked.of(example, text) for example, text in zip(examples, responses, strict=True)]
+        jobs = [(each.program.code, each.tests) for each in asked if each.can_run]
+        verdicts = iter(self.runner.run_all(jobs, coverage=not self.brief))
+        return [self._judge(each, next(verdicts)) if each.can_run else _not_run(each) for each in asked]
+
+    def _judge(self, asked: _Asked, verdict: Verdict) -> Judgement:
+        meta = {"outcome": verdict.outcome, "tier": verdict.tier}
+        if reason := self._rejected(asked):
+            message = f"{asked.example.id}: {WEAK_TESTS}: {reason}"
+            return Failure(kind="unsupported", message=message, meta={**meta, "outcome": WEAK_TESTS})
+        if verdict.outcome in NO_VERDICT:
+            message = f"{asked.example.id}: {verdict.outcome}: {verdict.error}"
+            return Failure(kind="unsupported", message=message, meta=meta)
+        case = Case(asked.response, asked.program, verdict, asked.names, asked.example.reference)
+        found = brief_critique(case) if self.brief else self._whole(case, asked.tests)
+        return found.model_copy(update={"meta": {**meta, **found.meta}})
+
+    def _rejected(self, asked: _Asked) -> str:
+        """Why the tests of a task are not worth running, once for each task; "" if they are."""
+        if self.gate and asked.tests not in self._gates:
+            self._gates[asked.tests] = stub_gate(self.runner, asked.tests, *asked.names)
+        return self._gates[asked.tests].reason if self.gate else ""
+
+    def _whole(self, case: Case, tests: str) -> Critique:
+        def try_all(programs: Sequence[str]) -> list[Verdict]:
+            return self.runner.run_all([(each, tests) for each in programs], coverage=False)
+
+        return full_critique(case, try_all, self.repairs)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A response, the tests of its question, the names they call, and the program in it."""
+
+    example: Example
+    response: str
+    tests: str
+    names: tuple[str, ...]
+    program: Program
+
+    @classmethod
+    def of(cls, example: Example, response: str) -> _Asked:
+        tests = str(example.meta.get("tests", ""))
+        names = wanted_names(tests, str(example.meta.get("entry_point", "")))
+        return cls(example, response, tests, names, extract_program(response, names))
+
+    @property
+    def can_run(self) -> bool:
+        return bool(self.tests and self.program.code.strip())
+
+
+def _not_run(asked: _Asked) -> Judgement:
+    """No tests: no verdict. No program: a verdict on the policy, and what is there instead is poor."""
+    if not asked.tests:
+        message = f"{asked.example.id}: no tests in meta['tests']"
+        return Failure(kind="unsupported", message=message, meta={"outcome": "no_tests"})
+    text = asked.response.strip()
+    start = asked.response.find(text)
+    spans = (Span(start=start, end=start + len(text), label=-1, text=text, reason="no program"),) if text else ()
+    return Critique(text="There is no program.", spans=spans, score=-1.0, meta={"outcome": "no_program"})
+
+
+def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
+    """How often each outcome of a run stands in the records, most frequent first."""
+    return dict(Counter(record.meta["outcome"] for record in records if "outcome" in record.meta).most_common())

@@ -1,0 +1,215 @@
+"""The whole critique: which test failed and how, where the fault is, and by which evidence."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from text2grad.critics.program.case import Case, ordered
+from text2grad.critics.program.reference import Difference, compare
+from text2grad.critics.program.source import Code
+from text2grad.critics.program.spectrum import Ran, cleared
+from text2grad.critics.program.suspects import Kind, Suspect, TryAll, localise
+from text2grad.feedback import Critique, Span
+from text2grad.sandbox.results import TestResult
+
+ALIKE = 1 / 3
+"""The share of statements in common from which on a reference tells where a program is wrong."""
+
+_SHOWN = 3
+_NEAR = 0.9
+_WORDS: dict[Kind, str] = {
+    "reference": "difference to the reference solution",
+    "repair": "small edits tried against the tests",
+    "traceback": "traceback",
+    "spectrum": "lines the failing tests run (Ochiai)",
+    "structure": "reading the program",
+    "syntax": "syntax error",
+    "names": "names the tests call",
+}
+
+
+def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
+    """What the tests say of a program; `budget` edits of it may be run to find the place of a fault."""
+    if case.verdict.passed:
+        return _praise(case)
+    if case.code is None and case.verdict.outcome == "broken":
+        return _unreadable(case) if "Error" in case.verdict.error else _refused(case)
+    if case.code is not None and (missing := missing_names(case.code, case.names)):
+        return _misnamed(case, case.code, missing)
+    if case.code is not None and case.expected is not None:
+        equal, different = compare(case.code, case.expected)
+        if different and (len(different) == 1 or len(equal) >= ALIKE * (len(equal) + len(different))):
+            return _by_reference(case, different)
+    return _by_evidence(case, localise(case.lines, case.verdict, try_all, budget))
+
+
+def missing_names(code: Code, names: Sequence[str]) -> list[str]:
+    """Those of `names` that a program neither defines nor imports at its top."""
+    defined: set[str] = set()
+    for node in code.tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+            continue
+        for each in ast.walk(node):
+            if isinstance(each, ast.alias):
+                if each.name == "*":
+                    return []
+                defined.add(each.asname or each.name)
+            elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+                defined.add(each.id)
+            elif isinstance(each, ast.FunctionDef | ast.ClassDef):
+                defined.add(each.name)
+    return [name for name in names if name not in defined]
+
+
+def _praise(case: Case) -> Critique:
+    run = set().union(*(result.lines for result in case.verdict.results))
+    spans: list[Span] = []
+    for start, end, lines in _statements(case.code) if case.code else ():
+        if not run or run & lines:
+            spans += case.mark(start, end, 1, "run by the tests, and all of them pass")
+    count = len(case.verdict.results)
+    text = f"Passes all {count} tests." if count > 1 else "Passes the test."
+    return Critique(text=text, spans=ordered(spans), score=1.0)
+
+
+def _statements(code: Code) -> Iterator[tuple[int, int, set[int]]]:
+    """Characters and lines of every statement; of a compound one, of its header."""
+    for node in code.statements():
+        start, end = code.extent_of(node)
+        yield start, end, set(range(code.number_at(start), code.number_at(end - 1) + 1))
+
+
+def _unreadable(case: Case) -> Critique:
+    """A syntax error at its place, or at the end of what is there if the answer was cut off."""
+    line = min(case.verdict.line or 1, len(case.lines.lines))
+    if _cut_off(case, line):
+        last = max(number for number, text in enumerate(case.lines.lines, start=1) if text.strip())
+        spans = case.mark_line(last, -1, "the program is cut off here")
+        return _critique(case, [f"It is cut off in line {last}."], spans, ["syntax"])
+    spans = case.mark_line(line, -1, f"not Python: {case.verdict.error}")
+    spans = spans or case.mark_all(-1, "not Python")
+    return _critique(case, [f"It is not Python at line {line}."], spans, ["syntax"])
+
+
+def _refused(case: Case) -> Critique:
+    """A program that was not run at all: it is poor from its first line on."""
+    first = next(number for number, text in enumerate(case.lines.lines, start=1) if text.strip())
+    return _critique(case, [], case.mark_line(first, -1, case.verdict.error), [])
+
+
+def _cut_off(case: Case, line: int) -> bool:
+    """An open fence, or an error in a last line that does not end."""
+    if not case.program.closed:
+        return True
+    last = case.lines.lines[-1]
+    fenced = len(case.program.code) < len(case.response.strip())
+    return not fenced and not last.endswith(("\n", "\r")) and line == len(case.lines.lines)
+
+
+def _misnamed(case: Case, code: Code, missing: Sequence[str]) -> Critique:
+    """The definition that should have had the name, else the first line."""
+    wanted = " and ".join(f"`{name}`" for name in missing)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = [node for node in code.tree.body if isinstance(node, kinds) and node.name not in case.names]
+    reason = f"the tests call {wanted}, which is not defined"
+    spans = case.mark(*code.extent_of(defined[-1]), -1, reason) if defined else ()
+    first = next(number for number, text in enumerate(case.lines.lines, start=1) if text.strip())
+    spans = spans or case.mark_line(first, -1, reason)
+    return _critique(case, [f"The tests call {wanted}, which the program does not define."], spans, ["names"])
+
+
+def _by_reference(case: Case, different: Sequence[Difference]) -> Critique:
+    """The pieces that the reference has otherwise."""
+    spans: list[Span] = []
+    notes: list[str] = []
+    for piece in sorted(different, key=lambda each: each.start):
+        reason = _difference_text(piece)
+        spans += case.mark(piece.start, piece.end, -1, f"{reason}, as in the reference solution")
+        notes.append(f"`{case.program.code[piece.start : piece.end]}` {reason}.")
+    return _critique(case, notes, spans, ["reference"])
+
+
+def _difference_text(piece: Difference) -> str:
+    if piece.before or piece.after:
+        return f"lacks `{piece.before}` before it" if piece.before else f"lacks `{piece.after}` after it"
+    return f"should be `{piece.wanted}`" if piece.wanted else "should not be there"
+
+
+def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
+    """The most suspicious line, and those as suspicious; an edit that makes every test pass decides alone."""
+    if not suspects:
+        spans = case.mark_all(-1, "the tests fail and nothing says which line")
+        return _critique(case, [], spans, [])
+    top = suspects[0]
+    chosen = [top] if top.edit else [each for each in suspects if each.score >= _NEAR * top.score][:_SHOWN]
+    marked = [span for each in chosen for span in case.mark(each.start, each.end, -1, _reason(each, case))]
+    kinds = [kind for kind in _WORDS if any(clue.kind == kind for each in chosen for clue in each.clues)]
+    return _critique(case, [_note(chosen, case)], marked, kinds, [each.line for each in chosen])
+
+
+def _note(chosen: Sequence[Suspect], case: Case) -> str:
+    top = chosen[0]
+    if top.edit is None:
+        lines = [str(each.line) for each in chosen]
+        return (
+            f"Most suspicious: line {lines[0]}."
+            if len(lines) == 1
+            else f"Most suspicious: lines {', '.join(lines)}."
+        )
+    wanted = top.edit.wanted(case.program.code)
+    if top.edit.kind == "missing":
+        return f"Something is missing at line {top.line}: with `{wanted}` there, all tests pass."
+    return (
+        f"Line {top.line}: with `{wanted}` instead of `{case.program.code[top.start : top.end]}`, all tests pass."
+    )
+
+
+def _reason(suspect: Suspect, case: Case) -> str:
+    if suspect.edit:
+        wanted = suspect.edit.wanted(case.program.code)
+        return f"with `{wanted}` {'added here' if suspect.edit.kind == 'missing' else 'instead'}, all tests pass"
+    return "; ".join(clue.words for clue in suspect.clues)
+
+
+def _critique(
+    case: Case, notes: Sequence[str], spans: Sequence[Span], kinds: Sequence[Kind], lines: Sequence[int] = ()
+) -> Critique:
+    """What failed, where, and by which evidence; good spans are the lines that only passing tests run.
+
+    `lines` are those to blame, surest first, where that is not the order of the spans.
+    """
+    words = f"Evidence: {'; '.join(_WORDS[kind] for kind in kinds)}." if kinds else ""
+    text = " ".join(filter(None, [failure_text(case), *notes, words]))
+    good = [span for span in _cleared(case) if not any(_overlap(span, poor) for poor in spans)]
+    blamed = lines or [case.line_of(span) for span in spans]
+    meta = {"evidence": list(kinds), "lines": list(dict.fromkeys(blamed))}
+    return Critique(text=text, spans=ordered([*spans, *good]), score=-1.0, meta=meta)
+
+
+def _cleared(case: Case) -> list[Span]:
+    runs = [Ran(result.passed, frozenset(result.lines)) for result in case.verdict.results]
+    if any(not run.passed and not run.lines for run in runs):
+        return []  # a failing test whose lines are not known may have run any line
+    reason = "passing tests run it, and no failing test does"
+    return [span for line in cleared(runs) for span in case.mark_line(line, 1, reason)]
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one.start < other.end and other.start < one.end
+
+
+def failure_text(case: Case) -> str:
+    """Which test failed, with what input, what it gave and what was expected."""
+    if case.verdict.outcome == "timeout":
+        return "Does not finish in time."
+    if not case.failed:
+        return f"Does not run: {case.verdict.error or case.verdict.outcome}."
+    return f"Fails {len(case.failed)} of {len(case.verdict.results)} tests: {_example_text(case.failed[0])}."
+
+
+def _example_text(result: TestResult) -> str:
+    if result.call:
+        return f"{result.call} gave {result.got}, expected {result.expected}"
+    return f"{result.name} raised {result.error}"

@@ -1,0 +1,118 @@
+"""The difference to a reference solution, statement by statement and then down to the smallest expression."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from text2grad.critics.program.source import Code, header_fields
+
+TOO_SMALL = (
+    *(ast.Name, ast.Constant, ast.Attribute, ast.Slice),
+    *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
+)
+"""Nodes that say too little to be quoted alone."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A piece of a program (characters), and the reference's text in its place ("" when there is none).
+
+    Where the piece is right but a statement beside it is missing, `before` or `after` is that statement.
+    """
+
+    start: int
+    end: int
+    wanted: str
+    before: str = ""
+    after: str = ""
+
+
+def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Difference]]:
+    """Statements of `code` that the reference has too, and the smallest pieces that it has otherwise."""
+    mine, theirs = list(code.statements()), list(reference.statements())
+    matcher = SequenceMatcher(
+        a=[_shape(node) for node in mine], b=[_shape(node) for node in theirs], autojunk=False
+    )
+    equal: list[Difference] = []
+    different: list[Difference] = []
+    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
+        if tag == "equal":
+            equal += [Difference(*code.extent_of(node), "") for node in mine[a0:a1]]
+        elif tag == "replace":
+            same = min(a1 - a0, b1 - b0)
+            pairs = zip(mine[a0 : a0 + same], theirs[b0 : b0 + same], strict=True)
+            different += [_smallest(code, node, reference, other) for node, other in pairs]
+            different += [Difference(*code.extent_of(node), "") for node in mine[a0 + same : a1]]
+        elif tag == "delete":
+            different += [Difference(*code.extent_of(node), "") for node in mine[a0:a1]]
+        else:
+            different += _insertion(code, mine, a0, reference, theirs[b0:b1])
+    return equal, different
+
+
+def _insertion(
+    code: Code, mine: list[ast.stmt], index: int, reference: Code, missing: list[ast.stmt]
+) -> list[Difference]:
+    """What is missing cannot be quoted: blame the statement where it should stand."""
+    if not mine:
+        return []
+    start, end = code.extent_of(mine[min(index, len(mine) - 1)])
+    lost = " ".join(reference.quote(node) for node in missing)
+    wanted = f"{lost} {code.text[start:end]}"
+    at_end = index >= len(mine)
+    return [Difference(start, end, wanted, "" if at_end else lost, lost if at_end else "")]
+
+
+def _shape(node: ast.stmt) -> str:
+    """A statement without its nested statements, for comparison."""
+    return type(node).__name__ + "".join(_dump(value) for _, value in header_fields(node))
+
+
+def _dump(value: Any) -> str:
+    if isinstance(value, ast.AST):
+        return ast.dump(value)
+    return "[" + ",".join(map(_dump, value)) + "]" if isinstance(value, list) else repr(value)
+
+
+def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> Difference:
+    """Descend while exactly one child differs; stop before a bare name or number (a quote must say something)."""
+    a: ast.AST = mine
+    b: ast.AST = theirs
+    while type(a) is type(b) and not isinstance(a, ast.JoinedStr):
+        pairs = list(_children(a, b))
+        if len(pairs) != 1 or isinstance(pairs[0][0], TOO_SMALL) or not hasattr(pairs[0][0], "lineno"):
+            break
+        if isinstance(pairs[0][1], TOO_SMALL):
+            break
+        a, b = pairs[0]
+    if isinstance(a, ast.stmt) and isinstance(b, ast.stmt):
+        return Difference(*code.extent_of(a), reference.quote(b))
+    start, end = code.bounds(a)
+    low, high = reference.bounds(b)
+    return Difference(start, end, reference.text[low:high])
+
+
+def _children(a: ast.AST, b: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Pairs of children in which two nodes of one type differ; a difference elsewhere gives a dead end."""
+    for name, left in header_fields(a):
+        right = getattr(b, name)
+        if _dump(left) == _dump(right):
+            continue
+        lefts = left if isinstance(left, list) else [left]
+        rights = right if isinstance(right, list) else [right]
+        if len(lefts) != len(rights):
+            yield ast.Load(), ast.Load()
+            continue
+        for one, other in zip(lefts, rights, strict=True):
+            if _dump(one) == _dump(other):
+                continue
+            if isinstance(one, ast.comprehension) and isinstance(other, ast.comprehension):
+                yield from _children(one, other)
+            elif isinstance(one, ast.AST) and isinstance(other, ast.AST):
+                yield one, other
+            else:
+                yield ast.Load(), ast.Load()

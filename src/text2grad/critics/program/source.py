@@ -1,0 +1,131 @@
+"""A program as text and as a tree, and where each of its nodes and lines stands in characters."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+# As Python sees lines; str.splitlines also cuts at \f and U+2028.
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_DEEPEST = 150
+LONGEST = 200_000
+"""Characters of a program that is worked on; the parser takes minutes for ten million."""
+_NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A text cut into lines as Python counts them, and the character at which each starts."""
+
+    text: str
+    lines: tuple[str, ...]
+    starts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Lines:
+        """The lines of `text`, each with its line end."""
+        lines = tuple(_LINE.findall(text))
+        return cls(text, lines, tuple(accumulate((len(line) for line in lines[:-1]), initial=0)))
+
+    def number_at(self, position: int) -> int:
+        """The line (from 1) that holds the character at `position`."""
+        return bisect_right(self.starts, position)
+
+    def extent(self, number: int) -> tuple[int, int]:
+        """Characters of a line (from 1) without the white space around it; (0, 0) if there is no such line."""
+        if not 1 <= number <= len(self.lines):
+            return 0, 0
+        line, start = self.lines[number - 1], self.starts[number - 1]
+        left = len(line) - len(line.lstrip())
+        return start + left, start + left + len(line.strip())
+
+
+@dataclass(frozen=True)
+class Code(Lines):
+    """A program that Python can read."""
+
+    tree: ast.Module
+
+    def bounds(self, node: Any) -> tuple[int, int]:
+        """Character interval of a node; `ast` counts columns in UTF-8 bytes."""
+        return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
+
+    def _at(self, line: int, column: int) -> int:
+        return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
+
+    def extent_of(self, node: ast.stmt) -> tuple[int, int]:
+        """Characters of a statement; of a compound one, its header up to the colon."""
+        start, end = self.bounds(node)
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body:
+            inner, _ = self.bounds(body[0])
+            end = start + len(self.text[start:inner].rstrip())
+        return start, end
+
+    def quote(self, node: ast.stmt) -> str:
+        """The text of `extent_of`."""
+        start, end = self.extent_of(node)
+        return self.text[start:end]
+
+    def statements(self) -> Iterator[ast.stmt]:
+        """All statements in source order but the `def` lines themselves, which the question dictates."""
+        return _statements(self.tree)
+
+
+def read_code(text: str) -> Code | None:
+    """`text` as a program; None if Python cannot read it, or if it is too long or too deep to be worked on."""
+    if len(text) > LONGEST:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "invalid decimal literal": of the program, not of ours
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if _too_deep(tree):
+        return None
+    lines = Lines.of(text)
+    return Code(text, lines.lines, lines.starts, tree)
+
+
+def _too_deep(tree: ast.AST) -> bool:
+    level = [tree]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.stmt) and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        yield from _statements(child)
+
+
+def header_fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """The fields of a node without those that hold nested statements."""
+    nested = _NESTED if isinstance(node, ast.stmt) else ()
+    return ((name, value) for name, value in ast.iter_fields(node) if name not in nested)
+
+
+def header_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes below a statement that are not part of a nested statement, outer ones first.
+
+    Nothing inside an f-string: before Python 3.12 such nodes do not stand where they say.
+    """
+    waiting: list[Any] = [value for _, value in header_fields(statement)]
+    while waiting:
+        value = waiting.pop(0)
+        if isinstance(value, list):
+            waiting[:0] = value
+        elif isinstance(value, ast.AST):
+            yield value
+            waiting[:0] = [] if isinstance(value, ast.JoinedStr) else list(ast.iter_child_nodes(value))

@@ -1,0 +1,178 @@
+"""Where the fault is: evidence of several kinds, put together into a ranking of the lines.
+
+Tracebacks, the spectrum of the tests (Ochiai) and what can be read off the program order the lines; then small
+edits are tried, at the most suspicious lines first, and one that makes every test pass decides. Nothing is used
+but the program and its tests.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from text2grad.critics.program.edit import Edit, functions
+from text2grad.critics.program.repair import edits
+from text2grad.critics.program.source import Code, Lines
+from text2grad.critics.program.spectrum import Ran, ochiai
+from text2grad.critics.program.statements import first_uses, undefined_name
+from text2grad.sandbox.results import TestResult, Verdict
+
+Kind = Literal["reference", "repair", "traceback", "spectrum", "structure", "syntax", "names"]
+TryAll = Callable[[Sequence[str]], Sequence[Verdict]]
+"""Programs in, what the tests say of each out."""
+
+_ROUND = 8
+_ENOUGH = 5
+_ENDLESS = 2
+
+
+class Clue(NamedTuple):
+    """One piece of evidence against a line: its kind, how much it says, and in words."""
+
+    kind: Kind
+    amount: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A line (from 1) to blame, how surely (higher is surer), and by which evidence.
+
+    [start, end) are the characters to quote: the whole line, or of an `edit` the expression that it changes.
+    """
+
+    line: int
+    score: float
+    clues: tuple[Clue, ...]
+    start: int
+    end: int
+    edit: Edit | None = None
+
+
+@dataclass
+class Evidence:
+    """What is held against each line."""
+
+    clues: dict[int, list[Clue]] = field(default_factory=dict)
+
+    def add(self, line: int, kind: Kind, amount: float, words: str) -> None:
+        """One more clue."""
+        self.clues.setdefault(line, []).append(Clue(kind, amount, words))
+
+    def score(self, line: int) -> float:
+        """All that is held against a line."""
+        return sum(clue.amount for clue in self.clues.get(line, ()))
+
+
+def localise(lines: Lines, verdict: Verdict, try_all: TryAll | None = None, budget: int = 0) -> list[Suspect]:
+    """The suspects, surest first; at most `budget` edits are tried, none of a program that does not finish."""
+    evidence = gather(lines, verdict)
+    ranked = rank(lines, evidence)
+    if not isinstance(lines, Code) or try_all is None or budget < 1 or verdict.outcome == "timeout":
+        return ranked
+    errors = [result.error for result in verdict.results if not result.passed] or [verdict.error]
+    repairs = [_by_repair(edit, evidence) for edit in _repairs(lines, ranked, errors, try_all, budget)]
+    seen = {suspect.line for suspect in repairs}
+    return repairs + [suspect for suspect in ranked if suspect.line not in seen]
+
+
+def gather(lines: Lines, verdict: Verdict) -> Evidence:
+    """What a run says of the lines; a test without coverage says nothing of them but its traceback."""
+    found = Evidence()
+    runs = [Ran(result.passed, frozenset(result.lines)) for result in verdict.results if result.lines]
+    for line, score in ochiai(runs).items():
+        if score > 0 and line <= len(lines.lines):
+            found.add(line, "spectrum", score, f"the failing tests run it (Ochiai {score:.2f})")
+    failed = [result for result in verdict.results if not result.passed]
+    raised = [(result.line, result.error) for result in failed] or [(verdict.line, verdict.error)]
+    for number, error in dict(raised).items():
+        if number and number <= len(lines.lines):
+            found.add(number, "traceback", 0.5, f"the traceback ends here: {error}")
+    if isinstance(lines, Code):
+        run = frozenset().union(*(run.lines for run in runs))
+        for line, amount, words in _readings(lines, verdict.outcome == "timeout", failed, run):
+            found.add(line, "structure", amount, words)
+    return found
+
+
+def _readings(
+    code: Code, endless: bool, failed: Sequence[TestResult], run: frozenset[int]
+) -> Iterator[tuple[int, float, str]]:
+    """Lines that look wrong by themselves, given what the failing tests said; with an amount of suspicion."""
+    for name in sorted({undefined_name(result.error) for result in failed} - {""}):
+        yield from ((place.lineno, 0.7, f"`{name}` has no value before it") for place in first_uses(code, name))
+    if any(result.got == "None" and result.expected != "None" for result in failed):
+        for function in functions(code.tree):
+            if run & set(range(function.lineno, (function.end_lineno or 0) + 1)):
+                yield from _loose_end(code, function)
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.Pass):
+            yield node.lineno, 0.3, "nothing is done here"
+        elif endless and isinstance(node, ast.While):
+            yield node.lineno, 1.0, "this loop may never end"
+        elif isinstance(node, ast.For | ast.While) and node.lineno in run and node.body[0].lineno not in run:
+            yield node.lineno, 0.4, "no test enters this loop"
+
+
+def _loose_end(code: Code, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[int, float, str]]:
+    """The last line of a function that ends without `return`: it gives None."""
+    last = function.body[-1]
+    if not isinstance(last, ast.Return | ast.Raise):
+        returns = any(isinstance(node, ast.Return) for node in ast.walk(function))
+        line = code.number_at(code.bounds(last)[1] - 1)
+        yield line, 0.4 if returns else 2.0, "the function ends here without a value"
+
+
+def rank(lines: Lines, evidence: Evidence) -> list[Suspect]:
+    """The lines by suspicion, without trying anything; of equals the one that computes more, then the later one."""
+    weights = _weights(lines)
+
+    def key(line: int) -> tuple[float, float, int]:
+        return evidence.score(line), weights.get(line, 0.0), line
+
+    ranked = sorted(evidence.clues, key=key, reverse=True)
+    return [Suspect(n, evidence.score(n), tuple(evidence.clues[n]), *lines.extent(n)) for n in ranked]
+
+
+def _weights(lines: Lines) -> dict[int, float]:
+    """How much a line computes: its operators, comparisons, calls and indices."""
+    weights: dict[int, float] = {}
+    for node in ast.walk(lines.tree) if isinstance(lines, Code) else ():
+        if isinstance(node, ast.BinOp | ast.Compare | ast.BoolOp | ast.Subscript | ast.Call | ast.AugAssign):
+            weights[node.lineno] = weights.get(node.lineno, 0.0) + 1.0
+    return weights
+
+
+def _by_repair(edit: Edit, evidence: Evidence) -> Suspect:
+    clue = Clue("repair", 2.0, "an edit here makes all tests pass")
+    clues = (clue, *evidence.clues.get(edit.line, ()))
+    return Suspect(edit.line, 2.0 + evidence.score(edit.line), clues, edit.low, edit.high, edit)
+
+
+def _repairs(
+    code: Code, ranked: Sequence[Suspect], errors: Sequence[str], try_all: TryAll, budget: int
+) -> list[Edit]:
+    """The edits that make every test pass, best first: likely edits at suspicious lines."""
+    scores = {suspect.line: suspect.score for suspect in ranked}
+    highest = max(scores.values(), default=0.0) or 1.0
+
+    def price(edit: Edit) -> float:
+        return edit.cost - scores.get(edit.line, 0.0) / highest
+
+    candidates: dict[str, Edit] = {}
+    for edit in sorted(edits(code, errors), key=price):
+        candidates.setdefault(edit.applied(code.text), edit)
+    candidates.pop(code.text, None)
+    programs = list(candidates)[:budget]
+    found: list[Edit] = []
+    endless = 0
+    for start in range(0, len(programs), _ROUND):
+        part = programs[start : start + _ROUND]
+        verdicts = try_all(part)
+        found += [candidates[each] for each, verdict in zip(part, verdicts, strict=True) if verdict.passed]
+        endless += sum(verdict.outcome == "timeout" for verdict in verdicts)
+        if len(found) >= _ENOUGH or endless >= _ENDLESS:
+            break
+    return sorted(found, key=price)

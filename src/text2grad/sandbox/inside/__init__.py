@@ -1,0 +1,1 @@
+"""What runs inside the sandbox: standard library only, and nothing of text2grad but this package."""

@@ -1,0 +1,68 @@
+"""Jobs that the server plays through in itself before the first one: what they leave in memory, each job inherits.
+
+Python 3.11 and later rewrite code while it runs the first times; done after the fork, that is done for every job,
+and copies the pages it is on. The programs here are ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from text2grad.sandbox.inside import solution_side, test_side, wire
+
+_TIMES = 12
+_SOLUTION = """
+def f(xs):
+    return sum(x for x in xs if x > 1)
+
+class C:
+    def __init__(self, x):
+        self.x = x
+"""
+_TESTS = """
+import pytest
+from solution import C, f
+
+@pytest.mark.parametrize("x", [1, 2])
+def test_f(x):
+    assert f([1, 2, 3]) == 5 and f([]) == 0
+    assert C(x).x == x
+
+def test_error():
+    with pytest.raises(TypeError):
+        f(None)
+"""
+
+
+def rehearse() -> None:
+    """Play jobs through, with a thread for the solution that has ended when this returns."""
+    kept = sys.stdout, sys.stderr, {name: sys.modules.get(name) for name in ("solution", "tests", "pytest")}
+    try:
+        for _ in range(_TIMES):
+            _job()
+    finally:
+        sys.stdout, sys.stderr, modules = kept
+        for name, module in modules.items():
+            sys.modules.pop(name, None)
+            if module is not None:
+                sys.modules[name] = module
+
+
+def _job() -> None:
+    to_solution, to_tests, verdict = os.pipe(), os.pipe(), os.pipe()
+    solution = threading.Thread(target=_solution, args=(to_solution[0], to_tests[1]))
+    solution.start()
+    test_side.judge(to_tests[0], to_solution[1], verdict[1], _TESTS, False)
+    os.close(to_solution[1])
+    solution.join()
+    for descriptor in (to_solution[0], *to_tests, *verdict):
+        os.close(descriptor)
+
+
+def _solution(reader: int, writer: int) -> None:
+    try:
+        solution_side.serve(reader, writer, _SOLUTION, False)
+    except wire.Gone:
+        return

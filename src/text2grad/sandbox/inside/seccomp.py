@@ -1,0 +1,239 @@
+"""The system calls a program may make: a filter in classic BPF, assembled here. Everything not named is refused.
+
+Numbers from the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+from collections.abc import Iterable
+
+from text2grad.sandbox.inside import system
+
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+_CLONE_THREAD = 0x00010000
+_MODE_FILTER = 2
+_OWN_NUMBER = 0x7FFFFFF1  # stands for the number of the process until it is known
+
+# name: (x86_64, aarch64); None where the machine has no such call.
+ALLOWED: dict[str, tuple[int | None, int | None]] = {
+    "read": (0, 63),
+    "write": (1, 64),
+    "open": (2, None),
+    "close": (3, 57),
+    "stat": (4, None),
+    "fstat": (5, 80),
+    "lstat": (6, None),
+    "poll": (7, None),
+    "lseek": (8, 62),
+    "mmap": (9, 222),
+    "mprotect": (10, 226),
+    "munmap": (11, 215),
+    "brk": (12, 214),
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "pread64": (17, 67),
+    "pwrite64": (18, 68),
+    "readv": (19, 65),
+    "writev": (20, 66),
+    "access": (21, None),
+    "pipe": (22, None),
+    "select": (23, None),
+    "sched_yield": (24, 124),
+    "mremap": (25, 216),
+    "msync": (26, 227),
+    "mincore": (27, 232),
+    "madvise": (28, 233),
+    "dup": (32, 23),
+    "dup2": (33, None),
+    "pause": (34, None),
+    "nanosleep": (35, 101),
+    "getitimer": (36, 102),
+    "alarm": (37, None),
+    "setitimer": (38, 103),
+    "getpid": (39, 172),
+    "sendfile": (40, 71),
+    "recvfrom": (45, 207),
+    "shutdown": (48, 210),
+    "getsockname": (51, 204),
+    "getpeername": (52, 205),
+    "getsockopt": (55, 209),
+    "exit": (60, 93),
+    "wait4": (61, 260),
+    "uname": (63, 160),
+    "fcntl": (72, 25),
+    "flock": (73, 32),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    "truncate": (76, 45),
+    "ftruncate": (77, 46),
+    "getdents": (78, None),
+    "getcwd": (79, 17),
+    "chdir": (80, 49),
+    "fchdir": (81, 50),
+    "rename": (82, None),
+    "mkdir": (83, None),
+    "rmdir": (84, None),
+    "creat": (85, None),
+    "unlink": (87, None),
+    "readlink": (89, None),
+    "umask": (95, 166),
+    "gettimeofday": (96, 169),
+    "getrlimit": (97, 163),
+    "getrusage": (98, 165),
+    "sysinfo": (99, 179),
+    "times": (100, 153),
+    "getuid": (102, 174),
+    "getgid": (104, 176),
+    "geteuid": (107, 175),
+    "getegid": (108, 177),
+    "getppid": (110, 173),
+    "sigaltstack": (131, 132),
+    "statfs": (137, 43),
+    "fstatfs": (138, 44),
+    "arch_prctl": (158, None),
+    "gettid": (186, 178),
+    "futex": (202, 98),
+    "sched_getaffinity": (204, 123),
+    "epoll_create": (213, None),
+    "getdents64": (217, 61),
+    "set_tid_address": (218, 96),
+    "restart_syscall": (219, 128),
+    "fadvise64": (221, 223),
+    "clock_gettime": (228, 113),
+    "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115),
+    "exit_group": (231, 94),
+    "epoll_wait": (232, None),
+    "epoll_ctl": (233, 21),
+    "openat": (257, 56),
+    "mkdirat": (258, 34),
+    "newfstatat": (262, 79),
+    "unlinkat": (263, 35),
+    "renameat": (264, 38),
+    "readlinkat": (267, 78),
+    "faccessat": (269, 48),
+    "pselect6": (270, 72),
+    "ppoll": (271, 73),
+    "set_robust_list": (273, 99),
+    "epoll_pwait": (281, 22),
+    "eventfd2": (290, 19),
+    "epoll_create1": (291, 20),
+    "dup3": (292, 24),
+    "pipe2": (293, 59),
+    "preadv": (295, 69),
+    "pwritev": (296, 70),
+    "getcpu": (309, 168),
+    "renameat2": (316, 276),
+    "getrandom": (318, 278),
+    "membarrier": (324, 283),
+    "statx": (332, 291),
+    "rseq": (334, 293),
+    "close_range": (436, 436),
+    "faccessat2": (439, 439),
+}
+
+# Allowed with these arguments only.
+_IOCTL = (16, 29)
+_KILL_CALL = (62, 129)
+_TGKILL = (234, 131)
+_CLONE = (56, 220)
+_CLONE3 = (435, 435)
+_PRCTL = (157, 167)
+_PRLIMIT = (302, 261)
+_SOCKETPAIR = (53, 199)
+_SENDTO = (44, 206)
+_TERMINAL_QUESTIONS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+_THREAD_NAMES = (15, 16, 0x53564D41)
+_AF_UNIX, _SOCK_STREAM_TYPES = 1, (1, 0x80001, 0x80801, 0x801)
+
+
+class Filter:
+    """A filter, assembled before the fork so that little is left to do after it."""
+
+    def __init__(self) -> None:
+        """Raises OSError on a machine without a table of numbers."""
+        machine = system.machine()
+        if machine not in _ARCHITECTURES:
+            raise OSError(errno.ENOSYS, f"no table of system calls for {machine}")
+        program, self._places = _head(machine)
+        program += _tail(machine)
+        self._program = ctypes.create_string_buffer(program, len(program))
+        header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(self._program))
+        self._header = ctypes.create_string_buffer(header, len(header))
+
+    def install(self, process: int) -> None:
+        """Put this process under it. `process` is its own number, the only one it may send signals to.
+
+        Raises:
+            OSError: refused.
+        """
+        for place in self._places:
+            struct.pack_into("I", self._program, place, process)
+        system.prctl(system.PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(self._header))
+
+
+def supported() -> bool:
+    """Whether there is a table for this machine."""
+    return system.machine() in _ARCHITECTURES
+
+
+def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("HBBI", code, yes, no, value)
+
+
+def _only(number: int, tests: Iterable[tuple[int, tuple[int, ...]]]) -> bytes:
+    """Allow one call where each named argument (low and high word) is one of some values."""
+    checks = b""
+    for argument, accepted in tests:
+        low, high = _ARGUMENTS + 8 * argument, _ARGUMENTS + 8 * argument + 4
+        checks += _op(_LOAD, high) + _op(_EQUAL, 0, 1, 0) + _op(_RETURN, _ERRNO | errno.EPERM)
+        checks += _op(_LOAD, low)
+        for position, value in enumerate(accepted):
+            checks += _op(_EQUAL, value, len(accepted) - position, 0)
+        checks += _op(_RETURN, _ERRNO | errno.EPERM)
+    body = checks + _op(_RETURN, _ALLOW)
+    return _op(_LOAD, _NUMBER) + _op(_EQUAL, number, 0, len(body) // 8) + body
+
+
+def _threads_only(number: int) -> bytes:
+    body = _op(_LOAD, _ARGUMENTS) + _op(_ANY_BIT, _CLONE_THREAD, 0, 1)
+    body += _op(_RETURN, _ALLOW) + _op(_RETURN, _ERRNO | errno.EPERM)
+    return _op(_LOAD, _NUMBER) + _op(_EQUAL, number, 0, len(body) // 8) + body
+
+
+def _refused_as(number: int, code: int) -> bytes:
+    return _op(_LOAD, _NUMBER) + _op(_EQUAL, number, 0, 1) + _op(_RETURN, _ERRNO | code)
+
+
+def _tail(machine: str) -> bytes:
+    column = list(_ARCHITECTURES).index(machine)
+    program = _refused_as(_CLONE3[column], errno.ENOSYS) + _threads_only(_CLONE[column])
+    program += _only(_IOCTL[column], [(1, _TERMINAL_QUESTIONS)])
+    program += _only(_PRCTL[column], [(0, _THREAD_NAMES)])
+    program += _only(_PRLIMIT[column], [(0, (0,))])
+    program += _only(_SOCKETPAIR[column], [(0, (_AF_UNIX,)), (1, _SOCK_STREAM_TYPES)])
+    program += _only(_SENDTO[column], [(4, (0,))])
+    program += _op(_LOAD, _NUMBER)
+    for numbers in ALLOWED.values():
+        if (number := numbers[column]) is not None:
+            program += _op(_EQUAL, number, 0, 1) + _op(_RETURN, _ALLOW)
+    return program + _op(_RETURN, _ERRNO | errno.EPERM)
+
+
+def _head(machine: str) -> tuple[bytes, list[int]]:
+    """The checks that depend on the process, and where its number goes in them (bytes from the start)."""
+    column = list(_ARCHITECTURES).index(machine)
+    program = _op(_LOAD, _ARCHITECTURE) + _op(_EQUAL, _ARCHITECTURES[machine], 1, 0) + _op(_RETURN, _KILL)
+    places = []
+    for number in (_TGKILL[column], _KILL_CALL[column]):
+        check = _only(number, [(0, (_OWN_NUMBER,))])
+        places.append(len(program) + check.index(_OWN_NUMBER.to_bytes(4, "little")))
+        program += check
+    return program, places

@@ -1,0 +1,54 @@
+"""What comes of one program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal["passed", "failed", "broken", "timeout", "crashed", "bad_tests", "no_tests", "unsupported"]
+Tier = Literal["namespaces", "landlock", "none"]
+
+NO_VERDICT: frozenset[Outcome] = frozenset({"bad_tests", "no_tests", "unsupported"})
+"""Outcomes that say something about the task or the sandbox, and nothing about the program."""
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test: whether it passed, else the error, the solution's line it came through, and the operands.
+
+    `lines` are the lines of the solution that ran in this test, from 1 (only where the job asked for coverage).
+    """
+
+    __test__ = False
+
+    name: str
+    passed: bool
+    error: str = ""
+    line: int | None = None
+    call: str = ""
+    got: str = ""
+    expected: str = ""
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one program. `passed` is true only if there were tests and all of them passed.
+
+    Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`, `crashed` (it
+    ended its own process, was killed by a limit, or broke the rules of the sandbox), and, no verdict on the
+    program: `bad_tests`, `no_tests` (the task is at fault), `unsupported` (the sandbox cannot run these tests).
+    `tier` says what protected the machine, `seconds` how long the job took (wall clock).
+    """
+
+    outcome: Outcome
+    results: tuple[TestResult, ...] = ()
+    error: str = ""
+    line: int | None = None
+    tier: Tier = "none"
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """True only for `passed`; a run without a verdict is not a pass."""
+        return self.outcome == "passed"

@@ -1,0 +1,168 @@
+"""EvalPlus: HumanEval and MBPP with many more inputs, whose expected values the reference solution computes.
+
+The published files (`HumanEvalPlus.jsonl.gz`, `MbppPlus.jsonl.gz`) hold inputs and a reference, no expected
+values. The test module therefore carries the reference and runs it beside each call, on the side of the tests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from text2grad.tasks.checks import as_test
+
+NAMES = {"humaneval+": ("HumanEvalPlus", "HUMANEVAL_OVERRIDE_PATH"), "mbpp+": ("MbppPlus", "MBPP_OVERRIDE_PATH")}
+"""Our name of each, its file's stem, and the variable by which the evalplus package is told another file."""
+
+_INPUTS_PER_TEST = 50
+
+
+def cached_file(name: str) -> Path | None:
+    """The newest file of `humaneval+` or `mbpp+` that the evalplus package left in its cache, if there is one."""
+    stem, variable = NAMES[name]
+    if os.environ.get(variable):
+        return Path(os.environ[variable])
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evalplus"
+    found = [path for ending in (".jsonl", ".jsonl.gz") for path in cache.glob(f"{stem}*{ending}")]
+    whole = [path for path in found if not {"Mini", "NoExtreme"} & set(path.name.split("-"))]
+    return max(whole, key=_version, default=None)
+
+
+def _version(path: Path) -> list[int]:
+    """`HumanEvalPlus-v0.1.10.jsonl` -> [0, 1, 10]."""
+    version = path.name.partition("-v")[2].partition(".jsonl")[0]
+    return [int(part) if part.isdigit() else 0 for part in version.split(".")]
+
+
+def plus_module(row: Mapping[str, Any], reference: str) -> str:
+    """Tests of one task: each base input is one, the others come in groups.
+
+    Raises:
+        ValueError: the inputs are not lists of arguments.
+    """
+    entry_point, mbpp = str(row["entry_point"]), str(row.get("task_id", "")).startswith("Mbpp/")
+    tolerance = float(row.get("atol") or 0)
+    base, plus = (restored(row, key) for key in ("base_input", "plus_input"))
+    head = f"""
+from copy import deepcopy
+from solution import {entry_point}
+
+inf, nan = float("inf"), float("nan")
+REFERENCE = {{}}
+exec({reference!r}, REFERENCE)
+
+
+def expected(*arguments):
+    value = REFERENCE[{entry_point!r}](*deepcopy(arguments))
+    return Expected({entry_point!r}, arguments, value, {tolerance!r}, {mbpp!r})
+"""
+    tests = [
+        as_test(f"test_base_{number}", f"assert {entry_point}({_listed(given)}) == expected({_listed(given)})")
+        for number, given in enumerate(base, start=1)
+    ]
+    for number, start in enumerate(range(0, len(plus), _INPUTS_PER_TEST), start=1):
+        group = [tuple(given) for given in plus[start : start + _INPUTS_PER_TEST]]
+        check = f"assert {entry_point}(*deepcopy(given)) == expected(*given)"
+        tests.append(as_test(f"test_plus_{number}", f"for given in {group!r}:\n    {check}"))
+    oracle = (resources.files("text2grad.tasks") / "plus_oracle.py").read_text(encoding="utf-8")
+    return "\n\n".join([oracle.rstrip(), head.strip(), *tests]) + "\n"
+
+
+def _listed(arguments: Sequence[Any]) -> str:
+    return ", ".join(map(repr, arguments))
+
+
+def restored(row: Mapping[str, Any], key: str) -> list[list[Any]]:
+    """The inputs with the types that JSON lost: some MBPP functions take tuples, sets or complex numbers.
+
+    Raises:
+        ValueError: not a list of lists.
+    """
+    inputs = row[key]
+    if not isinstance(inputs, list) or not all(isinstance(each, list) for each in inputs):
+        raise ValueError(f"{key} is not a list of argument lists")
+    task = str(row.get("task_id", ""))
+    number = int(task[5:]) if task.startswith("Mbpp/") and task[5:].isdigit() else 0
+    restore = next((function for numbers, function in _TYPES if number in numbers), list)
+    return [list(restore(given)) for given in inputs]
+
+
+def _each_tuple(given: list[Any]) -> Iterator[Any]:
+    return (tuple(argument) for argument in given)
+
+
+def _each_list_of_tuples(given: list[Any]) -> Iterator[Any]:
+    return ([tuple(each) for each in argument] for argument in given)
+
+
+def _each_tuple_of_tuples(given: list[Any]) -> Iterator[Any]:
+    return (tuple(tuple(each) for each in argument) for argument in given)
+
+
+def _first_list_of_tuples(given: list[Any]) -> Iterator[Any]:
+    yield from ([tuple(each) for each in given[0]], *given[1:])
+
+
+def _second_tuple(given: list[Any]) -> Iterator[Any]:
+    yield from (given[0], tuple(given[1]), *given[2:])
+
+
+def _first_tuple(given: list[Any]) -> Iterator[Any]:
+    yield from (tuple(given[0]), *given[1:])
+
+
+def _list_of_sets(given: list[Any]) -> Iterator[Any]:
+    yield [set(each) if isinstance(each, list) and each else {} for each in given[0]]
+
+
+def _float_and_complex(given: list[Any]) -> Iterator[Any]:
+    yield from (float(given[0]), complex(given[1]))
+
+
+def _complex(given: list[Any]) -> Iterator[Any]:
+    yield complex(given[0])
+
+
+def _tuple_of_mixed(given: list[Any]) -> Iterator[Any]:
+    yield tuple(tuple(each) if isinstance(each, list) else each for each in given[0])
+
+
+def _values_tuples(given: list[Any]) -> Iterator[Any]:
+    yield from ({key: tuple(value) for key, value in given[0].items()}, *given[1:])
+
+
+def _all_tuples(given: list[Any]) -> Iterator[Any]:
+    return (_deep_tuple(argument) for argument in given)
+
+
+def _deep_tuple(value: Any) -> Any:
+    return tuple(map(_deep_tuple, value)) if isinstance(value, list) else value
+
+
+_TYPES: tuple[tuple[frozenset[int], Callable[[list[Any]], Iterator[Any]]], ...] = (
+    (
+        frozenset(
+            {2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424, 429, 470, 560, 579, 596, 616, 630, 726, 740, 744}
+            | {809}
+        ),
+        _each_tuple,
+    ),
+    (
+        frozenset({63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780}),
+        _each_list_of_tuples,
+    ),
+    (frozenset({75, 413, 444, 753}), _first_list_of_tuples),
+    (frozenset({106, 750}), _second_tuple),
+    (frozenset({115}), _list_of_sets),
+    (frozenset({124}), _float_and_complex),
+    (frozenset({250, 307, 405, 446, 617, 720, 763, 808}), _first_tuple),
+    (frozenset({259, 401, 445}), _each_tuple_of_tuples),
+    (frozenset({278}), _tuple_of_mixed),
+    (frozenset({722}), _values_tuples),
+    (frozenset({252}), _complex),
+    (frozenset({580, 615, 791}), _all_tuples),
+)
+"""By MBPP's task numbers (evalplus 0.3.1): how JSON's lists become what the function takes."""

@@ -1,0 +1,94 @@
+"""When an answer to an EvalPlus input counts as right; the head of every test module made from an EvalPlus task.
+
+The text of this file runs beside the tests, so it needs nothing but the standard library. The rules are those of
+evalplus 0.3.1: equality, closeness for floats, and other readings of a few ambiguous questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+AS_SETS = {
+    *("similar_elements", "find_char_long", "common_in_nested_lists", "extract_singly"),
+    *("larg_nnum", "intersection_array", "find_dissimilar", "Diff"),
+}
+IS_SOMETHING = {"check_str", "text_match_three", "text_starta_endb"}
+FLOAT_TOLERANCE = 1e-6
+
+
+class Expected:
+    """What the reference gave for one input; equal to every answer that counts as right."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, name: str, arguments: Sequence[Any], value: Any, tolerance: float, mbpp: bool) -> None:
+        self.name, self.arguments, self.value, self.tolerance, self.mbpp = name, arguments, value, tolerance, mbpp
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __eq__(self, got: object) -> bool:
+        if not self.mbpp and self.name == "find_zero":
+            return abs(polynomial(self.arguments[0], got)) <= self.tolerance
+        equal = self._mbpp(got) if self.mbpp else got == self.value
+        tolerance = self.tolerance or (FLOAT_TOLERANCE if all_floats(self.value) else 0)
+        if equal or not tolerance:
+            return bool(equal)
+        return close(got, self.value, tolerance)
+
+    def _mbpp(self, got: Any) -> bool:
+        if self.name in AS_SETS:
+            return set(got) == set(self.value)
+        if self.name in IS_SOMETHING:
+            something = self.value is not None
+            return bool(something == (got if isinstance(got, bool) else got is not None))
+        return bool(got == self.value) or self.other_reading(got)
+
+    def other_reading(self, got: Any) -> bool:
+        """Questions that can be understood in another way, too."""
+        if self.name == "are_equivalent":
+            return True
+        if self.name == "sum_div":
+            return bool(got == 0)
+        if self.name == "surface_Area":
+            base, height = self.arguments
+            slanted = 4 * (base * sqrt((base / 2) ** 2 + height**2)) / 2
+            return abs(got - round(base**2 + slanted)) <= self.tolerance
+        if self.name == "digit_distance_nums":
+            first, second = map(str, self.arguments)
+            width = max(len(first), len(second))
+            pairs = zip(first.zfill(width), second.zfill(width), strict=True)
+            return bool(got == sum(abs(int(a) - int(b)) for a, b in pairs))
+        return False
+
+
+def polynomial(coefficients: Sequence[float], x: Any) -> float:
+    """c0 + c1 x + c2 x² + ..."""
+    return float(sum(c * x**power for power, c in enumerate(coefficients)))
+
+
+def all_floats(value: Any) -> bool:
+    """Whether a value is a float, or a list or tuple of nothing else."""
+    if isinstance(value, list | tuple) and value:
+        return all(isinstance(each, float) for each in value)
+    return isinstance(value, float)
+
+
+def close(got: Any, wanted: Any, tolerance: float) -> bool:
+    """Equal types and lengths, and every number within `tolerance` + 1e-7 of the wanted one's size."""
+    if type(got) is not type(wanted):
+        return False
+    if isinstance(wanted, list | tuple):
+        return len(got) == len(wanted) and all(near(a, b, tolerance) for a, b in zip(got, wanted, strict=True))
+    return near(got, wanted, tolerance)
+
+
+def near(got: Any, wanted: Any, tolerance: float) -> bool:
+    """Two numbers, or nested lists of them; infinities are near themselves."""
+    if isinstance(wanted, list | tuple) and isinstance(got, list | tuple):
+        return len(got) == len(wanted) and all(near(a, b, tolerance) for a, b in zip(got, wanted, strict=True))
+    if not isinstance(got, int | float) or not isinstance(wanted, int | float):
+        return bool(got == wanted)
+    return got == wanted or abs(got - wanted) <= tolerance + 1e-7 * abs(wanted)

@@ -1,0 +1,58 @@
+"""Hostile programs, in both tiers: none passes, none leaves anything behind, the next one is judged as ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hostile import HOSTILE, TESTS, Hostile, Machine, left_over
+
+from text2grad.sandbox.launch import probe_tiers
+from text2grad.sandbox.results import Tier
+from text2grad.sandbox.runner import Runner
+
+RIGHT = "def f(x):\n    return x * x\n"
+
+
+@pytest.fixture(scope="module", params=["namespaces", "landlock"])
+def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    tier: Tier = request.param
+    [probe] = probe_tiers(1024, (tier,))
+    if not probe.works:
+        pytest.skip(f"{tier}: {probe.reason}")
+    with Runner(seconds=2.0, tier=tier, memory_mb=512) as made:
+        yield made
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    made = Machine()
+    yield made
+    made.close()
+
+
+def scratch_folders(runner: Runner) -> list[Path]:
+    """Folders that the runner's servers made for programs and did not remove."""
+    servers = [server.process for server in runner._servers]
+    return [path for pid in servers for path in Path("/tmp").glob(f"text2grad-{pid}-*")]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile.name)
+def test_a_hostile_program(runner: Runner, machine: Machine, hostile: Hostile) -> None:
+    assert runner.run(RIGHT, TESTS).passed
+    verdict = runner.run(machine.filled_in(hostile.code), hostile.tests)
+    assert not verdict.passed, verdict
+    assert verdict.outcome in ("failed", "broken", "timeout", "crashed"), verdict
+    assert verdict.tier == runner.tier
+    assert machine.touched() == []
+    assert runner.run(f"{RIGHT}# after {hostile.name}", TESTS).passed
+    assert runner.run(f"def f(x):\n    return 4 # {hostile.name}", TESTS).outcome == "failed"
+    left = [left_over(server.process, runner.tier) for server in runner._servers]
+    assert not any(left), left
+    assert scratch_folders(runner) == []
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(HOSTILE) >= 20 + 15
+    assert len({hostile.name for hostile in HOSTILE}) == len(HOSTILE)
