@@ -234,15 +234,11 @@ def _annotate(
 ) -> Mapping[str, Any]:
     if pairs and responses is not None:
         raise UsageError("--pairs needs programs of the policy's own", "leave out --responses")
-    if pairs:
-        from text2grad.stages.annotate import refuse_pairs
-
-        refuse_pairs(config)
     if responses is not None:
         from text2grad.judging import judge_file
 
         return judge_file(config, responses, out, options)
-    if (config.annotate.critic or config.critic.kind) == "prompted":
+    if (config.annotate.critic or config.critic.kind) == "prompted" and not pairs:
         from text2grad.stages.annotate import judge_sampled
 
         return judge_sampled(config, out, options)

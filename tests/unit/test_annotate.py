@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -283,6 +284,13 @@ def test_a_typo_in_the_prices(judge: Any, annotate: Any, tmp_path: Path, prices:
     assert code == 1 and words in err and len(err.splitlines()) == 1
 
 
+def test_programs_of_a_file_make_no_pairs(judge: Any, annotate: Any, tmp_path: Path) -> None:
+    server = judge(lambda name, turn, body: said(GOOD))
+    code, _, err = annotate(server, responses_file(tmp_path / "r.jsonl", ["a"]), "--pairs")
+    assert code == 2 and "--pairs" in err and "--responses" in err and err.count("\n") <= 2
+    assert not server.bodies
+
+
 def test_a_plan_costs_nothing_and_names_what_it_does_not_know(judge: Any, annotate: Any, tmp_path: Path) -> None:
     server = judge(lambda name, turn, body: said(GOOD))
     file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(8)])
@@ -485,6 +493,7 @@ def _forked(words: list[str]) -> Callable[[int], int]:
         if pid:
             return pid
         try:
+            gc.freeze()  # a collection would copy every page of the parent's
             os.close(server_socket)
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, 1)

@@ -199,7 +199,10 @@ class OpenAIBatches:
         batch = _called(lambda: self._client.batches.retrieve(id))
         for file_id in (batch.output_file_id, batch.error_file_id):
             if file_id:
-                yield from _called(lambda file_id=file_id: self._client.files.content(file_id).text).splitlines()
+                yield from self._text(file_id).splitlines()
+
+    def _text(self, file_id: str) -> str:
+        return str(_called(lambda: self._client.files.content(file_id).text))
 
 
 T = TypeVar("T")

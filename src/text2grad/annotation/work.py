@@ -32,8 +32,13 @@ class Tally:
     def summary(self, journal: Journal) -> dict[str, float | None]:
         """The figures of the job as a program reads them. `usd` is null where an answer's price is unknown."""
         usd = None if journal.totals.unpriced else round(journal.totals.usd, 6)
-        counts = {state: self.ended[state] for state in STATES}
-        return {"requested": sum(counts.values()), **counts, "pending": self.pending, "usd": usd}
+        counts: dict[str, float | None] = {state: self.ended[state] for state in STATES}
+        return {
+            "requested": sum(self.ended[state] for state in STATES),
+            **counts,
+            "pending": self.pending,
+            "usd": usd,
+        }
 
 
 def settle_all(asker: Asker, items: Items, threads: int) -> None:

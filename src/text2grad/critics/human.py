@@ -166,8 +166,10 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
         return
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
-            reader = csv.DictReader(file, **tabs)  # type: ignore[arg-type]
+            if path.suffix == ".tsv":
+                reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            else:
+                reader = csv.DictReader(file)
             if path.suffix == ".csv" and kind in ("auto", "csv"):
                 _check_header(path, list(reader.fieldnames or ()))
             for row in reader:
