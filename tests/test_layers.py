@@ -22,17 +22,18 @@ TORCH = {"torch", "torchvision", "peft", "accelerate"}
 FLOORS = {
     "words": ["", "errors", "settings", "feedback", "wire", "align", "sandbox"],
     "numbers": ["rl"],
-    "world": ["chat", "journal", "tasks", "critics"],
+    "world": ["chat", "journal", "tasks", "critics", "annotation"],
     "policy": ["policy"],
     "loops": ["train"],
     "judgement": ["eval", "baselines", "report"],
-    "face": ["config", "stages", "demo", "doctor", "console", "cli"],
+    "face": ["config", "judging", "stages", "demo", "doctor", "console", "cli"],
 }
 FLOOR = {part: number for number, parts in enumerate(FLOORS.values()) for part in parts}
 WORDS = FLOORS["words"]
 NEVER = {
     "tasks": {"critics", "policy", "train"},
     "critics": {"rl", "policy", "train"},
+    "annotation": {"rl", "policy", "train"},
     "policy": {"tasks", "critics"},
     "train": {"critics", "eval", "config", "report", "chat"},
     "eval": {"train"},

@@ -73,7 +73,11 @@ def import_feedback(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file with the feedback.")],
     kind: Annotated[
         str,
-        typer.Option("--kind", metavar="KIND", help="auto, feedback (our records), finegrained_qa, squality."),
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="auto, feedback, finegrained_qa, squality, label_studio, argilla, prodigy, defacto, csv, mqm.",
+        ),
     ] = "auto",
     out: Annotated[
         Path | None,
@@ -97,27 +101,149 @@ def import_feedback(
     run_stage(lambda: _stages().run_import(chosen, source, kind, out), as_json)
 
 
+@app.command("export")
+def export_feedback(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="Feedback records.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="KIND",
+            help="label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL).",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write records in the shape of a tool or a trainer.
+
+    What people see in Label Studio, Argilla, Prodigy or a spreadsheet comes back with import.
+
+    \b
+    Example:
+      text2grad export feedback.jsonl --as label_studio --out tasks.json
+    """
+    _no_settings(context, "export")
+
+    def stage() -> Mapping[str, Any]:
+        from text2grad.critics.shapes.export import export
+        from text2grad.feedback import Feedback, read_jsonl
+
+        return {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}
+
+    run_stage(stage, as_json)
+
+
+@app.command("feedback-report")
+def feedback_report(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="Feedback records.")],
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FILE", help="Write a page for the browser.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer", metavar="FILE", help="A tokenizer.json to count tokens with, else words and signs."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how good a file of feedback is.
+
+    Quotes that are not in the response, cost against a label for every token, length and place of spans,
+    balance of labels, refusals, repeats, and how far several annotators agree.
+
+    \b
+    Example:
+      text2grad feedback-report feedback.jsonl --page quality.html
+    """
+    _no_settings(context, "feedback-report")
+
+    def stage() -> Mapping[str, Any]:
+        from text2grad.report.quality import report_quality
+
+        return report_quality(source, page, tokenizer)
+
+    run_stage(stage, as_json)
+
+
 @app.command(epilog=SETTINGS_HELP)
 def annotate(
     context: typer.Context,
+    responses: Annotated[
+        Path | None,
+        typer.Option("--responses", metavar="FILE", help="Judge these responses (.jsonl, .csv), sample none."),
+    ] = None,
     pairs: Annotated[
         bool,
         typer.Option("--pairs", help="Also write passing and failing programs of a question as preference pairs."),
     ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it would cost, and leave.")] = False,
+    budget: Annotated[
+        float | None, typer.Option("--budget-usd", min=0.0, metavar="USD", help="Never spend more on this file.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Judge the first so many responses.")] = None,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep the answers that are there.")] = True,
+    again: Annotated[bool, typer.Option("--again", help="Ask again what was refused or unreadable.")] = False,
+    ground: Annotated[
+        bool, typer.Option("--ground", help="Find the words that people's critiques without spans are about.")
+    ] = False,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Batch API: submit (exit code 75); run again to collect.")
+    ] = False,
+    write_requests: Annotated[
+        Path | None, typer.Option("--write-requests", metavar="FILE", help="Write a batch file, e.g. for vLLM.")
+    ] = None,
+    read_answers: Annotated[
+        Path | None, typer.Option("--read-answers", metavar="FILE", help="Read what such a batch file gave.")
+    ] = None,
     config: Configuration = "demo",
     as_json: AsJson = False,
 ) -> None:
-    """Sample answers and have a critic judge them.
+    """Have responses judged.
 
     The critic is set by critic.kind: program (runs unit tests) or prompted (a chat model behind any
-    OpenAI-compatible endpoint). An answer whose critique failed is kept with its error; exit code 3 says so.
+    OpenAI-compatible endpoint). Without --responses the policy's own are sampled first. Every answer of an
+    endpoint goes to a journal before it is read: stopped or killed, the same command asks only for what is
+    missing. Exit code 3: some were refused or unreadable, 4: the budget is reached, 75: a batch is pending.
 
     \b
-    Example:
+    Examples:
       text2grad annotate --config mine.yaml --critic.kind prompted --critic.model gpt-4o
+      text2grad annotate --responses answers.jsonl --out feedback.jsonl --critic.model gpt-4o --plan
     """
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_annotate(chosen, pairs), as_json)
+
+    def stage() -> Mapping[str, Any]:
+        from text2grad.judging import JudgingOptions
+
+        options = JudgingOptions(plan, budget, limit, resume, again, ground, batch, write_requests, read_answers)
+        return _annotate(chosen, responses, out, pairs, options)
+
+    run_stage(stage, as_json)
+
+
+def _annotate(
+    config: Config, responses: Path | None, out: Path | None, pairs: bool, options: Any
+) -> Mapping[str, Any]:
+    if pairs and responses is not None:
+        raise UsageError("--pairs needs programs of the policy's own", "leave out --responses")
+    if responses is not None:
+        from text2grad.judging import judge_file
+
+        return judge_file(config, responses, out, options)
+    if (config.annotate.critic or config.critic.kind) == "prompted" and not pairs:
+        from text2grad.stages.annotate import judge_sampled
+
+        return judge_sampled(config, out, options)
+    summary: Mapping[str, Any] = _stages().run_annotate(config, pairs)
+    return summary
 
 
 @app.command(epilog=SETTINGS_HELP)

@@ -25,6 +25,7 @@ from text2grad.sandbox.settings import SandboxSettings
 from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.wire import QuoteSearch
 
 TINY = "tiny"
 PRESETS = Path(__file__).parent / "configs"
@@ -111,6 +112,20 @@ class AnnotateSettings(Settings):
     pairs_per_prompt: int = Field(
         default=4, ge=1, description="with --pairs: at most so many pairs of a passing and a failing program"
     )
+    votes: int = Field(
+        default=1, ge=1, description="judgements of one response; spans most agree on stay, weighted"
+    )
+    temperature: float | None = Field(default=0.0, ge=0, le=2, description="of the judge; null: the server's own")
+    retries: int = Field(default=5, ge=0, description="of a request that failed in passing")
+    timeout: float = Field(default=120.0, gt=0, description="seconds without a sign of an answer")
+    prices: Path | None = Field(default=None, description="file of prices; null: those that come with text2grad")
+    max_characters: int = Field(default=100_000, ge=1, description="of a response; a longer one is refused")
+    validation: Literal["keep", "ask", "drop"] = Field(
+        default="drop",
+        description="quotes that are not in the response: keep the other spans; ask once more, then keep; drop the"
+        " record from training if the second answer is no better",
+    )
+    quotes: QuoteSearch = QuoteSearch()
 
 
 class EvaluateSettings(Settings):

@@ -44,7 +44,10 @@ def nearest_option(name: str, known: Sequence[str]) -> str:
 
 
 def run_stage(stage: Callable[[], Mapping[str, Any]], as_json: bool, quiet: bool = False) -> None:
-    """Run a stage, print its summary (unless it prints its own), and leave with 3 if some records failed."""
+    """Run a stage, print its summary (unless it prints its own), and leave.
+
+    The exit code is the summary's `exit_code`, or 3 if some records failed.
+    """
     try:
         summary = stage()
     except KeyboardInterrupt:
@@ -54,6 +57,8 @@ def run_stage(stage: Callable[[], Mapping[str, Any]], as_json: bool, quiet: bool
         typer.echo(json.dumps(_jsonable(summary)))
     elif not quiet:
         typer.echo("\n".join(_lines(summary)), err=True)
+    if summary.get("exit_code"):
+        raise typer.Exit(summary["exit_code"])
     if summary.get("failed_records", 0) > 0:
         raise typer.Exit(EXIT_SOME_RECORDS_FAILED)
 

@@ -36,7 +36,8 @@ class Span(Record):
     """A labelled character interval of a response.
 
     `start` and `end` are Unicode code points, `end` exclusive; `text` is the quote itself, so that a
-    record can be checked without trusting its offsets. `label` is +1 (good) or -1 (poor).
+    record can be checked without trusting its offsets. `label` is +1 (good) or -1 (poor). `weight` is how
+    sure the label is: the share of several judgements that agree on it; it is written only where it is not 1.
     """
 
     start: int = Field(ge=0)
@@ -44,6 +45,7 @@ class Span(Record):
     label: Label
     text: str
     reason: str = ""
+    weight: float = Field(default=1.0, gt=0, le=1, exclude_if=lambda weight: weight == 1.0)
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -77,8 +79,11 @@ class Critique(Record):
 
     `score` is None when the critic gives no verdict. `unmatched` counts quotes that are not in the
     response, `ambiguous` quotes that occur more than once and do not say which; neither yields a span
-    (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one. `meta` is what else
-    the critic knows (of a program: outcome, tier, evidence); it goes into the meta of the feedback record.
+    (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one. `normalised` and
+    `fuzzy` count quotes that were found, but not to the letter (`wire.QuoteSearch`); `lost` are the unmatched
+    quotes themselves, as far as they are known. `omissions` is what the response leaves out, which no span
+    can point at. `meta` is what else the critic knows (of a program: outcome, tier, evidence); it goes into
+    the meta of the feedback record.
     """
 
     text: str
@@ -86,8 +91,15 @@ class Critique(Record):
     score: float | None = Field(default=None, ge=-1.0, le=1.0)
     unmatched: int = 0
     ambiguous: int = 0
+    normalised: int = 0
+    fuzzy: int = 0
+    lost: tuple[str, ...] = ()
+    omissions: tuple[str, ...] = ()
     meta: dict[str, Any] = Field(default_factory=dict)
 
+
+_COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy")
+_LISTS = ("lost", "omissions")
 
 Judgement = Critique | Failure
 
@@ -146,13 +158,14 @@ class Feedback(Record):
         common = {"id": example.id, "prompt": example.prompt, "response": response, "source": source}
         if isinstance(judgement, Failure):
             return cls(**common, error=judgement, meta={**example.meta, **judgement.meta})
-        counts = {"unmatched": judgement.unmatched, "ambiguous": judgement.ambiguous}
+        found = {name: getattr(judgement, name) for name in _COUNTS}
+        found |= {name: list(getattr(judgement, name)) for name in _LISTS}
         return cls(
             **common,
             critique=judgement.text,
             spans=judgement.spans,
             score=judgement.score,
-            meta={**example.meta, **judgement.meta, **{k: v for k, v in counts.items() if v}},
+            meta={**example.meta, **judgement.meta, **{name: value for name, value in found.items() if value}},
         )
 
     def judgement(self) -> Judgement:
@@ -163,8 +176,8 @@ class Feedback(Record):
             text=self.critique,
             spans=self.spans,
             score=self.score,
-            unmatched=int(self.meta.get("unmatched", 0)),
-            ambiguous=int(self.meta.get("ambiguous", 0)),
+            **{name: int(self.meta.get(name, 0)) for name in _COUNTS},
+            **{name: tuple(self.meta.get(name, ())) for name in _LISTS},
         )
 
 

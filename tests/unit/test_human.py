@@ -301,7 +301,7 @@ def test_example_of_a_record_without_a_correction_has_no_reference() -> None:
     [
         (
             "finegrained_rlhf_qa/dev_feedback.json",
-            {"source": "finegrained_qa", "records": 500, "spans": 1373, "no_spans": 36},
+            {"source": "finegrained_qa", "records": 500, "spans": 1373, "exact": 1373, "no_spans": 36},
         ),
         (
             "squality_human_eval/all-responses.jsonl",
@@ -313,6 +313,8 @@ def test_example_of_a_record_without_a_correction_has_no_reference() -> None:
                 "ambiguous": 313,
                 "no_polarity": 2050,
                 "repeated": 3,
+                "exact": 3040,
+                "normalised": 97,
                 "no_spans": 623,
             },
         ),
@@ -321,7 +323,7 @@ def test_example_of_a_record_without_a_correction_has_no_reference() -> None:
 def test_real_files(file: str, figures: dict[str, Any]) -> None:
     imported = import_feedback(SHARED / file)
     assert imported.report.model_dump() == {
-        **dict.fromkeys(("unmatched", "ambiguous", "no_polarity", "repeated", "failed"), 0),
+        **dict.fromkeys(("unmatched", "ambiguous", "no_polarity", "repeated", "normalised", "failed"), 0),
         **figures,
     }
     assert len({record.id for record in imported.records}) == len(imported.records)

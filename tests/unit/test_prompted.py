@@ -16,7 +16,8 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.tasks.base import read_prompt
 
-PROMPTS = sorted(path.stem for path in (Path(__file__).parents[2] / "src/text2grad/tasks/prompts").iterdir())
+FOLDER = Path(__file__).parents[2] / "src/text2grad/tasks/prompts"
+PROMPTS = sorted(path.stem for path in FOLDER.iterdir() if path.stem != "compare_critiques")  # judges no response
 SOURCE = Source(kind="llm", model="scripted", prompt_version="test@0")
 SHORT = read_prompt("reward_model")
 
@@ -72,7 +73,7 @@ def test_every_prompt_of_the_package_shows_question_and_response_once(name: str)
     text = "\n".join(message.content for message in shown)
     assert text.count("QUESTION") == text.count("RESPONSE") == 1
     assert shown[-1].role == "user" and shown[-1].content.endswith("<response>\nRESPONSE\n</response>")
-    assert ("TESTS" in text) == (name == "code")
+    assert ("TESTS" in text) == name.startswith("code")
     assert "{{" not in text
 
 
@@ -80,9 +81,10 @@ def test_every_prompt_of_the_package_shows_question_and_response_once(name: str)
 def test_annotators_are_told_the_keys_that_wire_reads(name: str) -> None:
     system = judge_messages(read_prompt(name), example(), "r")[0]
     assert system.role == "system"
-    shape = next(line for line in system.content.splitlines() if line.startswith('{"critique"'))
+    shape = next(line for line in system.content.splitlines() if line.startswith("{"))
     z = shape.replace("[...]", "[]").replace('"..."', '"words"')
-    assert wire.parse(z, "r") == Critique(text="words", score=0.0)
+    assert wire.parse(z, "r") == Critique(text="words", score=None if name == "ground" else 0.0)
+    assert ("reasoning" in z) == (name in ("code", "qa", "summarization")) and '"omissions"' in z
 
 
 HOSTILE = [
@@ -108,7 +110,7 @@ def test_a_response_cannot_leave_its_place(name: str, text: str) -> None:
 
 
 SPACE = st.text(alphabet=" \t\n", max_size=3)
-TAG_NAME = st.sampled_from(["question", "response", "reference", "tests"])
+TAG_NAME = st.sampled_from(["question", "response", "reference", "tests", "feedback"])
 
 
 @given(SPACE, st.sampled_from(["", "/"]), SPACE, TAG_NAME, st.sampled_from([str.lower, str.upper, str.title]))

@@ -298,7 +298,7 @@ def test_the_schema_names_what_render_writes() -> None:
         Span(start=6, end=9, label=1, text="art"),
         Span(start=37, end=40, label=-1, text="art", reason="late"),
     )
-    z = json.loads(render(Critique(text="", spans=spans, score=0.5), RESPONSE))
+    z = json.loads(render(Critique(text="", spans=spans, omissions=("when",), score=0.5), RESPONSE))
     schema = json_schema()
     assert list(z) == list(schema["properties"])
     allowed = next(

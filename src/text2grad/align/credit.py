@@ -109,7 +109,8 @@ def _score_credit(score: float | None, length: int, settings: CreditSettings) ->
 def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
     members = _members(critique.spans, aligned, settings.membership)
     labels = _labels(critique.spans)
-    weights = _within_spans(members, aligned, settings)
+    sureness = np.array([span.weight for span in critique.spans]).reshape(-1, 1)
+    weights = _within_spans(members, sureness, aligned, settings)
     good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
     is_good, is_poor = good > 0, poor > 0
     alone = is_good ^ is_poor
@@ -144,8 +145,8 @@ def _members(spans: Sequence[Span], aligned: Aligned, membership: Membership) ->
     return np.asarray(inside & (aligned.core_ends > aligned.core_starts))
 
 
-def _within_spans(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
-    """The weight of each token in each span, (S, T), before good and poor meet."""
+def _within_spans(members: Flags, sureness: Weights, aligned: Aligned, settings: CreditSettings) -> Weights:
+    """The weight of each token in each span, (S, T), before good and poor meet; `sureness` is (S, 1)."""
     weights = members.astype(np.float64)
     if settings.scheme == "linear_decay":
         weights *= _decay(members)
@@ -153,7 +154,7 @@ def _within_spans(members: Flags, aligned: Aligned, settings: CreditSettings) ->
         weights *= _importance(aligned)
     if settings.weighting == "span":
         weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-    return weights
+    return weights * sureness
 
 
 def _decay(members: Flags) -> Weights:

@@ -18,7 +18,7 @@ from text2grad.tasks.base import conversation_text
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
-_TAG = re.compile(r"<(?=\s*/?\s*(?:question|response|reference|tests)\b)", re.IGNORECASE)
+_TAG = re.compile(r"<(?=\s*/?\s*(?:question|response|reference|tests|feedback)\b)", re.IGNORECASE)
 
 
 class PromptedCritic:

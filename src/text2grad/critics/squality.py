@@ -102,6 +102,7 @@ def _feedback(review: Review) -> Feedback:
         score=round(review.ratings["overall"] / 50 - 1, 2),  # a model has to learn to write it
         unmatched=counts["unmatched"],
         ambiguous=counts["ambiguous"],
+        normalised=counts["normalised"],
     )
     extra = {name: counts[name] for name in ("no_polarity", "repeated") if counts[name]}
     example = example.model_copy(update={"meta": {**example.meta, **extra}})
@@ -114,6 +115,7 @@ def _spans(review: Review) -> tuple[tuple[Span, ...], Counter[str]]:
     spans: dict[tuple[int, int, int], Span] = {}
     for selection, comment in review.marks:
         places, label = find(selection, review.response), polarity(comment)
+        counts["normalised"] += bool(places) and selection not in review.response
         if len(places) != 1:
             counts["ambiguous" if places else "unmatched"] += 1
         elif label is None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from text2grad.annotation.items import Item
 from text2grad.config import Config
 from text2grad.critics.program import outcome_counts, preference_pairs
 from text2grad.errors import UsageError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.journal import STATES
+from text2grad.judging import JudgingOptions, judge
 from text2grad.policy.model import Policy, load_policy
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
@@ -58,6 +62,51 @@ def run_annotate(config: Config, pairs: bool = False) -> dict[str, Any]:
     }
 
 
+def judge_sampled(config: Config, out: Path | None, options: JudgingOptions) -> dict[str, Any]:
+    """Sample the policy and have an endpoint judge what it says, through the journal (`judging.judge`).
+
+    Held-out prompts are judged into `feedback_heldout.jsonl` beside it, out of the same budget.
+    """
+    folder = prepare(config)
+    task = task_of(config)
+    train = task.examples("train")[: config.annotate.prompts]
+    heldout = task.examples("heldout")[: config.evaluate.limit]
+    samples = config.annotate.samples_per_prompt
+    if options.plan:
+        repeated = [*train * samples, *heldout * min(4, samples)]
+        longest = "word " * config.generation.max_new_tokens
+        return judge(config, lambda: (Item(example, longest, ours=True) for example in repeated), out, options)
+    policy = load_policy(start_policy(config))
+    items = sampled_items(policy, train, config, samples, config.annotate.swapped)[: options.limit]
+    held = sampled_items(policy, heldout, config, min(4, samples))[: options.limit]
+    note_settings(config, folder)
+    summary = judge(config, lambda: items, out, options)
+    if not held:
+        return summary
+    place = (out or folder / "feedback.jsonl").with_name("feedback_heldout.jsonl")
+    left = None if options.budget_usd is None else max(0.0, options.budget_usd - (summary["usd"] or 0.0))
+    second = judge(config, lambda: held, place, replace(options, budget_usd=left))
+    added = {name: summary[name] + second[name] for name in (*STATES, "requested", "pending", "sent")}
+    usd = None if None in (summary["usd"], second["usd"]) else summary["usd"] + second["usd"]
+    worst = max(summary["exit_code"], second["exit_code"])
+    return {**summary, **added, "usd": usd, "heldout_records": second["records"], "exit_code": worst}
+
+
+def sampled_items(
+    policy: Policy, examples: Sequence[Example], config: Config, samples: int, swapped: float = 0.0
+) -> list[Item]:
+    """`samples` responses per example, to be judged; a share of them swapped."""
+    repeated = [example for example in examples for _ in range(samples)]
+    if not repeated:
+        return []
+    sampled = sample(policy, repeated, config.generation)
+    order = swap_similar(repeated, swapped, config.run.seed)
+    return [
+        Item(_with_ids(example, sampled[index][0]), sampled[index][1], ours=True)
+        for example, index in zip(repeated, order, strict=True)
+    ]
+
+
 def refuse_pairs(config: Config) -> None:
     """Pairs need programs that were run, and more than one answer to a question.
 
@@ -94,16 +143,13 @@ def sample_feedback(
     swapped: float = 0.0,
 ) -> list[Feedback]:
     """`samples` responses per example, each with what the critic says of it; a share of them swapped."""
-    repeated = [example for example in examples for _ in range(samples)]
-    if not repeated:
+    if not examples:
         return []
-    sampled = sample(policy, repeated, config.generation)
-    order = swap_similar(repeated, swapped, config.run.seed)
-    sampled = [sampled[index] for index in order]
-    judgements = critic.critique(repeated, [text for _, text in sampled])
+    items = sampled_items(policy, examples, config, samples, swapped)
+    judgements = critic.critique([item.example for item in items], [item.response for item in items])
     return [
-        Feedback.of(_with_ids(example, ids), text, judgement, critic.source)
-        for example, (ids, text), judgement in zip(repeated, sampled, judgements, strict=True)
+        Feedback.of(item.example, item.response, judgement, critic.source)
+        for item, judgement in zip(items, judgements, strict=True)
     ]
 
 

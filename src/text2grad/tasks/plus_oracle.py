@@ -55,7 +55,7 @@ class Expected:
         if self.name == "surface_Area":
             base, height = self.arguments
             slanted = 4 * (base * sqrt((base / 2) ** 2 + height**2)) / 2
-            return abs(got - round(base**2 + slanted)) <= self.tolerance
+            return bool(abs(got - round(base**2 + slanted)) <= self.tolerance)
         if self.name == "digit_distance_nums":
             first, second = map(str, self.arguments)
             width = max(len(first), len(second))

@@ -9,6 +9,7 @@ where one reading is possible; it never guesses where a string ends.
 """
 
 from text2grad.wire.answer import json_schema, parse, render
+from text2grad.wire.ground import QuoteSearch
 from text2grad.wire.quotes import Ambiguity, occurrences
 
-__all__ = ["Ambiguity", "json_schema", "occurrences", "parse", "render"]
+__all__ = ["Ambiguity", "QuoteSearch", "json_schema", "occurrences", "parse", "render"]

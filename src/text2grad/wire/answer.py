@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from text2grad.feedback import Critique, Failure, Span, first_error
+from text2grad.wire.ground import QuoteSearch
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes
 
@@ -22,9 +23,14 @@ _FIELDS = {
     "poor_spans": "poor",
     "wrong_code": "poor",
     "improvement_code": "improvable",
+    "improvable_spans": "improvable",
+    "omissions": "omissions",
+    "reasoning": "reasoning",
     "score": "score",
 }
 _NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"})
+_OPTIONAL = {"score", "omissions", "reasoning", "improvable"}
+_LONGEST_LOST = 300
 _ITEM_KEYS = {"quote", "reason", "occurrence", "part"}
 # A lone key is a phrase with its reason, unless it names a field of some other format.
 _NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
@@ -44,6 +50,8 @@ def render(critique: Critique, response: str) -> str:
     value: dict[str, object] = {"critique": critique.text}
     for key, label in (("good_spans", 1), ("poor_spans", -1)):
         value[key] = _items([span for span in in_order(critique.spans) if span.label == label], response)
+    if critique.omissions:
+        value["omissions"] = critique.omissions
     if critique.score is not None:
         value["score"] = critique.score
     return json.dumps(value, ensure_ascii=False)
@@ -72,18 +80,22 @@ def _item(quote: Quote, after: str | None, response: str) -> Item:
     return item
 
 
-def parse(z: str, response: str, ambiguity: Ambiguity = "skip") -> Critique | Failure:
+def parse(
+    z: str, response: str, ambiguity: Ambiguity = "skip", grounding: QuoteSearch | None = None
+) -> Critique | Failure:
     """Read a critic's answer about `response`.
 
-    Quotes that are not in the response are counted in `unmatched`, single quotes with several candidates in
-    `ambiguous` (and mean what `ambiguity` says). Spans come sorted by (start, end, good first), each once.
+    Quotes that are not in the response are counted in `unmatched` and kept in `lost`, single quotes with several
+    candidates in `ambiguous` (and mean what `ambiguity` says). `grounding` says how far a quote may be from the
+    letter; without it, not at all. What a judge reasons before its critique is not part of it. Spans come sorted
+    by (start, end, good first), each once.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
         refusal), "invalid" (anything else that has no single reading).
     """
     try:
-        return _critique(read_object(z, response), response, ambiguity)
+        return _critique(read_object(z, response), response, ambiguity, grounding)
     except UnreadableError as error:
         return Failure(kind=error.kind, message=error.message, raw=_storable(z))
     except ValidationError as error:
@@ -95,18 +107,23 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _critique(found: Found, response: str, ambiguity: Ambiguity) -> Critique:
+def _critique(found: Found, response: str, ambiguity: Ambiguity, grounding: QuoteSearch | None) -> Critique:
     fields = _fields(found)
-    good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity)
-    poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity)
+    good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity, grounding)
+    poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity, grounding)
+    lost = [*good.lost, *poor.lost]
     # Code that works but could be better is neither good nor poor: it is read, and gets no label.
-    list(_quotes(fields.get("improvable", [])))
+    list(_quotes(fields.get("improvable") or []))
     return Critique(
         text=_string(fields["critique"], "the critique"),
         spans=in_order([*good.spans, *poor.spans]),
         score=_score(fields.get("score")),
-        unmatched=good.unmatched + poor.unmatched,
+        unmatched=len(lost),
         ambiguous=good.ambiguous + poor.ambiguous,
+        normalised=good.how["normalised"] + poor.how["normalised"],
+        fuzzy=good.how["fuzzy"] + poor.how["fuzzy"],
+        lost=tuple(quote[:_LONGEST_LOST] for quote in lost),
+        omissions=_omissions(fields.get("omissions")),
     )
 
 
@@ -120,7 +137,7 @@ def _fields(found: Found) -> dict[str, Any]:
     fields = {str(name): value for name, value in zip(names, found.value.values(), strict=True)}
     if set(found.value) == {"Good spans", "Poor spans"}:
         fields["critique"] = _prose(found.before)
-    if set(fields) - {"score"} not in _NEEDED:
+    if not any(needed <= set(fields) <= needed | _OPTIONAL for needed in _NEEDED):
         invalid(f"the keys are {', '.join(found.value) or 'missing'}; needed: critique, good_spans, poor_spans")
     return fields
 
@@ -179,6 +196,15 @@ def _string(value: object, what: str) -> str:
     return value if isinstance(value, str) else invalid(f"{what} is not a string: {str(value)[:60]}")
 
 
+def _omissions(value: object) -> tuple[str, ...]:
+    """What the response leaves out, in the judge's words: it cannot be quoted."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        invalid("omissions is not a list")
+    return tuple(_string(item, "an omission") for item in value)
+
+
 def _score(value: object) -> float | None:
     if value is None:
         return None
@@ -187,10 +213,11 @@ def _score(value: object) -> float | None:
     return float(value)
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema(reasoning: bool = False, improvable: bool = False) -> dict[str, Any]:
     """The JSON schema of z, for servers that constrain their answers (`response_format`).
 
-    Strict servers want every key to be required; what may be left out may be null.
+    With `reasoning` the judge thinks first, in a key of its own; `improvable` is the list of code that works and
+    could be better. Strict servers want every key to be required; what may be left out may be null.
     """
     text = {"type": "string"}
     item = _object(
@@ -201,7 +228,12 @@ def json_schema() -> dict[str, Any]:
     )
     spans = {"type": "array", "items": {"anyOf": [text, item]}}
     score = {"type": ["number", "null"], "description": "the verdict, from -1 to 1"}
-    return _object(critique=text, good_spans=spans, poor_spans=spans, score=score)
+    omissions = {"type": ["array", "null"], "items": text}
+    thoughts = {"reasoning": text} if reasoning else {}
+    third = {"improvable_spans": spans} if improvable else {}
+    return _object(
+        **thoughts, critique=text, good_spans=spans, poor_spans=spans, **third, omissions=omissions, score=score
+    )
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:

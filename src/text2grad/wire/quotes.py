@@ -6,18 +6,15 @@ put no spaces between words (CJK, Thai ...) have no such boundary, so there ever
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, Span
+from text2grad.wire.ground import Found, Interval, QuoteSearch, in_word, inside_word, search
 
 Ambiguity = Literal["first", "all", "skip"]
 """What a single mention of a quote with several candidates means: the first, all of them, or none."""
-
-_WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Nd", "Mn", "Mc", "Me"})
 
 
 class Quote(NamedTuple):
@@ -33,11 +30,15 @@ class Quote(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The spans of some quotes, and how many quotes gave none (or, if `ambiguity` allowed it, too many)."""
+    """The spans of some quotes, and how many quotes gave none (or, if `ambiguity` allowed it, too many).
+
+    `how` counts quotes by the rung that found them, `lost` are those that are not in the response.
+    """
 
     spans: list[Span]
-    unmatched: int
     ambiguous: int
+    how: Counter[str]
+    lost: list[str]
 
 
 def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
@@ -50,70 +51,74 @@ def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
     starts = []
     position = response.find(quote)
     while position >= 0:
-        if part or not (_inside_word(response, position) or _inside_word(response, position + len(quote))):
+        if part or not (inside_word(response, position) or inside_word(response, position + len(quote))):
             starts.append(position)
         position = response.find(quote, position + 1)
     return starts
 
 
-def _inside_word(text: str, position: int) -> bool:
-    return 0 < position < len(text) and _in_word(text[position - 1]) and _in_word(text[position])
-
-
-@lru_cache(maxsize=4096)
-def _in_word(char: str) -> bool:
-    return char == "_" or unicodedata.category(char) in _WORD
-
-
 def boundaries(response: str) -> list[int]:
     """The positions, 0 and the end among them, at which a quote that is no `part` may begin or end; sorted."""
-    word = [_in_word(char) for char in response]
+    word = [in_word(char) for char in response]
     inner = (i for i in range(1, len(response)) if not (word[i - 1] and word[i]))
     return sorted({0, *inner, len(response)})
 
 
-def resolve(quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity) -> Resolved:
+def resolve(
+    quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity, grounding: QuoteSearch | None = None
+) -> Resolved:
     """Turn the quotes of one label's list into spans (METHOD, "quote found twice" and "quote not found").
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
-    unmatched. A blank quote says nothing unless its `occurrence` does.
+    unmatched. A blank quote says nothing unless its `occurrence` does. Without `grounding` only what stands in
+    the response to the letter is found.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
     seen: Counter[tuple[str, bool]] = Counter()
-    spans: list[Span] = []
-    unmatched = ambiguous = 0
+    resolved = Resolved([], 0, Counter(), [])
+    ambiguous = 0
     for quote in quotes:
-        starts = occurrences(quote.text, response, quote.part)
+        places, how = _candidates(quote, response, grounding)
         if quote.occurrence is not None:
-            chosen = starts[quote.occurrence - 1 : quote.occurrence]
+            chosen = places[quote.occurrence - 1 : quote.occurrence]
         elif not quote.text.strip():
             chosen = []
         elif mentions[_key(quote)] > 1:
-            chosen = starts[seen[_key(quote)] :][:1]
+            chosen = places[seen[_key(quote)] :][:1]
             seen[_key(quote)] += 1
-        elif len(starts) > 1:
+        elif len(places) > 1:
             ambiguous += 1
-            spans += _spans(_allowed(starts, ambiguity), quote, label)
+            resolved.spans.extend(_spans(_allowed(places, ambiguity), quote, response, label))
             continue
         else:
-            chosen = starts
-        unmatched += not chosen
-        spans += _spans(chosen, quote, label)
-    return Resolved(spans, unmatched, ambiguous)
+            chosen = places
+        if chosen:
+            resolved.how[how] += 1
+        else:
+            resolved.lost.append(quote.text)
+        resolved.spans.extend(_spans(chosen, quote, response, label))
+    return resolved._replace(ambiguous=ambiguous)
+
+
+def _candidates(quote: Quote, response: str, grounding: QuoteSearch | None) -> Found:
+    exact = [(start, start + len(quote.text)) for start in occurrences(quote.text, response, quote.part)]
+    if exact or grounding is None or not quote.text.strip():
+        return Found(exact, "exact")
+    return search(quote.text, response, grounding)
 
 
 def _key(quote: Quote) -> tuple[str, bool]:
     return quote.text, quote.part
 
 
-def _allowed(starts: list[int], ambiguity: Ambiguity) -> list[int]:
-    return {"first": starts[:1], "all": starts, "skip": []}[ambiguity]
+def _allowed(places: list[Interval], ambiguity: Ambiguity) -> list[Interval]:
+    return {"first": places[:1], "all": places, "skip": []}[ambiguity]
 
 
-def _spans(starts: Iterable[int], quote: Quote, label: Label) -> list[Span]:
+def _spans(places: Sequence[Interval], quote: Quote, response: str, label: Label) -> list[Span]:
     return [
-        Span(start=start, end=start + len(quote.text), label=label, text=quote.text, reason=quote.reason)
-        for start in starts
+        Span(start=start, end=end, label=label, text=response[start:end], reason=quote.reason)
+        for start, end in places
     ]
 
 

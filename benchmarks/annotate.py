@@ -1,0 +1,165 @@
+"""How fast responses are judged, against a server that answers in 50 ms, and whether memory stays flat.
+
+A stub server in a process of its own answers every request after 50 ms, whatever else is open. 2,000 responses
+are judged with 64 requests in flight; ideal is 64 / 0.05 s = 1,280 a second. The clock runs from the first
+question to the last answer settled in the journal; reading the items, building prompts, hashing, writing and
+parsing are inside. Memory is the peak of the resident set, after the job of 2,000 and after a second one of
+10,000 more in the same process. Two cores that nobody else uses are needed: one for each process.
+
+    OMP_NUM_THREADS=1 python benchmarks/annotate.py [--records 2000] [--flight 64]
+
+The last line of stdout is one JSON object: records_per_second, ideal_fraction, peak_rss_mb, grown_mb (from the
+first job's peak to the second's), cpu_ms (of this process, per record: 0.78 is what the ideal rate leaves).
+Wanted: ideal_fraction at least 0.85; grown_mb of the order of the index, 200 bytes a record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from text2grad.annotation.asking import Asker, Budget
+from text2grad.annotation.endpoint import Endpoint
+from text2grad.annotation.items import Item
+from text2grad.annotation.pace import Pace
+from text2grad.annotation.questions import Decoding, Prompt, Questioner
+from text2grad.annotation.verdicts import Reader
+from text2grad.annotation.work import settle_all, tally
+from text2grad.feedback import Example, Message
+from text2grad.journal import Journal
+from text2grad.tasks.base import read_prompt
+
+DELAY = 0.05
+Z = (
+    '{"critique": "Plain, and \\"so on\\".", "good_spans": ["long ago"], "poor_spans": [],'
+    ' "omissions": [], "score": 0.5}'
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=2000)
+    parser.add_argument("--flight", type=int, default=64, help="requests open at once")
+    parser.add_argument("--serve", action="store_true", help="be the stub server")
+    options = parser.parse_args()
+    if options.serve:
+        asyncio.run(serve())
+        return
+    server = subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+        began = time.process_time()
+        seconds = job(url, 0, options.records, options.flight)
+        cpu = time.process_time() - began
+        first = peak_rss_mb()
+        more = 5 * options.records
+        job(url, options.records, more, options.flight)
+        rate = options.records / seconds
+        print(f"{options.records} records in {seconds:.2f} s; then {more} more", file=sys.stderr)
+        result = {
+            "records_per_second": round(rate, 1),
+            "ideal_fraction": round(rate * DELAY / options.flight, 4),
+            "peak_rss_mb": round(peak_rss_mb(), 1),
+            "grown_mb": round(peak_rss_mb() - first, 1),
+            "cpu_ms": round(1000 * cpu / options.records, 3),
+        }
+        print(json.dumps(result))
+    finally:
+        server.kill()
+
+
+def job(url: str, first: int, count: int, flight: int) -> float:
+    """Judge `count` responses, numbered from `first`; the seconds it took."""
+
+    def items() -> Iterator[Item]:
+        return (item(number) for number in range(first, first + count))
+
+    questioner = Questioner(
+        "judge", Decoding(512), Prompt(read_prompt("qa"), "qa"), Prompt(read_prompt("ground"), "g")
+    )
+    with tempfile.TemporaryDirectory() as folder, Journal.open(Path(folder) / "journal") as journal:
+        asker = Asker(
+            Endpoint(url, 30.0),
+            questioner,
+            Reader(),
+            journal,
+            Pace(flight),
+            Budget(None, None, journal),
+            None,
+            5,
+            "json_schema",
+        )
+        start = time.perf_counter()
+        settle_all(asker, items, flight)
+        seconds = time.perf_counter() - start
+        assert tally(questioner, items, journal).ended == {"ok": count}
+    return seconds
+
+
+def item(number: int) -> Item:
+    """A question of 900 characters and an answer of 300, all different."""
+    prompt = Message(role="user", content=f"What is number {number}? " + "Here is some context. " * 40)
+    return Item(
+        Example(id=str(number), prompt=(prompt,)), f"It was {number}, long ago. " + "More words of it. " * 15
+    )
+
+
+def peak_rss_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Stub(asyncio.Protocol):
+    """As little of a server as a client will speak to."""
+
+    def __init__(self) -> None:
+        self.waiting = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.waiting += data
+        head, found, rest = self.waiting.partition(b"\r\n\r\n")
+        if found:
+            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            if len(rest) >= length:
+                self.waiting = rest[length:]
+                asyncio.get_running_loop().call_later(DELAY, self.transport.write, ANSWER)
+
+
+def completion() -> bytes:
+    message = {"role": "assistant", "content": Z}
+    body = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "judge",
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+        "usage": {"prompt_tokens": 700, "completion_tokens": 40, "total_tokens": 740},
+    }
+    data = json.dumps(body).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    return head.encode() + data
+
+
+ANSWER = completion()
+
+
+async def serve() -> None:
+    server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", 0, backlog=512)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""What is judged: responses read from a file, one at a time, so that a file of any size fits.
+
+A file is JSON Lines or CSV. A row has `prompt` (text or chat turns) and `response`, and may have `id`,
+`reference`, `feedback` (what a person wrote about the response, to be grounded) and `meta`; or it is a feedback
+record of ours, whose judgement is left aside.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from text2grad.errors import UserError
+from text2grad.feedback import Example, Feedback, Message, Record, first_error
+
+HUMAN_FEEDBACK = "human_feedback"
+"""Key of `meta` that holds what a person wrote: such a response is grounded, not judged."""
+COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
+"""What an earlier judgement left in `meta`."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One response to judge, as an answer to `example`. `ours`: its id is the prompt's, and may repeat."""
+
+    example: Example
+    response: str
+    ours: bool = False
+
+    @property
+    def human_feedback(self) -> str:
+        """What a person wrote about it; empty where nobody did."""
+        return str(self.example.meta.get(HUMAN_FEEDBACK, ""))
+
+
+class ResponseRow(Record):
+    """A row of a file of responses."""
+
+    id: str = ""
+    prompt: str | tuple[Message, ...] = Field(min_length=1)
+    response: str
+    reference: str = ""
+    feedback: str = ""
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
+def read_items(path: Path, limit: int | None = None, ground: bool = False) -> Iterator[Item]:
+    """The items of a file, in order, at most `limit`. With `ground`, what a person wrote in a record of ours, whose
+    critique has no spans, is to be grounded.
+
+    Raises:
+        UserError: the file cannot be read, or a row is none (which one, and why).
+    """
+    for count, (number, row) in enumerate(_rows(path)):
+        if count == limit:
+            return
+        yield _item(path, number, row, ground)
+
+
+def check_items(items: Iterable[Item], longest: int) -> tuple[int, int]:
+    """Look at every item before anything is paid for; their number, and the characters of all of them.
+
+    Raises:
+        UserError: an id stands twice, names a way out of its folder, or a response has more than `longest`
+            characters.
+    """
+    seen: set[bytes] = set()
+    count = characters = 0
+    for item in items:
+        count += 1
+        id = item.example.id
+        _check_id(id)
+        key = blake2b(id.encode(), digest_size=16).digest()
+        if key in seen and not item.ours:
+            raise UserError(f"the id {shown(id)} stands twice", "give each response an id of its own")
+        seen.add(key)
+        if len(item.response) > longest:
+            raise UserError(
+                f"the response of {shown(id)} has {len(item.response):,} characters, more than {longest:,}",
+                "shorten it, or raise annotate.max_characters",
+            )
+        characters += len(item.response) + sum(len(turn.content) for turn in item.example.prompt)
+    return count, characters
+
+
+def shown(id: str) -> str:
+    """An id as it may stand in a message."""
+    return repr(id if len(id) <= 60 else f"{id[:60]}…")
+
+
+def _check_id(id: str) -> None:
+    if ".." in id.replace("\\", "/").split("/"):
+        raise UserError(f"the id {shown(id)} leads out of its folder", "take '..' out of it")
+    if not id.isprintable() or len(id) > 500:
+        raise UserError(f"the id {shown(id)} is no name", "at most 500 printable characters")
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            yield from _csv_rows(path, file) if path.suffix == ".csv" else _json_rows(path, file)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
+
+
+def _json_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not JSON: {error}", "one JSON object per line") from error
+
+
+def _csv_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    reader = csv.DictReader(file)
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "mend that line")
+            yield reader.line_num, {name: cell for name, cell in row.items() if cell}
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: {error}", "mend that line") from error
+
+
+def _item(path: Path, number: int, row: Any, ground: bool) -> Item:
+    if not isinstance(row, dict):
+        raise UserError(f"{path}:{number}: not an object", "one JSON object per line")
+    try:
+        if "source" in row:
+            return _of_feedback(Feedback.model_validate(row), ground)
+        _check_columns(row)
+        return _of_row(ResponseRow.model_validate(row), f"{path.stem}-{number}")
+    except ValidationError as error:
+        raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
+    except ValueError as error:
+        raise UserError(
+            f"{path}:{number}: {error}", "columns: id, prompt, response, reference, feedback, meta"
+        ) from error
+
+
+def _check_columns(row: dict[str, Any]) -> None:
+    known = list(ResponseRow.model_fields)
+    for name in row:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            raise ValueError(
+                f"unknown column {str(name)[:40]!r}" + (f", did you mean {near[0]!r}?" if near else "")
+            )
+    for name in ("prompt", "response"):
+        if name not in row:
+            raise ValueError(f"no column {name!r}")
+
+
+def _of_row(row: ResponseRow, fallback_id: str) -> Item:
+    turns = (Message(role="user", content=row.prompt),) if isinstance(row.prompt, str) else row.prompt
+    human = {HUMAN_FEEDBACK: row.feedback} if row.feedback.strip() else {}
+    meta = {**row.meta, **human}
+    return Item(Example(id=row.id or fallback_id, prompt=turns, reference=row.reference, meta=meta), row.response)
+
+
+def _of_feedback(record: Feedback, ground: bool) -> Item:
+    meta = {name: value for name, value in record.meta.items() if name not in COUNTS}
+    if ground and record.critique.strip() and not record.spans:
+        meta[HUMAN_FEEDBACK] = record.critique
+    reference = str(record.meta.get("corrected") or record.meta.get("gold") or "")
+    return Item(
+        Example(id=record.id, prompt=record.prompt, reference=reference, meta=meta), record.response, ours=True
+    )

@@ -1,0 +1,70 @@
+"""How many requests are open at once: as many as are allowed, fewer while the server asks for patience."""
+
+from __future__ import annotations
+
+import time
+from threading import Condition
+
+
+class Pace:
+    """Additive increase, multiplicative decrease, and pauses that hold for everybody.
+
+    Starts at `most` open requests. A "too many requests" halves the number, once in a round of requests, and
+    nothing is sent until the pause is over; each answer then raises it by 1/number, up to `most` again.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = float(most)
+        self._limit = float(most)
+        self._open = 0
+        self._until = 0.0
+        self._slowed = 0.0
+        self._stopped = False
+        self._free = Condition()
+
+    @property
+    def limit(self) -> float:
+        """How many requests may be open now."""
+        return self._limit
+
+    def enter(self) -> bool:
+        """Wait for a place; False when everything has been stopped."""
+        with self._free:
+            while not self._stopped:
+                wait = self._until - time.monotonic()
+                if wait <= 0 and self._open < max(1, int(self._limit)):
+                    self._open += 1
+                    return True
+                self._free.wait(wait if wait > 0 else None)
+            return False
+
+    def leave(self, answered: bool) -> None:
+        """Give the place back."""
+        with self._free:
+            self._open -= 1
+            if answered and self._limit < self._most:
+                self._limit = min(self._most, self._limit + 1 / self._limit)
+            self._free.notify()
+
+    def slow_down(self, asked_at: float, pause: float) -> None:
+        """The server had enough when it got a request of `asked_at` (monotonic seconds): halve, and pause."""
+        with self._free:
+            if asked_at >= self._slowed:
+                self._limit = max(1.0, self._limit / 2)
+                self._slowed = time.monotonic()
+            self._until = max(self._until, time.monotonic() + pause)
+            self._free.notify_all()
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait on behalf of one request; False when everything has been stopped meanwhile."""
+        end = time.monotonic() + seconds
+        with self._free:
+            while not self._stopped and (left := end - time.monotonic()) > 0:
+                self._free.wait(left)
+            return not self._stopped
+
+    def stop(self) -> None:
+        """Let nobody in any more."""
+        with self._free:
+            self._stopped = True
+            self._free.notify_all()

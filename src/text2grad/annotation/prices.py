@@ -1,0 +1,80 @@
+"""What tokens cost: a file the user edits. A model that is not in it has no price, and nobody invents one."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError
+
+from text2grad.errors import UserError
+from text2grad.feedback import Record, first_error
+
+OURS = Path(__file__).with_name("prices.yaml")
+CHARACTERS_PER_TOKEN = 4
+BYTES_PER_TOKEN_AT_MOST = 2.5
+"""A bound for what a request may cost before it is sent: text in common use has more bytes to a token."""
+
+
+class Price(Record):
+    """USD per million tokens; `batch` is the factor of the batch API."""
+
+    input: float = Field(ge=0, allow_inf_nan=False)
+    output: float = Field(ge=0, allow_inf_nan=False)
+    batch: float = Field(default=1.0, gt=0, le=1)
+
+    def cost(self, usage: Mapping[str, float], batch: bool = False) -> float:
+        """USD of one answer."""
+        tokens = usage.get("prompt_tokens", 0) * self.input + usage.get("completion_tokens", 0) * self.output
+        return tokens / 1e6 * (self.batch if batch else 1.0)
+
+
+def price_of(model: str, file: Path | None) -> Price | None:
+    """The price of a model by its exact name, or None.
+
+    Raises:
+        UserError: the file cannot be read, or an entry in it is wrong (which, and how).
+    """
+    return read_prices(file or OURS).get(model)
+
+
+def read_prices(path: Path) -> dict[str, Price]:
+    """All prices of a file.
+
+    Raises:
+        UserError: see `price_of`.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the prices {path}", "check annotate.prices") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())[:120]}", "mend the price file") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: no prices", "write MODEL: {input: 2.5, output: 10}")
+    return {str(model): _price(path, str(model), entry) for model, entry in content.items()}
+
+
+def _price(path: Path, model: str, entry: Any) -> Price:
+    if isinstance(entry, dict) and (unknown := sorted(map(str, entry.keys() - Price.model_fields.keys()))):
+        near = difflib.get_close_matches(unknown[0], Price.model_fields, n=1)
+        cure = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(Price.model_fields)}"
+        raise UserError(f"{path}: {model}: unknown key {unknown[0]!r}", cure)
+    try:
+        return Price.model_validate(entry)
+    except ValidationError as error:
+        raise UserError(f"{path}: {model}: {first_error(error)}", "write {input: 2.5, output: 10}") from error
+
+
+def tokens_of(characters: int) -> int:
+    """About how many tokens a text of so many characters has: 4 to a token, as in English."""
+    return math.ceil(characters / CHARACTERS_PER_TOKEN)
+
+
+def most_tokens(data: int) -> int:
+    """More tokens than a request of so many bytes has."""
+    return math.ceil(data / BYTES_PER_TOKEN_AT_MOST)

@@ -1,0 +1,130 @@
+"""What is asked about an item: the request body, and the id under which its answer is paid for once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+from text2grad import wire
+from text2grad.annotation.items import Item
+from text2grad.critics.prompted import check_prompt, judge_messages
+from text2grad.errors import UserError
+
+Capability = Literal["json_schema", "json_object", "text"]
+LADDER: tuple[Capability, ...] = ("json_schema", "json_object", "text")
+"""How far a server can be held to JSON, most first. What it then writes is checked all the same."""
+FRESH_TEMPERATURE = 0.7
+"""Of the second try after a broken answer, where the first was greedy: the same would come again."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt file: its text and its version (`tasks.base.prompt_version`)."""
+
+    text: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How the model is asked to write. `temperature` None leaves the server's own."""
+
+    max_tokens: int
+    temperature: float | None = 0.0
+    samples: int = 1
+
+    def check(self) -> None:
+        """Several greedy samples are one, paid for several times.
+
+        Raises:
+            UserError: they are asked for.
+        """
+        if self.samples > 1 and self.temperature == 0:
+            raise UserError(f"{self.samples} samples at temperature 0 are the same", "--annotate.temperature 0.7")
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request: about `item`, its `sample`-th (from 0). `id` is the key of the journal."""
+
+    id: str
+    item: Item
+    sample: int
+    prompt: Prompt
+    messages: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Questioner:
+    """Asks `model` about items with `judge`, and grounds what people wrote with `ground`."""
+
+    model: str
+    decoding: Decoding
+    judge: Prompt
+    ground: Prompt
+    new_limit_name: bool = False
+    """OpenAI's reasoning models only know `max_completion_tokens`, servers at home only `max_tokens`."""
+
+    def __post_init__(self) -> None:
+        self.decoding.check()
+        for prompt in (self.judge, self.ground):
+            check_prompt(prompt.text)
+
+    def prompt_for(self, item: Item) -> Prompt:
+        """Which prompt an item is asked with."""
+        return self.ground if item.human_feedback else self.judge
+
+    def questions(self, item: Item) -> Iterator[Question]:
+        """The requests of one item, one per sample.
+
+        The id is a sha256 of everything that decides the answer: the messages (so the item), the prompt's
+        version, the model, the decoding parameters and the number of the sample.
+        """
+        prompt = self.prompt_for(item)
+        turns = judge_messages(prompt.text, item.example, item.response)
+        messages = tuple({"role": turn.role, "content": _storable(turn.content)} for turn in turns)
+        decoding = [self.decoding.max_tokens, self.decoding.temperature]
+        start = sha256(json.dumps([messages, prompt.version, self.model, decoding]).encode("ascii"))
+        for sample in range(self.decoding.samples):
+            digest = start.copy()
+            digest.update(b"%d" % sample)
+            yield Question(digest.hexdigest(), item, sample, prompt, messages)
+
+    def body(self, question: Question, capability: Capability, attempt: int = 0) -> dict[str, Any]:
+        """The request as the server reads it; a later `attempt` draws a fresh sample."""
+        limit = "max_completion_tokens" if self.new_limit_name else "max_tokens"
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": question.messages,
+            limit: self.decoding.max_tokens,
+        }
+        temperature = self.decoding.temperature
+        if attempt and temperature is not None:
+            temperature = max(temperature, FRESH_TEMPERATURE)
+        if temperature is not None:
+            body["temperature"] = temperature
+        if capability == "json_object":
+            body["response_format"] = {"type": "json_object"}
+        elif capability == "json_schema":
+            schema = {"name": "critique", "strict": True, "schema": _schema(question.prompt.text)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+
+_SCHEMAS: dict[tuple[bool, bool], dict[str, Any]] = {}
+
+
+def _schema(prompt: str) -> dict[str, Any]:
+    """The schema of the keys that a prompt asks for."""
+    wanted = '"reasoning"' in prompt, '"improvable_spans"' in prompt
+    if wanted not in _SCHEMAS:
+        _SCHEMAS[wanted] = wire.json_schema(*wanted)
+    return _SCHEMAS[wanted]
+
+
+def _storable(text: str) -> str:
+    """Text without lone surrogates, which no UTF-8 request can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

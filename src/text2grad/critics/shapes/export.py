@@ -1,0 +1,129 @@
+"""Feedback records in the shapes of others: tools for people, and trainers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from text2grad import wire
+from text2grad.critics.prompted import judge_messages
+from text2grad.critics.shapes import argilla, label_studio, mqm, prodigy, table
+from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Critique, Example, Feedback
+from text2grad.tasks.base import read_prompt
+from text2grad.tasks.loaders import Row
+
+Writer = Callable[[Iterable[Feedback]], Iterator[Row]]
+
+
+def each(row_of: Callable[[Feedback], Row]) -> Writer:
+    """A row per record that was judged."""
+    return lambda records: (row_of(record) for record in records if record.error is None)
+
+
+def reward_model_rows(records: Iterable[Feedback]) -> Iterator[Row]:
+    """Chat records that teach a reward model: its prompt, and z as the assistant's answer."""
+    prompt = read_prompt("reward_model")
+    for record in records:
+        judgement = record.judgement()
+        if isinstance(judgement, Critique):
+            turns = judge_messages(prompt, Example(id=record.id, prompt=record.prompt), record.response)
+            messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+            answer = wire.render(judgement, record.response)
+            yield {"id": record.id, "messages": [*messages, {"role": "assistant", "content": answer}]}
+
+
+def preference_rows(records: Iterable[Feedback]) -> Iterator[Row]:
+    """TRL's preference shape: the mended text over the response; of several scored responses to one prompt, the
+    best over the worst.
+    """
+    scored: dict[str, list[Feedback]] = {}
+    for record in records:
+        corrected = str(record.meta.get("corrected") or "")
+        if corrected and corrected != record.response:
+            yield _pair(record, corrected, record.response)
+        elif record.score is not None:
+            scored.setdefault(json.dumps(_turns(record)), []).append(record)
+    for group in scored.values():
+        best, worst = (choose(group, key=lambda r: r.score or 0.0) for choose in (max, min))
+        if (best.score or 0.0) > (worst.score or 0.0):
+            yield _pair(best, best.response, worst.response)
+
+
+def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
+    """TRL's KTO shape: a response and whether it is wanted, by the sign of its score; a score of 0 says nothing."""
+    for record in records:
+        if record.score:
+            completion = [{"role": "assistant", "content": record.response}]
+            yield {"prompt": _turns(record), "completion": completion, "label": record.score > 0}
+
+
+def _pair(record: Feedback, chosen: str, rejected: str) -> Row:
+    answers = {"chosen": chosen, "rejected": rejected}
+    return {
+        "prompt": _turns(record),
+        **{name: [{"role": "assistant", "content": text}] for name, text in answers.items()},
+    }
+
+
+def _turns(record: Feedback) -> list[dict[str, str]]:
+    return [{"role": turn.role, "content": turn.content} for turn in record.prompt]
+
+
+def _mqm_rows(records: Iterable[Feedback]) -> Iterator[Row]:
+    return (row for record in records if record.error is None for row in mqm.rows_of(record))
+
+
+WRITERS: Mapping[str, Writer] = {
+    "label_studio": each(label_studio.row_of),
+    "argilla": each(argilla.row_of),
+    "prodigy": lambda records: (prodigy.row_of(record) for record in records),
+    "csv": each(table.row_of),
+    "mqm": _mqm_rows,
+    "reward_model": reward_model_rows,
+    "preference": preference_rows,
+    "kto": kto_rows,
+}
+TABLES = {"csv": table.COLUMNS, "mqm": mqm.COLUMNS}
+
+
+def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
+    """Write records in the shape `kind`, at once; how many rows.
+
+    Raises:
+        UsageError: there is no such shape. UserError: the file cannot be written.
+    """
+    if kind not in WRITERS:
+        raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
+    partial = out.with_name(out.name + ".partial")
+    count = 0
+
+    def counted() -> Iterator[Row]:
+        nonlocal count
+        for row in WRITERS[kind](records):
+            count += 1
+            yield row
+
+    try:
+        with partial.open("w", encoding="utf-8", newline="") as file:
+            if kind in TABLES:
+                tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None} if kind == "mqm" else {}
+                writer = csv.DictWriter(file, TABLES[kind], **tabs)  # type: ignore[arg-type]
+                writer.writeheader()
+                writer.writerows(counted())
+            elif kind in ("label_studio", "argilla"):  # these tools want one list
+                file.write("[")
+                for row in counted():
+                    file.write((",\n" if count > 1 else "\n") + json.dumps(row, ensure_ascii=False))
+                file.write("\n]\n")
+            else:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in counted())
+        os.replace(partial, out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}", "check the folder") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return count

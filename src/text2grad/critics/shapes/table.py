@@ -1,0 +1,105 @@
+"""A spreadsheet: `response, critique, good, poor`, and as wanted `id, prompt, score, corrected, annotator`.
+
+A cell of quotes holds one quote to a line. They are found as a judge's are: to the letter, else with other quotes,
+dashes or white space; the k-th repeat is the k-th occurrence.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from text2grad.critics.shapes.marks import edits, human_record
+from text2grad.feedback import Critique, Feedback
+from text2grad.tasks.base import conversation_text
+from text2grad.tasks.loaders import Row
+from text2grad.wire.ground import QuoteSearch
+from text2grad.wire.quotes import Quote, in_order, resolve, to_quotes
+
+KEYS = frozenset({"response", "critique"})
+COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "corrected", "annotator")
+
+
+def check_columns(names: list[str]) -> None:
+    """Refuse a header that is none of ours.
+
+    Raises:
+        ValueError: a column is unknown or missing; says which was perhaps meant.
+    """
+    for name in names:
+        if name not in COLUMNS:
+            near = difflib.get_close_matches(name, COLUMNS, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(COLUMNS)}"
+            raise ValueError(f"unknown column {name!r}{hint}")
+    if missing := sorted(KEYS - set(names)):
+        raise ValueError(f"no column {missing[0]!r}")
+
+
+def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
+    """The record of a row. Without quotes, a corrected text tells by its difference what was wrong.
+
+    Raises:
+        ValueError: the response is empty, or the score is no number from -1 to 1.
+    """
+    cells = {name: str(row.get(name) or "") for name in COLUMNS}
+    if not cells["response"]:
+        raise ValueError("the response is empty")
+    response = cells["response"]
+    good = resolve(_quotes(cells["good"]), response, 1, "skip", G)
+    poor = resolve(_quotes(cells["poor"]), response, -1, "skip", G)
+    spans = in_order([*good.spans, *poor.spans])
+    omissions: tuple[str, ...] = ()
+    if not (cells["good"] or cells["poor"]) and cells["corrected"]:
+        spans, omissions = edits(response, cells["corrected"])
+    lost = [*good.lost, *poor.lost]
+    critique = Critique(
+        text=cells["critique"],
+        spans=spans,
+        score=_score(cells["score"]),
+        unmatched=len(lost),
+        ambiguous=good.ambiguous + poor.ambiguous,
+        normalised=good.how["normalised"] + poor.how["normalised"],
+        lost=tuple(lost),
+        omissions=omissions,
+    )
+    meta = {"dataset": "csv", "corrected": cells["corrected"]}
+    yield human_record(cells["id"] or fallback_id, cells["prompt"], response, critique, meta, cells["annotator"])
+
+
+G = QuoteSearch()
+
+
+def _quotes(cell: str) -> list[Quote]:
+    return [Quote(line.strip()) for line in cell.splitlines() if line.strip()]
+
+
+def _score(cell: str) -> float | None:
+    try:
+        value = float(cell) if cell.strip() else None
+    except ValueError as error:
+        raise ValueError(f"the score {cell[:20]!r} is no number") from error
+    if value is not None and not -1 <= value <= 1:
+        raise ValueError(f"the score {cell[:20]} is not between -1 and 1")
+    return value
+
+
+def row_of(record: Feedback) -> Row:
+    """A record as a row. Reasons have no column, and a quote that occurs more than once is not told from others."""
+    quotes = {
+        label: "\n".join(
+            quote.text for quote in to_quotes([s for s in record.spans if s.label == label], record.response)
+        )
+        for label in (1, -1)
+    }
+    score = "" if record.score is None else f"{record.score:g}"
+    return {
+        "id": record.id,
+        "prompt": conversation_text(record.prompt),
+        "response": record.response,
+        "critique": record.critique,
+        "good": quotes[1],
+        "poor": quotes[-1],
+        "score": score,
+        "corrected": str(record.meta.get("corrected", "")),
+        "annotator": str(record.meta.get("annotator", "")),
+    }

@@ -1,0 +1,230 @@
+"""The journal of paid answers: append-only, nothing lost, nothing paid twice.
+
+One JSON object per line. An answer is written as it came, before anybody reads it; how it was judged follows in
+a line of its own, together with the next answer (what is lost of these is judged again, and costs nothing).
+After a crash the file holds every answer that arrived, but at most the last line whole: a torn tail is cut when
+the journal is opened again. One process writes at a time (a lock that dies with its owner).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal, Self, get_args
+
+from text2grad.errors import UserError
+
+State = Literal["ok", "refused", "invalid", "exhausted"]
+STATES: tuple[State, ...] = get_args(State)
+SYNC_SECONDS = 0.5
+"""At most so long an answer waits for its fsync: what a loss of power may cost, not a crash of the program."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """What is known of one request: how often it was answered, how it ended, and where its last line begins.
+
+    `state` is None while it is pending: not asked yet, or answered and not judged. `offset` is -1 without a line.
+    """
+
+    state: State | None = None
+    answers: int = 0
+    offset: int = -1
+
+
+@dataclass
+class Totals:
+    """What all answers of the journal cost. Tokens as the server counted them; USD at the prices of their day."""
+
+    answers: int = 0
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    seconds: float = 0.0
+    usd: float = 0.0
+    unpriced: int = 0
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Count one answer."""
+        usage = line.get("usage", {})
+        self.answers += 1
+        self.prompt_tokens += usage.get("prompt_tokens", 0)
+        self.completion_tokens += usage.get("completion_tokens", 0)
+        self.seconds += line.get("seconds", 0.0)
+        self.usd += line.get("usd") or 0.0
+        self.unpriced += line.get("usd") is None
+
+
+@dataclass
+class Journal:
+    """An open journal. Every method may be called from several threads.
+
+    The index in memory has one small entry per request (about 200 bytes); answers stay on disk.
+
+    Raises (from `open`):
+        UserError: another process writes it, it cannot be written, or a line in its middle is damaged.
+    """
+
+    path: Path
+    slots: dict[str, Slot] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+    cut_bytes: int = 0
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Take the lock, cut a torn tail, and read what is there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        journal = cls(path)
+        try:
+            journal._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
+        try:
+            fcntl.flock(journal._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(journal._handle)
+            raise UserError(f"another process is writing {path}", "wait for it, or choose another --out") from error
+        journal._guard, journal._synced = Lock(), time.monotonic()
+        try:
+            journal._end = journal._cut_torn_tail()
+            for offset, line in journal._lines():
+                journal._index(offset, line)
+        except BaseException:
+            os.close(journal._handle)
+            raise
+        return journal
+
+    _handle: int = field(default=-1, init=False, repr=False)
+    _end: int = field(default=0, init=False, repr=False)
+    _guard: Lock = field(default_factory=Lock, init=False, repr=False)
+    _synced: float = field(default=0.0, init=False, repr=False)
+    _states: list[bytes] = field(default_factory=list, init=False, repr=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Bring everything to the disk and give the lock back."""
+        if self._handle >= 0:
+            with self._guard:
+                self._write(b"")
+            os.fsync(self._handle)
+            os.close(self._handle)
+            self._handle = -1
+
+    def answer(self, id: str, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep a raw answer: text, truncated, usage, usd, seconds. Returns the line as it was written."""
+        return self._append({"is": "answer", "id": id, **line})
+
+    def failure(self, id: str, kind: str, message: str) -> dict[str, Any]:
+        """Keep why there is no answer. Returns the line as it was written."""
+        return self._append({"is": "failure", "id": id, "kind": kind, "message": message})
+
+    def settle(self, id: str, state: State) -> None:
+        """Say how a request ended. A later answer opens it again."""
+        line = {"is": "state", "id": id, "state": state}
+        with self._guard:
+            self._states.append(_encoded(line))
+            self._index(-1, line)
+
+    def note(self, name: str, value: Any) -> None:
+        """Remember something about the job itself; the last value of a name counts."""
+        self._append({"is": "note", "name": name, "value": value})
+
+    def slot(self, id: str) -> Slot:
+        """What is known of a request; an empty slot if nothing is."""
+        return self.slots.get(id) or Slot()
+
+    def last(self, id: str) -> dict[str, Any]:
+        """The last answer or failure of a request, as it was written.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._read(self.slots[id].offset)
+
+    def _read(self, offset: int) -> dict[str, Any]:
+        size, parts = 1 << 14, b""
+        while b"\n" not in parts:
+            parts += os.pread(self._handle, size, offset + len(parts))
+        return dict(json.loads(parts[: parts.index(b"\n")]))
+
+    def _append(self, line: dict[str, Any]) -> dict[str, Any]:
+        data = _encoded(line)
+        with self._guard:
+            self._index(self._write(data), line)
+            late = time.monotonic() - self._synced > SYNC_SECONDS
+            if late:
+                self._synced = time.monotonic()
+        if late:
+            os.fsync(self._handle)
+        return line
+
+    def _write(self, data: bytes) -> int:
+        """Write the waiting states and `data` at once; where `data` begins."""
+        states, self._states = b"".join(self._states), []
+        written = os.write(self._handle, states + data) if states or data else 0
+        self._end += written
+        if written < len(states) + len(data):  # the torn line is cut at the next start
+            raise UserError(f"cannot write {self.path}: the disk is full", "make room and start again")
+        return self._end - len(data)
+
+    def _index(self, offset: int, line: Mapping[str, Any]) -> None:
+        kind = line["is"]
+        if kind == "note":
+            self.notes[line["name"]] = line["value"]
+            return
+        slot = self.slots.setdefault(line["id"], Slot())
+        if kind == "state":
+            slot.state = line["state"]
+            return
+        slot.offset, slot.state = offset, None
+        if kind == "answer":
+            slot.answers += 1
+            self.totals.add(line)
+
+    def _cut_torn_tail(self) -> int:
+        """Cut what follows the last line break; the size that is left."""
+        size = end = os.fstat(self._handle).st_size
+        while end:
+            start = max(0, end - (1 << 16))
+            found = os.pread(self._handle, end - start, start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        self.cut_bytes = size - end
+        if self.cut_bytes:
+            os.ftruncate(self._handle, end)
+        return end
+
+    def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        offset = 0
+        with self.path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                yield offset, self._checked(number, raw)
+                offset += len(raw)
+
+    def _checked(self, number: int, raw: bytes) -> dict[str, Any]:
+        try:
+            line = dict(json.loads(raw))
+            known = {"answer": {"id", "text"}, "failure": {"id", "kind"}, "state": {"id", "state"}}
+            missing = ({"note": {"name", "value"}} | known)[line["is"]] - line.keys()
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.path}:{number}: not a line of a journal", f"remove line {number}") from error
+        if missing or (line["is"] == "state" and line["state"] not in STATES):
+            raise UserError(f"{self.path}:{number}: not a line of a journal", f"remove line {number}")
+        return line
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return (json.dumps(line) + "\n").encode("ascii")

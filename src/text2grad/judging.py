@@ -1,0 +1,237 @@
+"""`annotate` over an endpoint: responses from a file or from the policy, judged once each through the journal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from text2grad.annotation.asking import Asker, Budget
+from text2grad.annotation.batch import OpenAIBatches, read_answers, run_batch, write_requests
+from text2grad.annotation.endpoint import Endpoint
+from text2grad.annotation.items import check_items, read_items
+from text2grad.annotation.pace import Pace
+from text2grad.annotation.prices import Price, price_of, tokens_of
+from text2grad.annotation.questions import Decoding, Prompt, Questioner
+from text2grad.annotation.verdicts import Reader
+from text2grad.annotation.work import Items, Recorder, settle_all, tally
+from text2grad.config import Config
+from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
+from text2grad.feedback import Feedback, read_jsonl, write_jsonl
+from text2grad.journal import Journal
+from text2grad.tasks.base import load_task, prompt_version, read_prompt
+
+GROUND = "ground"
+GUESSED_ANSWER = 300
+"""Tokens of a critique, where nothing has been answered yet to tell from."""
+GUESSED_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class JudgingOptions:
+    """What the command line says beside the settings: how far to go this time."""
+
+    plan: bool = False
+    budget_usd: float | None = None
+    limit: int | None = None
+    resume: bool = True
+    again: bool = False
+    ground: bool = False
+    batch: bool = False
+    requests: Path | None = None
+    answers: Path | None = None
+
+
+def judge_file(config: Config, responses: Path, out: Path | None, options: JudgingOptions) -> dict[str, Any]:
+    """Have the responses of a file judged; see `judge`."""
+    return judge(config, lambda: read_items(responses, options.limit, options.ground), out, options)
+
+
+def judge(config: Config, items: Items, out: Path | None, options: JudgingOptions) -> dict[str, Any]:
+    """Have every item judged once, and write the records to `out` (by default `feedback.jsonl` of the run).
+
+    Answers go to the journal beside `out` first (`<out>.journal`). Whatever happens, what was answered is kept and
+    the same command asks only for the rest. `exit_code` of the summary: 3 not all ok, 4 budget, 75 batch pending.
+
+    Raises:
+        UserError: an item is bad (before anything is asked), or a mistake that fails every question.
+    """
+    target = out or config.run.folder / "feedback.jsonl"
+    price = price_of(config.critic.model, config.annotate.prices)
+    questioner = _questioner(config)
+    count, characters = check_items(items(), config.annotate.max_characters)
+    if not count:
+        raise UserError("there are no responses to judge", "check the file")
+    place = target.with_name(target.name + ".journal")
+    if options.plan:
+        return _plan(config, count, characters, price, place)
+    if not options.resume:
+        _set_aside(place)
+    with Journal.open(place) as journal:
+        asker = _asker(config, questioner, journal, price, options)
+        try:
+            done = _asked(config, asker, items, options)
+        finally:
+            written = _write(target, Recorder(questioner, asker.reader, journal).records(items))
+        summary = tally(questioner, items, journal).summary(journal)
+        return {
+            **summary,
+            "records": written,
+            "sent": asker.sent,
+            "capability": asker.capability,
+            "price": "known" if price else f"unknown: {config.critic.model} is not in the price file",
+            "journal": str(place),
+            "out": str(target),
+            "exit_code": _exit_code(asker, summary, done),
+        }
+
+
+def _asked(config: Config, asker: Asker, items: Items, options: JudgingOptions) -> bool:
+    """Ask as the options say; False while answers are still to come from elsewhere."""
+    if options.requests is not None:
+        count = write_requests(asker, items, options.requests)
+        _say(f"{count} requests in {options.requests}: run them, then --read-answers FILE")
+        return not count
+    if options.answers is not None:
+        with _opened(options.answers) as lines:
+            read_answers(asker, items, lines, batch=True)
+        return True
+    if options.batch:
+        service = OpenAIBatches(config.critic.base_url, config.annotate.timeout)
+        return not run_batch(asker, items, service, _say)
+    settle_all(asker, items, config.critic.concurrency)
+    return True
+
+
+def _exit_code(asker: Asker, summary: dict[str, float | None], done: bool) -> int:
+    if not done:
+        return EXIT_BATCH_PENDING
+    if asker.budget.reached:
+        return EXIT_BUDGET
+    return 0 if summary["ok"] == summary["requested"] and not summary["pending"] else EXIT_SOME_RECORDS_FAILED
+
+
+def _questioner(config: Config) -> Questioner:
+    critic, annotate = config.critic, config.annotate
+    if not critic.model:
+        raise UsageError("no model to ask", "--critic.model NAME")
+    judge = critic.prompt or load_critic_prompt(config)
+    endpoint = Endpoint(critic.base_url, annotate.timeout)
+    return Questioner(
+        critic.model,
+        Decoding(critic.max_tokens, annotate.temperature, annotate.votes),
+        Prompt(read_prompt(judge), prompt_version(judge)),
+        Prompt(read_prompt(GROUND), prompt_version(GROUND)),
+        new_limit_name=endpoint.is_openai,
+    )
+
+
+def load_critic_prompt(config: Config) -> str:
+    """The prompt of the task's annotator, without loading the task's data where it is one of ours."""
+    ours = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
+    return ours.get(config.task.name) or load_task(config.task).critic_prompt
+
+
+def _asker(
+    config: Config, questioner: Questioner, journal: Journal, price: Price | None, options: JudgingOptions
+) -> Asker:
+    endpoint = Endpoint(config.critic.base_url, config.annotate.timeout)
+    known = journal.notes.get("capability") or {}
+    same = (known.get("server"), known.get("model")) == (endpoint.name, questioner.model)
+    capability = known.get("is") if same else None
+    reader = Reader(config.critic.ambiguity, config.annotate.quotes, config.annotate.validation, repair=True)
+    return Asker(
+        endpoint,
+        questioner,
+        reader,
+        journal,
+        Pace(config.critic.concurrency),
+        Budget(options.budget_usd, price, journal),
+        price,
+        config.annotate.retries,
+        capability,
+        options.again,
+    )
+
+
+def _plan(config: Config, count: int, characters: int, price: Price | None, place: Path) -> dict[str, Any]:
+    """What the job would cost, before a cent is spent. Tokens at 4 characters each; what is known is used."""
+    answer, seconds = float(min(GUESSED_ANSWER, config.critic.max_tokens)), GUESSED_SECONDS
+    paid = 0.0
+    if place.is_file():
+        with Journal.open(place) as journal:
+            totals = journal.totals
+            paid = totals.usd
+            if totals.answers:
+                answer, seconds = totals.completion_tokens / totals.answers, totals.seconds / totals.answers
+    requests = count * config.annotate.votes
+    instructions = len(read_prompt(config.critic.prompt or load_critic_prompt(config)))
+    usage = {
+        "prompt_tokens": float(config.annotate.votes * tokens_of(characters + count * instructions)),
+        "completion_tokens": float(round(requests * answer)),
+    }
+    return {
+        "records": count,
+        "requests": requests,
+        "prompt_tokens": int(usage["prompt_tokens"]),
+        "completion_tokens": int(usage["completion_tokens"]),
+        "usd": round(price.cost(usage), 4) if price else None,
+        "usd_batch": round(price.cost(usage, batch=True), 4) if price else None,
+        "usd_paid_so_far": round(paid, 6),
+        "minutes": round(requests * seconds / config.critic.concurrency / 60, 2),
+        "price": "known" if price else f"unknown: {config.critic.model} is not in the price file",
+        "spent_now": 0,
+    }
+
+
+def _write(target: Path, records: Iterator[Feedback]) -> int:
+    """Write the records; what the file held about other responses, or from other critics, stays before them."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(target.name + ".new")
+    about: set[bytes] = set()
+
+    def noted() -> Iterator[Feedback]:
+        for record in records:
+            about.add(_identity(record))
+            yield record
+
+    try:
+        count = write_jsonl(fresh, noted())
+        if count or target.is_file():
+            write_jsonl(target, _kept_and_new(target, fresh, about))
+        return count
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _kept_and_new(target: Path, fresh: Path, about: set[bytes]) -> Iterable[Feedback]:
+    if target.is_file():
+        yield from (record for record in read_jsonl(target, Feedback) if _identity(record) not in about)
+    yield from read_jsonl(fresh, Feedback)
+
+
+def _identity(record: Feedback) -> bytes:
+    """What a record is about, and the kind of critic: a later judgement of the same takes its place."""
+    words = "\0".join((record.source.kind, record.id, record.response))
+    return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _set_aside(place: Path) -> None:
+    """Begin anew; answers that were paid for are renamed, never deleted."""
+    if place.is_file():
+        number = next(n for n in range(1, 1_000_000) if not place.with_name(f"{place.name}.{n}").exists())
+        place.rename(place.with_name(f"{place.name}.{number}"))
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

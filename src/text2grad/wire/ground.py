@@ -1,0 +1,165 @@
+"""Finding a quote that is not in the response to the letter: normalised, and fuzzy only when asked.
+
+What is found is always an interval of the response as it stands; the quote itself is never put in its place.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+from typing import NamedTuple
+
+from pydantic import Field
+
+from text2grad.errors import UserError
+from text2grad.settings import Settings
+
+MIN_FUZZY_SCORE = 90.0
+MIN_FUZZY_CHARACTERS = 4
+
+_PLAIN = {
+    **dict.fromkeys("‘’‚‛′`´", "'"),
+    **dict.fromkeys("“”„‟″«»", '"'),
+    **dict.fromkeys("‐‑‒–—―−", "-"),
+    **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),
+    "…": "...",
+}
+_WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Nd", "Mn", "Mc", "Me"})
+
+Interval = tuple[int, int]
+
+
+class QuoteSearch(Settings):
+    """How far a quote may be from the letter of the response, and still be found (METHOD, "quote not found")."""
+
+    normalised: bool = Field(default=True, description="quotes, dashes and white space in another form")
+    ignore_case: bool = Field(default=False, description="capitals do not count either")
+    ignore_final_dot: bool = Field(default=False, description="a dot the quote ends with may be missing")
+    fuzzy: float | None = Field(
+        default=None, ge=MIN_FUZZY_SCORE, le=100, description="similarity (rapidfuzz) that is enough; null: never"
+    )
+
+
+class Found(NamedTuple):
+    """The candidates of a quote, first to last, and by which rung they were found."""
+
+    places: list[Interval]
+    how: str
+
+
+def search(quote: str, response: str, grounding: QuoteSearch) -> Found:
+    """Places of a quote that is nowhere to the letter: normalised, else fuzzy as far as `grounding` allows."""
+    if grounding.normalised:
+        places = _normalised(quote, response, grounding)
+        if places:
+            return Found(places, "normalised")
+    if grounding.fuzzy is not None and len(quote.strip()) >= MIN_FUZZY_CHARACTERS:
+        return Found(_fuzzy(quote.strip(), response, grounding.fuzzy), "fuzzy")
+    return Found([], "")
+
+
+def inside_word(text: str, position: int) -> bool:
+    """Whether a cut at `position` would part a word. Scripts without spaces have no such boundaries."""
+    return 0 < position < len(text) and in_word(text[position - 1]) and in_word(text[position])
+
+
+@lru_cache(maxsize=4096)
+def in_word(char: str) -> bool:
+    """Whether a character can be inside a word that spaces part from others."""
+    return char == "_" or unicodedata.category(char) in _WORD
+
+
+class _Plain(NamedTuple):
+    """A text in plain form; `origins[i]` is the character of the text that plain character i comes from."""
+
+    text: str
+    origins: list[int]
+
+
+@lru_cache(maxsize=64)
+def _plain(text: str, ignore_case: bool) -> _Plain:
+    characters: list[str] = []
+    origins: list[int] = []
+    for index, char in enumerate(text):
+        plain = _PLAIN.get(char, char)
+        if plain.isspace():
+            plain = "" if characters and characters[-1] == " " else " "
+        elif ignore_case:
+            plain = plain.casefold()
+        characters += plain
+        origins += [index] * len(plain)
+    return _Plain("".join(characters), origins)
+
+
+def _normalised(quote: str, response: str, grounding: QuoteSearch) -> list[Interval]:
+    wanted = _plain(quote, grounding.ignore_case).text.strip()
+    there = _plain(response, grounding.ignore_case)
+    places = _places(wanted, there, response)
+    if not places and grounding.ignore_final_dot:
+        places = _places(wanted.removesuffix(".").rstrip(), there, response)
+    return places
+
+
+def _places(wanted: str, there: _Plain, response: str) -> list[Interval]:
+    """Whole-word places, each mapped back to the characters of the response."""
+    found = []
+    position = there.text.find(wanted) if wanted else -1
+    while position >= 0:
+        last = position + len(wanted) - 1
+        start, end = there.origins[position], there.origins[last] + 1
+        whole = not (_splits(there, position) or _splits(there, last + 1))
+        if whole and not (inside_word(response, start) or inside_word(response, end)):
+            found.append((start, end))
+        position = there.text.find(wanted, position + 1)
+    return found
+
+
+def _splits(there: _Plain, position: int) -> bool:
+    """Whether `position` lies within what stands for one character of the text ("..." for an ellipsis)."""
+    origins = there.origins
+    return 0 < position < len(origins) and origins[position - 1] == origins[position]
+
+
+def _fuzzy(quote: str, response: str, least: float) -> list[Interval]:
+    """The most similar passage, snapped to word edges; others too that are similar enough."""
+    best = _best(quote, response, least)
+    if best is None:
+        return []
+    (start, end), _ = best
+    elsewhere = (_best(quote, response[:start], least), _best(quote, response[end:], least))
+    others = [
+        (place[0][0] + shift, place[0][1] + shift)
+        for place, shift in zip(elsewhere, (0, end), strict=True)
+        if place is not None
+    ]
+    return sorted([(start, end), *others])
+
+
+def _best(quote: str, text: str, least: float) -> tuple[Interval, float] | None:
+    try:
+        from rapidfuzz import fuzz
+    except ImportError as error:
+        raise UserError("fuzzy grounding needs rapidfuzz", "pip install 'text2grad[annotate]'") from error
+    if len(text) < MIN_FUZZY_CHARACTERS:
+        return None
+    found = fuzz.partial_ratio_alignment(quote, text, score_cutoff=least)
+    if found is None:
+        return None
+    # A quote longer than the text is searched in the other direction; the whole text is then the passage.
+    start, end = (found.dest_start, found.dest_end) if len(quote) <= len(text) else (0, len(text))
+    start, end = _snapped(text, start, end)
+    score = fuzz.ratio(quote, text[start:end])
+    return ((start, end), score) if start < end and score >= least else None
+
+
+def _snapped(text: str, start: int, end: int) -> Interval:
+    """Out to the edges of words, then in over white space."""
+    while inside_word(text, start):
+        start -= 1
+    while inside_word(text, end):
+        end += 1
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end

@@ -1,0 +1,133 @@
+"""Quotes that are not in the response to the letter: what is found, where, and what is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from text2grad.align import CreditSettings, TokenTable, credit
+from text2grad.annotation.verdicts import Reader, voted
+from text2grad.feedback import Critique, Failure, Span
+from text2grad.wire import QuoteSearch, parse
+
+RESPONSE = "She said: “Don’t go…” — twice, in Straße 7.\n\nThe  fair\tends on the 5th. Don’t go again."
+SEARCH = QuoteSearch()
+
+
+def found(quote: Any, search: QuoteSearch | None = SEARCH, response: str = RESPONSE) -> Critique:
+    z = json.dumps({"critique": "c", "good_spans": quote if isinstance(quote, list) else [quote], "poor_spans": []})
+    critique = parse(z, response, grounding=search)
+    assert isinstance(critique, Critique)
+    assert all(response[s.start : s.end] == s.text for s in critique.spans)
+    return critique
+
+
+@pytest.mark.parametrize(
+    ("quote", "there"),
+    [
+        ('"Don\'t go..."', "“Don’t go…”"),
+        ("- twice", "— twice"),
+        ("The fair ends", "The  fair\tends"),
+        ("7. The fair", "7.\n\nThe  fair"),
+        ("  ends on ", "ends on"),
+    ],
+)
+def test_other_quotes_dashes_and_spaces_lead_to_the_responses_own_characters(quote: str, there: str) -> None:
+    critique = found(quote)
+    assert [span.text for span in critique.spans] == [there] and critique.normalised == 1
+    assert (found(quote, None).unmatched, found(quote, QuoteSearch(normalised=False)).lost) == (1, (quote,))
+
+
+@pytest.mark.parametrize("quote", ["the FAIR ends", "go..", "fai", "The fair ends on the 5th!", "’t", " \n "])
+def test_what_is_another_text_or_part_of_a_word_stays_unmatched(quote: str) -> None:
+    critique = found(quote)
+    assert critique.spans == () and (critique.unmatched or critique.ambiguous or not quote.strip("."))
+    assert critique.normalised == 0
+
+
+def test_case_and_the_final_dot_count_unless_they_are_said_not_to() -> None:
+    assert [s.text for s in found("the FAIR ends", QuoteSearch(ignore_case=True)).spans] == ["The  fair\tends"]
+    assert [s.text for s in found("STRASSE", QuoteSearch(ignore_case=True)).spans] == ["Straße"]
+    assert [s.text for s in found("ends on the.", QuoteSearch(ignore_final_dot=True)).spans] == ["ends on the"]
+    assert found("ends on the.").unmatched == 1
+
+
+def test_repeats_go_by_order_or_by_index_here_too() -> None:
+    places = [i for i in range(len(RESPONSE)) if RESPONSE.startswith("Don’t go", i)]
+    assert [span.start for span in found(["Don't go", "Don't go"]).spans] == places
+    assert [span.start for span in found({"quote": "Don't go", "occurrence": 2}).spans] == places[1:]
+    assert found("Don't go").ambiguous == 1
+
+
+def test_fuzzy_only_when_asked_at_word_edges_and_never_for_short_or_doubtful_quotes() -> None:
+    text = "The committee postponed its decision until Friday because nobody came."
+    search = QuoteSearch(fuzzy=90)
+    assert found("postponed its descision until Fridy", SEARCH, text).unmatched == 1
+    critique = found("postponed its descision until Fridy", search, text)
+    assert [span.text for span in critique.spans] == ["postponed its decision until Friday"] and critique.fuzzy == 1
+    for quote in ("cam", "approved its budget until Monday", "x"):
+        assert found(quote, search, text).unmatched == 1, quote
+    twice = "He postponed the decision. She postponed the decision."
+    assert found("postponed the descision", search, twice).ambiguous == 1
+    with pytest.raises(ValidationError):
+        QuoteSearch(fuzzy=89)
+
+
+PIECES = st.sampled_from(["word", "Don’t", "“", "”", " ", "\n", "…", "—", "5", ".", "🙂", "\u00a0", "ß"])
+
+
+@given(st.lists(PIECES, max_size=30), st.integers(0, 60), st.integers(1, 30))
+def test_the_plain_form_of_any_quote_leads_back_to_it(pieces: list[str], start: int, length: int) -> None:
+    response = "".join(pieces)
+    quote = response[start : start + length]
+    plain = quote.replace("’", "'").replace("“", '"').replace("”", '"').replace("…", "...").replace("—", "-")
+    plain = " ".join(plain.split())
+    z = json.dumps({"critique": "", "good_spans": [plain], "poor_spans": []})
+    critique = parse(z, response, ambiguity="first", grounding=QuoteSearch())
+    assert isinstance(critique, Critique)
+    for span in critique.spans:
+        assert response[span.start : span.end] == span.text and span.text.strip() == span.text
+
+
+def vote(*spans: tuple[int, int, int], score: float | None = None) -> Critique:
+    text = "abcdefghijklmnopqrstuvwxyz"
+    return Critique(
+        text=str(spans),
+        spans=tuple(Span(start=a, end=b, label=label, text=text[a:b]) for a, b, label in spans),  # type: ignore[arg-type]
+        score=score,
+    )
+
+
+def test_votes() -> None:
+    result = voted([vote((0, 4, 1), score=1), vote((0, 5, 1), (9, 12, -1), score=0), vote((0, 4, 1), (0, 4, -1))])
+    assert isinstance(result, Critique)
+    assert [(s.start, s.end, s.label, s.weight) for s in result.spans] == [(0, 4, 1, 1.0)] and result.score == 0.5
+    failure = Failure(kind="refused", message="no")
+    assert voted([failure, vote((0, 4, 1))]) == vote((0, 4, 1)) and voted([failure, failure]) == failure
+    half = voted([vote((0, 4, 1)), vote()])
+    assert isinstance(half, Critique) and half.spans == (), "half is no majority"
+
+
+def test_validation() -> None:
+    absent = {"is": "answer", "text": '{"critique": "c", "good_spans": ["zzz", "word"], "poor_spans": []}'}
+    for validation, broken, kept in (("keep", False, True), ("ask", True, True), ("drop", True, False)):
+        reader = Reader(validation=validation)  # type: ignore[arg-type]
+        judgement = reader.read(absent, "word")
+        assert reader.broken(judgement) is broken
+        assert isinstance(reader.validated(judgement), Critique) is kept
+
+
+def test_a_weight_is_a_factor_of_the_spans_rewards(tokenizer: Any) -> None:
+    aligned = TokenTable(tokenizer).align_text("good words and poor words")
+    whole = Critique(text="", spans=(Span(start=0, end=10, label=1, text="good words"),))
+    half = whole.model_copy(update={"spans": (whole.spans[0].model_copy(update={"weight": 0.5}),)})
+    for weighting in ("token", "span"):
+        settings = CreditSettings(weighting=weighting)  # type: ignore[arg-type]
+        full = credit(whole, aligned, settings).delta
+        assert full.any() and (credit(half, aligned, settings).delta == 0.5 * full).all()
+    assert "weight" not in whole.spans[0].model_dump_json() and '"weight":0.5' in half.spans[0].model_dump_json()
