@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -242,8 +243,20 @@ def _annotate(
         from text2grad.stages.annotate import judge_sampled
 
         return judge_sampled(config, out, options)
+    _refuse_journal_options(out, options)
     summary: Mapping[str, Any] = _stages().run_annotate(config, pairs)
     return summary
+
+
+def _refuse_journal_options(out: Path | None, options: Any) -> None:
+    """A critic that samples and judges at once has no journal: it must not seem to have planned anything."""
+    given = {**asdict(options), "out": out}
+    usual = {**asdict(type(options)()), "out": None}
+    words = {"requests": "write-requests", "answers": "read-answers"}
+    if odd := [f"--{words.get(name, name).replace('_', '-')}" for name in given if given[name] != usual[name]]:
+        raise UsageError(
+            f"{', '.join(odd)}: only where a chat model is asked", "--critic.kind prompted, or --responses FILE"
+        )
 
 
 @app.command(epilog=SETTINGS_HELP)

@@ -216,6 +216,9 @@ def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
         (["train", "--ppo.lr"], r"--ppo.lr needs a value"),
         (["train", "--config", "dmeo"], r"no preset 'dmeo' \(did you mean 'demo'\?\)"),
         (["train", "--name", "../x"], r"'../x' cannot name a run"),
+        (["annotate", "--plan"], r"--plan: only where a chat model is asked \(--critic.kind prompted"),
+        (["annotate", "--limit", "3", "--out", "o.jsonl"], r"--limit, --out: only where a chat model is asked"),
+        (["annotate", "--write-requests", "r.jsonl"], r"--write-requests: only where a chat model is asked"),
         (["import", "x", "--kind", "squality"], r"import does not know where to write \(give --out FILE"),
     ],
 )
