@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from text2grad.critics.program import ProgramCritic, compare, extract_program, outcome_counts, read_code
+from text2grad.critics.program.brief import brief_critique
+from text2grad.critics.program.case import Case
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message
 from text2grad.sandbox.runner import Runner, Verdict
 
@@ -313,6 +315,26 @@ def test_equal_jobs_are_answered_once() -> None:
     with Runner() as counting:
         assert counting.run_all([(RIGHT, TESTS)] * 2) == [counting.run(RIGHT, TESTS)] * 2
         assert len(counting._known) == 1
+
+
+def test_equal_responses_to_one_example_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def counting(case: Case) -> Critique:
+        judged.append(case.response)
+        return brief_critique(case)
+
+    monkeypatch.setattr("text2grad.critics.program.critic.brief_critique", counting)
+    other = example(tests=TESTS.replace("== 5", "== 6"))
+    with Runner(seconds=3.0) as runner:
+        critic = ProgramCritic(runner, brief=True)
+        first, second, third, fourth = critic.critique(
+            [example(), example(), example(), other], [RIGHT, WRONG, RIGHT, RIGHT]
+        )
+    assert judged == [RIGHT, WRONG, RIGHT]
+    assert first == third
+    scores = [found.score for found in (first, second, third, fourth) if isinstance(found, Critique)]
+    assert scores == [1.0, -1.0, 1.0, -1.0], "the tests of an example are part of the question"
 
 
 def test_no_verdict_is_no_pass() -> None:

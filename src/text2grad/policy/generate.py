@@ -1,4 +1,4 @@
-"""Sampling responses with Hugging Face `generate`, and a local model as a chat endpoint.
+"""Sampling responses, and a local model as a chat endpoint.
 
 The ids that come back are the ids that were sampled. No special token is stripped, no text re-encoded.
 """
@@ -9,14 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from torch import Tensor
 
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, Message
+from text2grad.policy.cache import can_drop_rows, make_cache
 from text2grad.policy.encode import encode_prompt, stop_ids
 from text2grad.policy.grounded import Grounded, Vocabulary
-from text2grad.policy.model import Policy
+from text2grad.policy.model import Policy, pack
 from text2grad.policy.settings import GenerationSettings
+
+CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,11 @@ class Sample:
     truncated: bool
 
 
-Constraint = Callable[[Sequence[int]], LogitsProcessor]
+Mask = Callable[[Sequence[int], Sequence[int], Tensor], Tensor]
+"""Scores (N, V) with -inf where a token cannot come next, of: N rows of a batch, the last token written in each
+(none at the beginning), and their scores."""
+
+Constraint = Callable[[Sequence[int]], Mask]
 """What masks the scores of one batch, which holds the prompts of these indices."""
 
 
@@ -47,47 +54,60 @@ def generate(
     samples: dict[int, Sample] = {}
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
-        processors = LogitsProcessorList([constraint(chosen)] if constraint else [])
-        answers = _generate_batch(policy, [prompts[i] for i in chosen], settings, processors)
+        mask = constraint(chosen) if constraint else None
+        answers = _generate_batch(policy, [prompts[i] for i in chosen], settings, mask)
         samples.update(zip(chosen, answers, strict=True))
     return [samples[i] for i in range(len(prompts))]
 
 
 def _generate_batch(
-    policy: Policy, prompts: Sequence[Sequence[int]], settings: GenerationSettings, processors: LogitsProcessorList
+    policy: Policy, prompts: Sequence[Sequence[int]], settings: GenerationSettings, mask: Mask | None
 ) -> list[Sample]:
-    pad = policy.tokenizer.pad_token_id
-    width = max(len(ids) for ids in prompts)
-    rows = [[pad] * (width - len(ids)) + list(ids) for ids in prompts]
-    attention = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
-    stops = stop_ids(policy.tokenizer)
+    """One answer per prompt. Rows that have ended leave the batch, a fair share of it at a time."""
+    stops = set(stop_ids(policy.tokenizer))
+    batch = pack(prompts, [[]] * len(prompts), policy.tokenizer.pad_token_id, policy.device)
+    ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
+    written: list[list[int]] = [[] for _ in prompts]
+    rows = list(range(len(prompts)))
+    cache = make_cache(policy.model)
     with policy.evaluating():
-        output = policy.model.generate(
-            input_ids=torch.tensor(rows, device=policy.device),
-            attention_mask=torch.tensor(attention, device=policy.device),
-            generation_config=_generation_config(settings, stops, pad),
-            logits_processor=processors,
-        )
-    return [_cut(row, set(stops)) for row in output[:, width:].tolist()]
+        for _ in range(settings.max_new_tokens):
+            scores = policy.model(
+                input_ids=ids,
+                attention_mask=attention,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+            if mask is not None:
+                scores = mask(rows, [written[row][-1] for row in rows if written[row]], scores)
+            tokens = _choose(scores, settings.temperature)
+            for row, token in zip(rows, tokens.tolist(), strict=True):
+                if not _ended(written[row], stops):
+                    written[row].append(token)
+            open_rows = [place for place, row in enumerate(rows) if not _ended(written[row], stops)]
+            if not open_rows:
+                break
+            ids, positions = tokens[:, None], positions[:, -1:] + 1
+            attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
+            if len(open_rows) <= CROWDED * len(rows) and can_drop_rows(cache):
+                kept = torch.tensor(open_rows, device=policy.device)
+                cache.batch_select_indices(kept)
+                ids, positions, attention = ids[kept], positions[kept], attention[kept]
+                rows = [rows[place] for place in open_rows]
+    return [Sample(answer, truncated=not _ended(answer, stops)) for answer in written]
 
 
-def _generation_config(settings: GenerationSettings, stops: list[int], pad: int) -> GenerationConfig:
-    sampled = settings.temperature > 0
-    how = {"temperature": settings.temperature, "top_k": 0, "top_p": 1.0} if sampled else {}
-    return GenerationConfig(  # type: ignore[no-untyped-call]
-        max_new_tokens=settings.max_new_tokens,
-        do_sample=sampled,
-        eos_token_id=stops,
-        pad_token_id=pad,
-        **how,
-    )
+def _choose(scores: Tensor, temperature: float) -> Tensor:
+    """(N, V) -> (N,): the likeliest tokens, or sampled ones."""
+    if temperature == 0:
+        return scores.argmax(dim=-1)
+    return torch.multinomial((scores.float() / temperature).softmax(dim=-1), 1).squeeze(1)
 
 
-def _cut(row: list[int], stops: set[int]) -> Sample:
-    for index, token in enumerate(row):
-        if token in stops:
-            return Sample(row[: index + 1], truncated=False)
-    return Sample(row, truncated=True)
+def _ended(answer: Sequence[int], stops: set[int]) -> bool:
+    return bool(answer) and answer[-1] in stops
 
 
 class LocalChat:
@@ -123,29 +143,30 @@ class LocalChat:
     def _answer(
         self, conversations: Sequence[Sequence[Message]], texts: Sequence[str] | None
     ) -> list[Completion | Failure]:
-        prompts = [encode_prompt(self.policy.tokenizer, messages) for messages in conversations]
+        prompts = [tuple(encode_prompt(self.policy.tokenizer, messages)) for messages in conversations]
+        # A policy repeats itself, and greedy answers to equal questions are equal: those are asked once.
+        numbers = range(len(prompts)) if self.settings.temperature > 0 else [0] * len(prompts)
+        asked = list(zip(prompts, texts or [""] * len(prompts), numbers, strict=True))
         limit, room = self.policy.context, self.settings.max_new_tokens
-        fits = [i for i, ids in enumerate(prompts) if limit is None or len(ids) + room <= limit]
-        answers: list[Completion | Failure] = [
-            Failure(
-                kind="unsupported", message=f"{len(ids)} prompt and {room} new tokens exceed the context of {limit}"
-            )
-            for ids in prompts
-        ]
-        constraint = self._grounding([texts[i] for i in fits]) if texts is not None else None
-        samples = generate(self.policy, [prompts[i] for i in fits], self.settings, constraint)
-        for index, sample in zip(fits, samples, strict=True):
-            answers[index] = self._completion(prompts[index], sample)
-        return answers
+        fits = [each for each in dict.fromkeys(asked) if limit is None or len(each[0]) + room <= limit]
+        constraint = self._grounding([text for _, text, _ in fits]) if texts is not None else None
+        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, constraint)
+        answers = {each: self._completion(each[0], sample) for each, sample in zip(fits, samples, strict=True)}
+        return [answers.get(each) or _no_room(each[0], room, limit) for each in asked]
 
     def _grounding(self, texts: Sequence[str]) -> Constraint:
         vocabulary = self._vocabulary
         assert vocabulary is not None
         return lambda rows: Grounded(vocabulary, [texts[row] for row in rows], self.settings, self._whole_quotes)
 
-    def _completion(self, prompt: list[int], sample: Sample) -> Completion:
+    def _completion(self, prompt: Sequence[int], sample: Sample) -> Completion:
         text = self.policy.tokenizer.decode(
             sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
         return Completion(text=text, truncated=sample.truncated, usage=usage)
+
+
+def _no_room(prompt: Sequence[int], room: int, limit: int | None) -> Failure:
+    message = f"{len(prompt)} prompt and {room} new tokens exceed the context of {limit}"
+    return Failure(kind="unsupported", message=message)

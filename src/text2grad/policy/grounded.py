@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from text2grad.align.pieces import byte_pieces
 from text2grad.errors import UserError
@@ -271,8 +270,8 @@ def _within(mask: Mask, tokens: NDArray[np.int64]) -> list[int]:
     return [int(token) for token in inside[mask[inside]]]
 
 
-class Grounded(LogitsProcessor):
-    """The mask of a batch: `responses[i]` is what the answer in row i may quote. For one `generate` call.
+class Grounded:
+    """The mask of a batch (`generate.Mask`): `responses[i]` is what the answer in row i may quote.
 
     With `whole_quotes` a quote goes on as likely as without the mask (see `Row.carry`).
     """
@@ -287,18 +286,16 @@ class Grounded(LogitsProcessor):
         self._whole_quotes = whole_quotes
         self._rows = [Row(vocabulary, response, greedy=settings.temperature == 0) for response in responses]
         self._room = settings.max_new_tokens
-        self._begun = False
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores (B, V) with -inf where a token cannot come next."""
-        if self._begun:
-            for row, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
-                if not row.ended:
-                    row.take(token)
-        self._begun = True
+    def __call__(self, rows: Sequence[int], written: Sequence[int], scores: Tensor) -> Tensor:
+        """Scores (N, V) with -inf where a token cannot come next; `written` are the last tokens of the rows."""
+        chosen = [self._rows[row] for row in rows]
+        for row, token in zip(chosen, written, strict=False):
+            if not row.ended:
+                row.take(token)
         values = scores.float().cpu().numpy().copy()
         masks = np.ones(values.shape, dtype=bool)
-        for index, row in enumerate(self._rows):
+        for index, row in enumerate(chosen):
             if not row.ended:
                 masks[index] = row.allowed(values[index], self._room)
                 if self._whole_quotes:

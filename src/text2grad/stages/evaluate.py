@@ -16,7 +16,7 @@ from text2grad.eval.metrics import mean
 from text2grad.eval.rewards import reward_report
 from text2grad.feedback import Critic, Example, write_jsonl
 from text2grad.policy.model import Policy, load_policy
-from text2grad.sandbox.results import NO_VERDICT
+from text2grad.sandbox.results import NO_VERDICT, Verdict
 from text2grad.sandbox.runner import Runner
 from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.folder import find_policy, prepare, task_of, write_json
@@ -29,7 +29,7 @@ ANSWERS = ".answers.json"
 PATIENCE = 5
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
-Measure = Callable[[Example, str], dict[str, float]]
+Measure = Callable[[Sequence[Example], Sequence[str]], list[dict[str, float]]]
 
 
 def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
@@ -67,17 +67,27 @@ def run_evaluate_samples(config: Config, samples: Path) -> dict[str, Any]:
 
 
 def measure_with(task: Task, runner: Runner) -> Measure:
-    """How an answer is measured: by running its tests where it has some, else by the task's own scores."""
+    """How answers are measured: by running their tests where they have some, else by the task's own scores."""
 
-    def measure(example: Example, response: str) -> dict[str, float]:
-        tests = str(example.meta.get("tests") or "")
-        if not tests:
-            return task.scores(example, response)
-        program = extract_program(response, wanted_names(tests, str(example.meta.get("entry_point", ""))))
-        verdict = runner.run(program.code, tests)
-        return {} if verdict.outcome in NO_VERDICT else {"pass": float(verdict.passed)}
+    def measure(examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
+        asked = list(zip(examples, responses, strict=True))
+        verdicts = iter(runner.run_all([_job(*each) for each in asked if _tests(each[0])]))
+        return [_passed(next(verdicts)) if _tests(each[0]) else task.scores(*each) for each in asked]
 
     return measure
+
+
+def _tests(example: Example) -> str:
+    return str(example.meta.get("tests") or "")
+
+
+def _job(example: Example, response: str) -> tuple[str, str]:
+    tests = _tests(example)
+    return extract_program(response, wanted_names(tests, str(example.meta.get("entry_point", "")))).code, tests
+
+
+def _passed(verdict: Verdict) -> dict[str, float]:
+    return {} if verdict.outcome in NO_VERDICT else {"pass": float(verdict.passed)}
 
 
 def evaluate_policy(
@@ -95,9 +105,10 @@ def evaluate_policy(
     rows: dict[str, list[dict[str, Any]]] = {}
     for way, (examples, generation) in ways.items():
         answers = sample(policy, examples, generation)
+        texts = [text for _, text in answers]
         rows[way] = [
-            {"id": example.id, "response": text, "scores": measure(example, text)}
-            for example, (_, text) in zip(examples, answers, strict=True)
+            {"id": example.id, "response": text, "scores": scores}
+            for example, text, scores in zip(examples, texts, measure(examples, texts), strict=True)
         ]
         figures = mean_scores(rows[way])
         if critic is not None:

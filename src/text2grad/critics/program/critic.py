@@ -39,11 +39,20 @@ class ProgramCritic:
         self.source = Source(kind="program", model="unit tests", prompt_version="1" if brief else "2")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Run every response; a task without usable tests gives a `Failure`, not a verdict."""
-        asked = [_Asked.of(example, text) for example, text in zip(examples, responses, strict=True)]
-        jobs = [(each.program.code, each.tests) for each in asked if each.can_run]
+        """Run every response; a task without usable tests gives a `Failure`, not a verdict.
+
+        A policy repeats itself: equal responses to one example are judged once.
+        """
+        pairs = list(zip(examples, responses, strict=True))
+        keys = [_key(example, response) for example, response in pairs]
+        asked = {key: _Asked.of(*pair) for key, pair in dict(zip(keys, pairs, strict=True)).items()}
+        jobs = [(each.program.code, each.tests) for each in asked.values() if each.can_run]
         verdicts = iter(self.runner.run_all(jobs, coverage=not self.brief))
-        return [self._judge(each, next(verdicts)) if each.can_run else _not_run(each) for each in asked]
+        judged = {
+            key: self._judge(each, next(verdicts)) if each.can_run else _not_run(each)
+            for key, each in asked.items()
+        }
+        return [judged[key] for key in keys]
 
     def _judge(self, asked: _Asked, verdict: Verdict) -> Judgement:
         meta = {"outcome": verdict.outcome, "tier": verdict.tier}
@@ -68,6 +77,11 @@ class ProgramCritic:
             return self.runner.run_all([(each, tests) for each in programs], coverage=False)
 
         return full_critique(case, try_all, self.repairs)
+
+
+def _key(example: Example, response: str) -> tuple[str, ...]:
+    """All that a judgement depends on."""
+    return example.id, str(example.meta.get("tests", "")), example.reference or "", response
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from text2grad.critics.program.source import LONGEST, Lines
 
@@ -66,6 +67,7 @@ def defines(code: str, name: str) -> bool:
     return re.search(rf"^[ \t]*((async[ \t]+)?def|class)[ \t]+{name}\b|^{name}[ \t]*=[^=]", code, re.M) is not None
 
 
+@lru_cache(maxsize=1024)
 def wanted_names(tests: str, entry_point: str = "") -> tuple[str, ...]:
     """What the tests expect of a solution: the entry point, and the names they import from `solution`."""
     try:
