@@ -64,7 +64,7 @@ def train_supervised(
     encoded = encode_pairs(policy, pairs, settings)
     batches = list(plan_batches(encoded, settings, seed))
     parameters = policy.policy_parameters()
-    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     metrics: dict[str, float] = {}
