@@ -56,6 +56,9 @@ class RewardModelSettings(Settings):
     repeats: int | None = Field(
         default=None, ge=1, description="train on at most so many records of one response to one prompt; null: all"
     )
+    poor_weight: float = Field(
+        default=1.0, gt=0, description="weight of the list of poor spans in the loss: they are the rare class"
+    )
     training: SupervisedSettings = SupervisedSettings()
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
     grounded: Grounding = Field(

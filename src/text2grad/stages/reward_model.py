@@ -126,7 +126,10 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     if isinstance(judgement, Failure):
         return None
     messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response)
-    return Pair(record.id, tuple(messages), wire.render(as_taught(judgement, settings), record.response))
+    z = wire.render(as_taught(judgement, settings), record.response)
+    weight = settings.poor_weight
+    emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
+    return Pair(record.id, tuple(messages), z, emphasis)
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
