@@ -91,7 +91,7 @@ def test_the_loss_is_the_weighted_mean_over_tokens(policy: Policy) -> None:
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)
     assert measure_loss(policy, items, SETTINGS) == pytest.approx(expected, rel=1e-5)
     unweighted = encode_pairs(policy, [Pair("1", ASK, each) for each in (Z, other, Z)], SETTINGS)
-    assert measure_loss(policy, unweighted, SETTINGS) != pytest.approx(expected, rel=1e-3)
+    assert measure_loss(policy, unweighted, SETTINGS) != pytest.approx(expected, rel=1e-4)
 
 
 def test_a_tokenizer_that_changes_the_text_can_weigh_nothing(
