@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from text2grad.align import TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
@@ -29,19 +30,24 @@ LENGTH_POOL = 16
 
 @dataclass(frozen=True)
 class Pair:
-    """One training pair: a conversation and the answer to learn."""
+    """One training pair: a conversation and the answer to learn.
+
+    `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
+    """
 
     id: str
     prompt: tuple[Message, ...]
     target: str
+    emphasis: tuple[tuple[int, int, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A pair as token ids; the loss is on `target` only."""
+    """A pair as token ids; the loss is on `target` only, where each token has its weight."""
 
     prompt: list[int]
     target: list[int]
+    weights: list[float]
 
 
 def train_supervised(
@@ -111,21 +117,36 @@ def _described(policy: Policy, step: int, batch: Sequence[Encoded]) -> Iterator[
     """Each pair of a batch in words, with its loss per token under the present weights."""
     for item in batch:
         with policy.evaluating():
-            loss = float(_loss_sum(policy, [item])) / len(item.target)
+            loss = float(_loss_sum(policy, [item])) / sum(item.weights)
         prompt, target = policy.tokenizer.decode(item.prompt), policy.tokenizer.decode(item.target)
         yield {"step": step, "loss": loss, "prompt": prompt, "target": target}
 
 
 def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
     """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
-    encoded = [
-        Encoded(encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target))
-        for pair in pairs
-    ]
+    table = TokenTable(policy.tokenizer) if any(pair.emphasis for pair in pairs) else None
+    encoded = [_encoded(policy, pair, table) for pair in pairs]
     limit = min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
     whole = [(pair.id, [*item.prompt, *item.target]) for pair, item in zip(pairs, encoded, strict=True)]
     check_lengths(whole, limit, 0)
     return encoded
+
+
+def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
+    target = encode_target(policy.tokenizer, pair.target)
+    weights = [1.0] * len(target)
+    if pair.emphasis and table is not None:
+        aligned = table.align(target)
+        shift = aligned.text.find(pair.target)
+        if shift < 0:
+            raise UserError(
+                f"{pair.id}: this tokenizer changes the text it reads, so no words can be weighted",
+                "reward_model.poor_weight 1",
+            )
+        for start, end, weight in pair.emphasis:
+            inside = (aligned.starts < end + shift) & (aligned.ends > start + shift)
+            weights = [weight if chosen else kept for kept, chosen in zip(weights, inside, strict=True)]
+    return Encoded(encode_prompt(policy.tokenizer, pair.prompt), target, weights)
 
 
 def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int) -> Iterator[list[Encoded]]:
@@ -145,9 +166,9 @@ def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed:
 
 
 def accumulate_gradient(policy: Policy, batch: Sequence[Encoded], micro_batch_size: int) -> float:
-    """Add the gradient of the batch's token-mean loss; returns that loss. Similar lengths share a pass."""
+    """Add the gradient of the batch's (weighted) token-mean loss; returns it. Similar lengths share a pass."""
     ordered = sorted(batch, key=lambda item: len(item.prompt) + len(item.target))
-    tokens = sum(len(item.target) for item in batch)
+    tokens = sum(sum(item.weights) for item in batch)
     total = 0.0
     for start in range(0, len(ordered), micro_batch_size):
         loss = _loss_sum(policy, ordered[start : start + micro_batch_size]) / tokens
@@ -159,7 +180,10 @@ def accumulate_gradient(policy: Policy, batch: Sequence[Encoded], micro_batch_si
 def _loss_sum(policy: Policy, items: Sequence[Encoded]) -> torch.Tensor:
     batch = _pack(policy, items)
     logp = token_logps(policy.logits(batch), batch.response_ids)
-    return -logp.masked_fill(~batch.mask, 0.0).sum()
+    weights = torch.zeros(batch.mask.shape)
+    for row, item in enumerate(items):
+        weights[row, : len(item.weights)] = torch.tensor(item.weights)
+    return -(logp.masked_fill(~batch.mask, 0.0) * weights.to(logp.device)).sum()
 
 
 def _pack(policy: Policy, items: Sequence[Encoded]) -> TokenBatch:
@@ -168,8 +192,8 @@ def _pack(policy: Policy, items: Sequence[Encoded]) -> TokenBatch:
 
 
 def measure_loss(policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings) -> float:
-    """Mean loss per answer token without training."""
-    tokens = sum(len(item.target) for item in encoded)
+    """Mean (weighted) loss per answer token without training."""
+    tokens = sum(sum(item.weights) for item in encoded)
     size = settings.micro_batch_size
     with policy.evaluating():
         parts = [float(_loss_sum(policy, encoded[i : i + size])) for i in range(0, len(encoded), size)]
