@@ -443,7 +443,7 @@ def test_a_learning_rate_that_diverges_leaves_its_batch_and_a_hint(model: Path, 
     with pytest.raises(UserError, match=r"sft: step \d of 6: .*no parameter was changed .*lower the learning rate"):
         by_supervision(model, tmp_path / "b", lr=1e30, lora=False)
     rows = [json.loads(line) for line in (tmp_path / "b" / "diverged.jsonl").read_text().splitlines()]
-    assert {row["loss"] for row in rows} == {None} and all(row["prompt"] and row["target"] for row in rows)
+    assert len(rows) == 2 and all(row["prompt"] and row["target"] and "loss" in row for row in rows)
     assert not (tmp_path / "a" / "policy").exists() and not (tmp_path / "b" / "policy").exists()
 
 
