@@ -131,7 +131,7 @@ def test_settings_may_stand_anywhere(run: Run, stages: Stages) -> None:
         "x",
         "--ppo.lr=2e-3",
     )
-    [(_, (config, name))] = stages.calls
+    [(_, (config, name, _))] = stages.calls
     assert (config.ppo.lr, config.run.folder, name, config.generation.max_new_tokens) == (
         2e-3,
         Path("somewhere"),
@@ -233,7 +233,7 @@ def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, w
     ("words", "says"),
     [
         (["trian"], "No such command 'trian'.*\\(text2grad --help\\)"),
-        (["train", "--restart", "--force"], r"contradict each other \(take one of them\)"),
+        (["train", "--restart", "--force"], r"--restart and --force contradict each other \(take one of them\)"),
         (["train", "extra"], "Got unexpected extra argument.* \\(extra\\) \\(text2grad train --help\\)"),
         (["demo", "--seeds", "0"], "Invalid value for '--seeds': .*greater than or equal to 1 .*"),
         (["report"], "Missing argument 'FOLDER' \\(text2grad report --help\\)"),

@@ -79,13 +79,7 @@ def train_supervised(
     optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    section = title.replace(" ", "_")
-    identity = {
-        **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
-        "run.seed": str(seed),
-        "the starting model": digest_of_reference(policy),
-        "the training pairs": digest_of_texts(str(item) for item in encoded),
-    }
+    identity = identity_of(policy, encoded, settings, seed, title)
     metrics: dict[str, float] = {}
     with Run(
         *(folder, title, len(batches), Training(policy, (optimizer,), schedule), identity, resume),
@@ -111,6 +105,19 @@ def train_supervised(
     if heldout:
         metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
     return metrics
+
+
+def identity_of(
+    policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int, title: str
+) -> dict[str, str]:
+    """What a run depends on, by name; large things as digests."""
+    section = title.replace(" ", "_")
+    return {
+        **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
+        "run.seed": str(seed),
+        "the starting model": digest_of_reference(policy),
+        "the training pairs": digest_of_texts(str(item) for item in encoded),
+    }
 
 
 def _described(policy: Policy, step: int, batch: Sequence[Encoded]) -> Iterator[dict[str, Any]]:
