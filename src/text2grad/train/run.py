@@ -21,7 +21,7 @@ import torch
 
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
-from text2grad.train.checkpoint import newest_checkpoint, remove_checkpoints, write_checkpoint
+from text2grad.train.checkpoint import newest_checkpoint, remove_checkpoints, sync, write_checkpoint
 from text2grad.train.guard import StopRequest, is_out_of_memory, leave, only_run_in, writing
 from text2grad.train.log import RunLog
 from text2grad.train.settings import Schedule
@@ -206,8 +206,8 @@ class Run:
                 f" {', '.join(changes[:3])}{more}",
                 "--restart begins anew, --force goes on all the same",
             )
-        self.log.go_back(state["logs"], found.path)
         self.training.restore(found.tensors, state)
+        self.log.go_back(state["logs"], found.path)
         Randomness.restore(found.tensors, state["random"])
         if not forced:
             torch.set_num_threads(state["threads"])  # the order of sums
@@ -241,8 +241,11 @@ def save_policy(policy: Policy, folder: Path) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     policy.save(partial)
+    for path in (*partial.rglob("*"), partial):
+        sync(path)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
+    sync(folder.parent)
 
 
 def seed_everything(seed: int) -> None:
