@@ -80,7 +80,8 @@ def test_what_has_changed_is_named_and_forced_or_begun_anew(command: Command, ru
     other = command("train", "--name", "y", "--run.folder", run, *LONGER)
     assert other.code == 1 and "run.name x -> y" in other.err
     value = run / "reward_model" / "policy" / "value_head.safetensors"
-    value.write_bytes(value.read_bytes() + b"\0")
+    data = value.read_bytes()
+    value.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert "other settings or inputs: the reward model (" in command(*words).err
     assert "goes on after step" in command(*words, "--force").err
     assert command("train", "--name", "y", "--run.folder", run, *LONGER, "--restart").code == 0
