@@ -19,6 +19,7 @@ from text2grad.feedback import Message
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
 from text2grad.rl.advantage import token_logps
+from text2grad.train.muon import muon_for
 from text2grad.train.run import OnStep, RunLog, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
 
@@ -70,7 +71,7 @@ def train_supervised(
     encoded = encode_pairs(policy, pairs, settings)
     batches = list(plan_batches(encoded, settings, seed))
     parameters = policy.policy_parameters()
-    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+    optimizer = make_optimizer(policy, settings)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     metrics: dict[str, float] = {}
@@ -92,6 +93,14 @@ def train_supervised(
     if heldout:
         metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
     return metrics
+
+
+def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over all that the policy trains."""
+    if settings.optimizer == "muon":
+        return muon_for(policy.model, settings.lr, settings.weight_decay)
+    parameters = policy.policy_parameters()
+    return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
 
 
 def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
