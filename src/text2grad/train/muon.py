@@ -93,7 +93,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def muon_for(model: Any, lr: float, weight_decay: float) -> Muon:
-    """Muon for a Hugging Face model: the matrices of its layers, and AdamW for embeddings, head, norms and biases."""
+    """Muon for a Hugging Face model: its layers' matrices; AdamW for embeddings, head, norms and biases."""
     ends = [model.get_input_embeddings(), model.get_output_embeddings()]
     apart = {id(parameter) for end in ends if end is not None for parameter in end.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
