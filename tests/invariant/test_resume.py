@@ -150,7 +150,7 @@ def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
                 if title == "ppo":
                     by_ppo(model, folder, Halves(), **changes)
                 else:
-                    by_supervision(model, folder, title=title)
+                    by_supervision(model, folder, title=title, **changes)
             made[key] = folder, found[-1]
         return made[key]
 
@@ -171,7 +171,7 @@ def assert_same(one: tuple[Path, Training], other: tuple[Path, Training]) -> Non
     assert len(logged(one[0])[0]) == STEPS
     first, second = one[1].tensors(), other[1].tensors()
     assert first.keys() == second.keys()
-    assert any("exp_avg_sq" in name for name in first)
+    assert any("exp_avg_sq" in name or "momentum" in name for name in first)
     different = [name for name in first if not torch.equal(first[name], second[name])]
     assert different == []
     assert one[1].numbers() == other[1].numbers()
@@ -214,19 +214,21 @@ def test_ppo_goes_back_to_the_last_checkpoint(
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
-@pytest.mark.parametrize("title", ["sft", "reward model"])
-@pytest.mark.parametrize("at", [1, 3, STEPS - 1])
+@pytest.mark.parametrize(
+    ("at", "title", "optimizer"),
+    [(1, "sft", "adamw"), (3, "reward model", "adamw"), (5, "sft", "adamw"), (3, "reward model", "muon")],
+)
 def test_supervised_training_goes_on_as_if_it_had_never_stopped(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, at: int, title: str
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, at: int, title: str, optimizer: str
 ) -> None:
     def stop(step: int, _: dict[str, float]) -> None:
         if step == at:
             raise Killed
 
     with pytest.raises(Killed):
-        by_supervision(model, tmp_path / "stopped", stop, title)
-    by_supervision(model, tmp_path / "stopped", title=title)
-    assert_same(straight(title), (tmp_path / "stopped", seen[-1]))
+        by_supervision(model, tmp_path / "stopped", stop, title, optimizer=optimizer)
+    by_supervision(model, tmp_path / "stopped", title=title, optimizer=optimizer)
+    assert_same(straight(title, optimizer=optimizer), (tmp_path / "stopped", seen[-1]))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

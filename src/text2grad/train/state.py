@@ -44,10 +44,7 @@ class Training:
     def tensors(self) -> dict[str, Tensor]:
         """The trained weights and the optimizers' moments, by name."""
         named = {f"policy.{name}": tensor for name, tensor in _trained(self.policy)}
-        for number, optimizer in enumerate(self.optimizers):
-            for index, values in optimizer.state_dict()["state"].items():
-                named |= {f"optimizer.{number}.{index}.{key}": value for key, value in values.items()}
-        return named
+        return named | {name: value for name, value in self._moments() if isinstance(value, Tensor)}
 
     def numbers(self) -> dict[str, Any]:
         """The rest, as JSON."""
@@ -55,8 +52,15 @@ class Training:
             "step": self.step,
             "kl_coefficient": self.kl_coefficient,
             "updates": self.schedule.last_epoch,
+            "counts": {name: value for name, value in self._moments() if not isinstance(value, Tensor)},
             "threads": torch.get_num_threads(),
         }
+
+    def _moments(self) -> Iterator[tuple[str, Any]]:
+        """What the optimizers remember of each parameter: tensors, and with some of them counts."""
+        for number, optimizer in enumerate(self.optimizers):
+            for index, values in optimizer.state_dict()["state"].items():
+                yield from ((f"optimizer.{number}.{index}.{key}", value) for key, value in values.items())
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Take over what `tensors` and `numbers` gave; the learning rate is that of today's settings.
@@ -72,7 +76,7 @@ class Training:
             for name, parameter in mine.items():
                 parameter.copy_(saved[name])
         for number, optimizer in enumerate(self.optimizers):
-            moments = _moments(tensors, f"optimizer.{number}.")
+            moments = _by_parameter({**tensors, **numbers["counts"]}, f"optimizer.{number}.")
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
         _move_schedule(self.schedule, numbers["updates"])
@@ -82,12 +86,15 @@ def _trained(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     return ((name, parameter) for name, parameter in policy.named_parameters() if parameter.requires_grad)
 
 
-def _moments(tensors: Mapping[str, Tensor], prefix: str) -> dict[int, dict[str, Tensor]]:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
+def _by_parameter(named: Mapping[str, Any], prefix: str) -> dict[int, dict[str, Any]]:
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in named.items():
         if name.startswith(prefix):
             index, key = name.removeprefix(prefix).split(".")
-            state.setdefault(int(index), {})[key] = tensor.clone()  # not a view of a file that will be removed
+            mine = (
+                value.clone() if isinstance(value, Tensor) else value
+            )  # not a view of a file that will be removed
+            state.setdefault(int(index), {})[key] = mine
     return state
 
 

@@ -21,6 +21,7 @@ from text2grad.feedback import Message
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
 from text2grad.rl.advantage import token_logps
+from text2grad.train.muon import muon_for
 from text2grad.train.run import AUTO, OnStep, Resume, Run, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
@@ -76,7 +77,7 @@ def train_supervised(
     encoded = encode_pairs(policy, pairs, settings)
     batches = list(plan_batches(encoded, settings, seed))
     parameters = policy.policy_parameters()
-    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+    optimizer = make_optimizer(policy, settings)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     identity = identity_of(policy, encoded, settings, seed, title)
@@ -127,6 +128,14 @@ def _described(policy: Policy, step: int, batch: Sequence[Encoded]) -> Iterator[
             loss = float(_loss_sum(policy, [item])) / sum(item.weights)
         prompt, target = policy.tokenizer.decode(item.prompt), policy.tokenizer.decode(item.target)
         yield {"step": step, "loss": loss, "prompt": prompt, "target": target}
+
+
+def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over all that the policy trains."""
+    if settings.optimizer == "muon":
+        return muon_for(policy.model, settings.lr, settings.weight_decay)
+    parameters = policy.policy_parameters()
+    return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
 
 
 def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:

@@ -81,9 +81,10 @@ def _item(quote: Quote, after: str | None, response: str) -> Item:
     if quote.part:
         item["part"] = True
     if quote.reason:
-        if len(item) == 1 and f'{quote.text}", "reason' in response:
-            item["occurrence"] = 1
         item["reason"] = quote.reason
+    following = next((key for key in item if key != "quote"), None)
+    if following and f'{quote.text}", "{following}' in response:
+        item["quote"] = item.pop("quote")  # last, where nothing of the response can follow it
     return item
 
 
