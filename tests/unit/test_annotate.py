@@ -17,7 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judging_server import GOOD, KEY, Judge, Reply, batch, completion, error, name_of, responses_file, said
+from chat_server import (
+    GOOD,
+    KEY,
+    ChatServer,
+    Reply,
+    Script,
+    batch,
+    completion,
+    error,
+    in_turn,
+    name_of,
+    responses_file,
+    said,
+)
 
 from text2grad.cli import main
 from text2grad.feedback import Feedback, read_jsonl
@@ -35,11 +48,11 @@ def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def judge() -> Iterator[Callable[..., Judge]]:
-    servers: list[Judge] = []
+def judge() -> Iterator[Callable[..., ChatServer]]:
+    servers: list[ChatServer] = []
 
-    def start(answer: Callable[[str, int, dict[str, Any]], Reply]) -> Judge:
-        servers.append(Judge(answer))
+    def start(answer: Script) -> ChatServer:
+        servers.append(ChatServer(answer))
         return servers[-1]
 
     yield start
@@ -51,7 +64,7 @@ def judge() -> Iterator[Callable[..., Judge]]:
 def annotate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     """`annotate(server, file, ...)`: exit code, summary, stderr."""
 
-    def call(server: Judge | None, file: Path, *words: str) -> Ended:
+    def call(server: ChatServer | None, file: Path, *words: str) -> Ended:
         url = ("--critic.base_url", server.url) if server else ()
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
@@ -97,9 +110,9 @@ FAULTS: dict[str, tuple[list[Any], str, int]] = {
     "slow": ([SLOW, SLOW, SLOW, said(GOOD)], "ok", 4),
     "flaky": ([error(500), error(503), said(GOOD)], "ok", 3),
     "down": ([error(500)], "exhausted", 4),
-    "late": ([Judge.HANG, said(GOOD)], "ok", 2),
-    "cut": ([Judge.CUT, said(GOOD)], "ok", 2),
-    "always_cut": ([Judge.CUT], "exhausted", 4),
+    "late": ([ChatServer.HANG, said(GOOD)], "ok", 2),
+    "cut": ([ChatServer.CUT, said(GOOD)], "ok", 2),
+    "always_cut": ([ChatServer.CUT], "exhausted", 4),
     "no_json": ([(200, {}, b"<html>busy</html>"), said(GOOD)], "ok", 2),
     "declines": ([said("I'm sorry, but I can't help with that.")], "refused", 1),
     "refuses": ([said(None, refusal="I would rather not")], "refused", 1),
@@ -119,9 +132,7 @@ FAULTS: dict[str, tuple[list[Any], str, int]] = {
 
 
 def by_script(name: str, turn: int, body: dict[str, Any]) -> Reply:
-    script = FAULTS[name][0]
-    reply: Reply = script[min(turn, len(script) - 1)]
-    return reply
+    return in_turn(FAULTS[name][0], turn)
 
 
 def test_every_fault_is_a_typed_row_and_the_counts_add_up(judge: Any, annotate: Any, tmp_path: Path) -> None:
@@ -481,7 +492,7 @@ def test_killed_at_fifty_random_points_every_id_is_there_once(judge: Any, tmp_pa
     assert len(answers) == 500 and set(answers.values()) == {1}
 
 
-def _paid_twice(server: Judge) -> int:
+def _paid_twice(server: ChatServer) -> int:
     return sum(count - 1 for count in server.turns.values())
 
 
