@@ -157,7 +157,7 @@ class Asker:
         self.journal.note("capability", {"server": self.endpoint.name, "model": self.questioner.model, "is": rung})
 
     def _retried(self, question: Question, rung: Capability, attempt: int, retries: int) -> Reply | Problem | None:
-        body = self.questioner.body(question, rung, attempt)
+        body = self.questioner.request(question, rung, attempt)
         for retry in range(retries + 1):
             outcome = self._asked(body)
             if outcome is None or isinstance(outcome, Reply):
@@ -172,7 +172,7 @@ class Asker:
                 return None
         return None
 
-    def _asked(self, body: Mapping[str, Any]) -> Reply | Problem | None:
+    def _asked(self, body: str) -> Reply | Problem | None:
         if not self.pace.enter():
             return None
         asked_at = time.monotonic()

@@ -48,9 +48,8 @@ class Service(Protocol):
 def request_line(asker: Asker, question: Question, capability: Capability) -> str:
     """One request of a batch file."""
     attempt = asker.journal.slot(question.id).answers
-    body = asker.questioner.body(question, capability, attempt)
-    line = {"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions", "body": body}
-    return json.dumps(line) + "\n"
+    head = json.dumps({"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions"})
+    return f'{head[:-1]}, "body": {asker.questioner.request(question, capability, attempt)}}}\n'
 
 
 def write_requests(asker: Asker, items: Items, file: Path, capability: Capability = "json_schema") -> int:

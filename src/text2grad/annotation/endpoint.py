@@ -113,9 +113,9 @@ class Endpoint:
         """The text without the key, should a server echo it."""
         return text.replace(self._key, "[key]") if self._key else text
 
-    def ask(self, body: Mapping[str, Any]) -> Reply | Problem:
-        """Send one request and wait for the end of its answer."""
-        data = json.dumps(body).encode("ascii")
+    def ask(self, body: str) -> Reply | Problem:
+        """Send one request, a JSON text, and wait for the end of its answer."""
+        data = body.encode()
         start = time.monotonic()
         fresh = not hasattr(self._local, "connection")
         try:
