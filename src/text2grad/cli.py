@@ -484,7 +484,9 @@ def _refuse_unknown_options(words: Sequence[str]) -> None:
     """Unknown options get a suggestion from the command's own options and from all settings."""
     group: Any = typer.main.get_command(app)
     command = next((group.commands[word] for word in words if word in group.commands), group)
-    known = {"-h", "--help"} | {option for part in (group, command) for each in part.params for option in each.opts}
+    known = {"-h", "--help"} | {
+        option for part in (group, command) for each in part.params for option in (*each.opts, *each.secondary_opts)
+    }
     for word in words:
         name = word.partition("=")[0]
         if word == "--":
