@@ -474,6 +474,15 @@ def test_a_batch_is_submitted_once_collected_later_and_costs_half(
     assert (code, figures(summary), len(server.bodies)) == (0, (3, 3, 0, 0, 0), 1)
 
 
+def test_a_batch_of_a_server_at_home_needs_no_key(
+    judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server = judge(lambda name, turn, body: said(GOOD))
+    file = responses_file(tmp_path / "r.jsonl", ["a"])
+    assert annotate(server, file, "--batch")[0] == 75 and len(server.batches) == 1
+
+
 def test_a_batch_whose_number_was_never_written_down_is_found(judge: Any, annotate: Any, tmp_path: Path) -> None:
     server = judge(lambda name, turn, body: said(GOOD))
     file = responses_file(tmp_path / "r.jsonl", ["a"])
