@@ -91,6 +91,7 @@ class Quality:
     records: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     usage: Counter[str] = field(default_factory=Counter)
+    usd_dense: float = 0.0
     lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], -1: []})
     places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), -1: Counter()})
     failures: Counter[str] = field(default_factory=Counter)
@@ -140,7 +141,7 @@ class Quality:
         price, dense_price = self.cost(model, usage), self.cost(model, dense)
         if usage.get("usd") and price and dense_price is not None:
             self.counts["dense_priced"] += 1
-            self.usage["usd_dense"] += usage["usd"] * dense_price / price
+            self.usd_dense += usage["usd"] * dense_price / price
 
     def _spans(self, record: Feedback, tokens: Offsets) -> None:
         for span in record.spans:
@@ -178,7 +179,7 @@ class Quality:
             "output_tokens": int(self.usage["completion_tokens"]),
             "usd": round(self.usage["usd"], 6) if counts["priced"] else None,
             "usd_per_record": _share(self.usage["usd"], counts["priced"], 6),
-            "usd_dense_per_record": _share(self.usage["usd_dense"], counts["dense_priced"], 6),
+            "usd_dense_per_record": _share(self.usd_dense, counts["dense_priced"], 6),
             "labelled_share": _share(counts["good_tokens"] + counts["poor_tokens"], counts["tokens"]),
             "good_share": _share(counts["good_tokens"], counts["good_tokens"] + counts["poor_tokens"]),
             "good_spans": self._lengths(1),
