@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import get_args
 
 from text2grad import wire
-from text2grad.annotation.verdicts import voted
 from text2grad.chat import Answer, Chat, GroundedChat, LimitedChat
+from text2grad.critics.votes import voted
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.tasks.base import conversation_text
@@ -31,7 +31,7 @@ class PromptedCritic:
     `prompt` is the text of a prompt file (`tasks.base.read_prompt`); `ambiguity` says what a quote that
     occurs more than once means (METHOD, "quote found twice"). An unreadable answer is a `Failure`. With `votes`
     above 1 each response is judged so often, and the spans that most judgements agree on stay, weighted by their
-    share (`annotation.verdicts.voted`). Where the chat knows its limit, a prompt that is too long loses its middle.
+    share (`critics.votes.voted`). Where the chat knows its limit, a prompt that is too long loses its middle.
 
     Raises:
         UserError: the prompt has an unknown placeholder, or no place for the response.
