@@ -7,8 +7,7 @@ import math
 import os
 import resource
 import sys
-import tempfile
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from text2grad.sandbox.inside import landlock, seccomp, system
 
@@ -30,8 +29,7 @@ _READABLE = (
 )
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What one process may use: wall clock seconds (of the whole job) and MiB of memory."""
 
     seconds: float
@@ -81,7 +79,9 @@ class Jail:
             OSError: a part of the protection was refused; nothing untrusted must run.
         """
         _close_all_but({*keep, rules} if self._protected else {*keep})
-        tempfile.tempdir = scratch
+        os.environ["TMPDIR"] = scratch
+        if "tempfile" in sys.modules:
+            sys.modules["tempfile"].tempdir = scratch
         seconds, memory = math.ceil(limits.seconds) + 1, limits.memory_mb << 20
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -106,13 +106,17 @@ _SAME_FOR_ALL = (
 )
 
 
-def _close_all_but(kept: set[int]) -> None:
-    low = 0
+def silence_streams() -> None:
+    """Point standard input, output and error nowhere, for this process and those it forks."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        if stream not in kept:
-            os.dup2(null, stream)
-    for descriptor in sorted(kept | {0, 1, 2}):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+def _close_all_but(kept: set[int]) -> None:
+    low = 3
+    for descriptor in sorted(kept):
         if low < descriptor:  # Python 3.11 takes an empty range for all of them
             os.closerange(low, descriptor)
         low = descriptor + 1
