@@ -78,10 +78,7 @@ class Jail:
         Raises:
             OSError: a part of the protection was refused; nothing untrusted must run.
         """
-        _close_all_but({*keep, rules} if self._protected else {*keep})
-        os.environ["TMPDIR"] = scratch
-        if "tempfile" in sys.modules:
-            sys.modules["tempfile"].tempdir = scratch
+        _close_all_but(sorted((*keep, rules)))
         seconds, memory = math.ceil(limits.seconds) + 1, limits.memory_mb << 20
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -114,12 +111,12 @@ def silence_streams() -> None:
     os.close(null)
 
 
-def _close_all_but(kept: set[int]) -> None:
+def _close_all_but(kept: list[int]) -> None:
     low = 3
-    for descriptor in sorted(kept):
+    for descriptor in kept:
         if low < descriptor:  # Python 3.11 takes an empty range for all of them
             os.closerange(low, descriptor)
-        low = descriptor + 1
+        low = max(low, descriptor + 1)
     os.closerange(low, _MOST_DESCRIPTORS)
 
 

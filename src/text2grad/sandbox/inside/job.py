@@ -26,7 +26,8 @@ class Ground:
         """Raises OSError where there is no folder to write in."""
         self.jail, self.namespaces, self.user, self.kept = prison, namespaces, user, kept
         self.scratch = None if namespaces else Scratch(user)
-        self.rules = prison.rules(self.scratch.path) if self.scratch else -1
+        self.folder = self.scratch.path if self.scratch else "/tmp"
+        self.rules = prison.rules(self.folder) if self.scratch else -1
         self._dying: list[int] = []
 
     def reap(self, process: int) -> None:
@@ -63,11 +64,9 @@ class Job:
 
     def _shut_in(self, work: Work, rules: int) -> None:
         ground, (do, keep) = self._ground, work
-        if ground.scratch is None:
-            ground.jail.enter((*keep, *ground.kept), "/tmp", rules, self._limits)
-        else:
+        if not ground.namespaces:
             system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
-            ground.jail.enter((*keep, *ground.kept), ground.scratch.path, rules, self._limits)
+        ground.jail.enter((*keep, *ground.kept), ground.folder, rules, self._limits)
         do()
 
     def _start_in_namespaces(self, works: tuple[Work, ...]) -> None:
@@ -91,8 +90,8 @@ class Job:
         system.unshare(system.CLONE_NEWNS)
         owner = "" if self._ground.user is None else f",uid={self._ground.user},gid={self._ground.user}"
         options = f"size={SCRATCH_BYTES},nr_inodes={SCRATCH_ENTRIES},mode=700{owner}"
-        system.mount("scratch", "/tmp", "tmpfs", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC, options)
-        rules = self._ground.jail.rules("/tmp")
+        system.mount("scratch", self._ground.folder, "tmpfs", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC, options)
+        rules = self._ground.jail.rules(self._ground.folder)
         for work in works[1:]:
             os.waitpid(_forked(functools.partial(self._first_process, work, rules, writer)), 0)
         self._first_process(works[0], rules, writer)

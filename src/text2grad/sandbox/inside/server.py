@@ -9,7 +9,6 @@ coverage}` by an answer `{outcome, results, error, line}`.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import re
 import select
@@ -18,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from text2grad.sandbox.inside import frames, jail, probes, rehearsal, solution_side, system, test_side
+from text2grad.sandbox.inside import frames, jail, plug, probes, rehearsal, solution_side, system, test_side
 from text2grad.sandbox.inside.job import Ground, Job
 
 JOB_BYTES = 64 << 20
@@ -77,9 +76,9 @@ class Server:
             system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         for name in set(os.environ) - _ENVIRONMENT:
             del os.environ[name]
+        os.environ["TMPDIR"] = self._ground.folder
         rehearsal.rehearse()
-        gc.collect()
-        gc.freeze()
+        plug.plug()
 
     def close(self) -> None:
         """Leave no folder behind."""
@@ -102,7 +101,7 @@ class Server:
                 __import__(name)
         if wanted:
             self._cold -= wanted
-            gc.freeze()
+            plug.plug()
 
     def prove(self) -> dict[str, bool]:
         """Try to get out, from inside; what was tried and whether it was held."""

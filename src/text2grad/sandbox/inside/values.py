@@ -19,6 +19,7 @@ SMALL_INT = 1 << 62
 _UNSAFE_BUILTINS = {"eval", "exec", "compile", "open", "input", "__import__", "breakpoint", "exit", "quit", "help"}
 _UNSAFE_MODULES = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3"}
 STDLIB = frozenset(sys.stdlib_module_names) - _UNSAFE_MODULES
+KNOWN = STDLIB | {"numpy"}
 
 _MODULES = {
     "complex": "builtins",
@@ -128,7 +129,7 @@ def public_name(value: Any) -> tuple[str, str] | None:
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if not isinstance(name, str) or not isinstance(module, str):
         return None
-    if module.partition(".")[0] not in STDLIB | {"numpy"}:
+    if module.partition(".")[0] not in KNOWN:
         return None
     return (module, name) if getattr(sys.modules.get(module), name, None) is value else None
 

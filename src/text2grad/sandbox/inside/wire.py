@@ -227,7 +227,7 @@ class Peer:
             return ["n", "builtins", "Ellipsis" if value is Ellipsis else "NotImplemented"]
         if (fields := _plain_named_tuple(type(value))) is not None:
             return ["P", type(value).__name__, list(fields), *map(self.pack, value)]
-        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in values.STDLIB | {"numpy"}:
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in values.KNOWN:
             return ["m", value.__name__]
         public = values.public_name(value) if callable(value) else None
         if public is not None and (self.wary or values.handed_out(*public, value)):
