@@ -217,7 +217,8 @@ def test_what_a_program_writes_is_gone_for_the_next_and_the_folder_with_the_serv
 
 
 def test_temporary_files_go_where_a_program_may_write(runner: Runner) -> None:
-    code = "import tempfile\ndef f(x):\n    with tempfile.TemporaryFile() as file:\n        return x + file.write(b'1')\n"
+    code = "import tempfile\ndef f(x):\n    with tempfile.TemporaryFile() as file:\n"
+    code += "        return x + file.write(b'1')\n"
     assert runner.run(code, TEST_ONE).passed
 
 

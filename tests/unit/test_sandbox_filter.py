@@ -1,5 +1,7 @@
-"""The system call filter of both kinds of machine, decided by an interpreter of BPF written here, against the numbers
-in the kernel's own headers (tests/data/syscalls.txt): what is only ever run on one kind is checked on every one."""
+"""The system call filter of both kinds of machine, call by call, against the numbers of the kernel's own headers.
+
+An interpreter of BPF decides, so that what only ever runs on one kind of machine is checked on every one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 from text2grad.sandbox.inside import landlock, probes, seccomp
 
 MACHINES = ("x86_64", "aarch64")
-AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h: EM_X86_64 and EM_AARCH64, 64 bits, little end
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h: 64 bits, little end
 OWN, OTHER = 4321, 4322
 ALLOW, KILL, REFUSED, MISSING = 0x7FFF0000, 0x80000000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
 THREAD, PROCESS = 0x3D0F00, 0x1200011  # the flags of glibc's pthread_create and fork
@@ -119,4 +121,5 @@ def test_numbers_of_calls_that_are_made_directly(monkeypatch: pytest.MonkeyPatch
     tries = probes.attempts(1)
     for what in ("trace a process", "use io_uring", "load a BPF program"):
         tries[what]()
-    assert asked == [tuple(NUMBERS[machine][name] for machine in MACHINES) for name in ("ptrace", "io_uring_setup", "bpf")]
+    names = ("ptrace", "io_uring_setup", "bpf")
+    assert asked == [tuple(NUMBERS[machine][name] for machine in MACHINES) for name in names]

@@ -90,7 +90,8 @@ class Job:
         system.unshare(system.CLONE_NEWNS)
         owner = "" if self._ground.user is None else f",uid={self._ground.user},gid={self._ground.user}"
         options = f"size={SCRATCH_BYTES},nr_inodes={SCRATCH_ENTRIES},mode=700{owner}"
-        system.mount("scratch", self._ground.folder, "tmpfs", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC, options)
+        flags = system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC
+        system.mount("scratch", self._ground.folder, "tmpfs", flags, options)
         rules = self._ground.jail.rules(self._ground.folder)
         for work in works[1:]:
             os.waitpid(_forked(functools.partial(self._first_process, work, rules, writer)), 0)

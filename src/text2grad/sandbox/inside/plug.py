@@ -20,7 +20,7 @@ _taken: list[Any] = []
 
 
 def plug() -> None:
-    """Fill the half-used pools of every size of small objects, and let what is there now be left out by the collector."""
+    """Fill the half-used pools of every size of small objects; the collector leaves out what is there now."""
     gc.set_threshold(_THRESHOLD)
     gc.collect()  # empties Python's lists of free objects too
     for size in range(_STEP, _LARGEST + 1, _STEP):

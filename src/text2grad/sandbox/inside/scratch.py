@@ -1,4 +1,4 @@
-"""The folder that the programs of a server may write in where there are no mounts for each job: emptied after each."""
+"""The folder that the programs of a server may write in, where there are no mounts for each job."""
 
 from __future__ import annotations
 

@@ -26,12 +26,11 @@ OUTPUT_BYTES = 1 << 20
 _TICK_SECONDS = 0.05
 
 _ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
-_WARM = frozenset(
-    """
-array asyncio bisect calendar cmath collections.abc concurrent.futures copy csv dataclasses datetime decimal enum fractions hashlib heapq
-inspect numbers pathlib pickle pprint queue random secrets statistics string struct tempfile textwrap threading
-traceback unicodedata unittest unittest.mock uuid warnings
-""".split()
+_WARM = (
+    "array asyncio bisect calendar cmath collections.abc concurrent.futures copy csv dataclasses datetime "
+    "decimal enum fractions hashlib heapq inspect numbers pathlib pickle pprint queue random secrets "
+    "statistics string struct tempfile textwrap threading traceback unicodedata unittest unittest.mock "
+    "uuid warnings"
 )
 """Modules of the standard library that the server imports when a job first names one, for that job and all later
 ones. Not before: a fork takes the longer the more memory the server has."""
@@ -63,7 +62,7 @@ class Server:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.watched = -1
-        self._cold = set(_WARM)
+        self._cold = set(_WARM.split())
         self.protected = setup["tier"] != "none"
         self._memory_mb = int(setup["memory_mb"])
         self._warm_up(setup["libraries"], setup["preload"])

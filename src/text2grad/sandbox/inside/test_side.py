@@ -417,7 +417,8 @@ def _parameters(call: Any, with_defaults: bool = False) -> list[str]:
     last = code.co_argcount if with_defaults else code.co_argcount - defaults
     keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     has_default = () if with_defaults else plain.__kwdefaults__ or ()
-    return [*code.co_varnames[max(bound, code.co_posonlyargcount) : last], *(name for name in keywords if name not in has_default)]
+    first = max(bound, code.co_posonlyargcount)
+    return [*code.co_varnames[first:last], *(name for name in keywords if name not in has_default)]
 
 
 def _signature(call: Any, with_defaults: bool) -> list[str]:

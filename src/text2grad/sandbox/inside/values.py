@@ -37,7 +37,7 @@ _MODULES = {
     "timezone": "datetime",
     "array": "array",
 }
-"""Types that cross by value -> where they are. Imported when one crosses: a server must stay small to be forked fast."""
+"""Types that cross by value -> their modules, imported when one crosses: a small server is forked fast."""
 
 _ARGUMENTS: dict[str, Callable[[Any], list[Any]]] = {
     "complex": lambda v: [v.real, v.imag],

@@ -485,7 +485,8 @@ def _operations(kind: type) -> list[str]:
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         found.update({name: base.__dict__[name] for name in remote.OPERATIONS.intersection(base.__dict__)})
-    return sorted(name for name, method in found.items() if method is not None and method is not _OF_OBJECT.get(name))
+    kept = {name: method for name, method in found.items() if method is not _OF_OBJECT.get(name)}
+    return sorted(name for name, method in kept.items() if method is not None)
 
 
 def _plain_named_tuple(kind: type) -> tuple[str, ...] | None:
