@@ -86,7 +86,7 @@ class Asserts:
             test.values = [self._noted(value) for value in test.values]
             return test
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            first = [self._number(test.left), _SYMBOLS[type(test.ops[0])]]
+            first: list[int | str] = [self._number(test.left), _SYMBOLS[type(test.ops[0])]]
             return _call(_COMPARE, first, [test.left, test.comparators[0]], test)
         return _call(_TRUTH, [self._number(test)], [test], test)
 

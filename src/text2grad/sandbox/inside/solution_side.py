@@ -32,7 +32,7 @@ def serve(reader: int, writer: int, code: str, coverage: bool) -> None:
     except BaseException as error:
         peer.send({"e": peer.pack_error(error)})
         return
-    peer.send({"v": peer.pack(module)})
+    peer.send({"v": peer.pack_module(module)})
     while True:
         peer.serve(peer.receive())
 

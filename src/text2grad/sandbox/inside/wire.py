@@ -209,6 +209,10 @@ class Peer:
             return ["w", values.VIEWS[kind], *map(self.pack, value)]
         return self._pack_rest(value)
 
+    def pack_module(self, module: types.ModuleType) -> Any:
+        """A module of ours as a function that has its attributes: its class does not have to cross."""
+        return ["f", self._export(module), module.__name__]
+
     def _pack_container(self, value: Any, tag: str) -> Any:
         number = self._shared.number_of(value)
         if number is not None:
