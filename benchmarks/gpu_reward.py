@@ -88,7 +88,7 @@ def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak
     def ids(length: int) -> list[int]:
         return torch.randint(10, limit, (length,), generator=rng).tolist()
 
-    pairs = [Encoded(ids(prompt), ids(target)) for _ in range(batch)]
+    pairs = [Encoded(ids(prompt), ids(target), [1.0] * target) for _ in range(batch)]
     optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=1e-5)
     policy.train()
     reset_memory()

@@ -53,6 +53,15 @@ class GroundedChat(Chat, Protocol):
         ...
 
 
+@runtime_checkable
+class LimitedChat(Chat, Protocol):
+    """A chat that knows how long a conversation may be."""
+
+    def excess(self, conversation: Conversation) -> int:
+        """Tokens by which the conversation with a full answer is too long; 0 or less: it fits."""
+        ...
+
+
 class OpenAIChat:
     """A chat model behind an OpenAI-compatible server: OpenAI, vLLM, Ollama, a LiteLLM proxy.
 

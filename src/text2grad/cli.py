@@ -371,6 +371,36 @@ def evaluate(
     run_stage(measured, as_json, quiet=which is Target.REWARD_MODEL)
 
 
+@app.command(epilog=SETTINGS_HELP)
+def merge(
+    context: typer.Context,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...), or reward_model.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder for the model.")],
+    license_name: Annotated[
+        str, typer.Option("--license", metavar="NAME", help="For the model card, as the hub names licences.")
+    ] = "other",
+    hub: Annotated[
+        str | None, typer.Option("--push-to-hub", metavar="NAME", help="Also upload it: user/model.")
+    ] = None,
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained model as a plain folder.
+
+    Adapters are merged into the weights, so that vLLM and transformers load the folder as it is. A model
+    card says what it was made from, how, and how it measured. Nothing is uploaded unless you ask for it.
+
+    \b
+    Examples:
+      text2grad merge text2grad --config mine.yaml --out models/mine
+      text2grad merge reward_model --config mine.yaml --out models/critic
+    """
+    chosen = _configuration(context, config)
+    run_stage(lambda: _stages().run_merge(chosen, target, out, license_name, hub), as_json)
+
+
 @app.command()
 def report(
     context: typer.Context,

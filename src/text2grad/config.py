@@ -56,6 +56,9 @@ class RewardModelSettings(Settings):
     repeats: int | None = Field(
         default=None, ge=1, description="train on at most so many records of one response to one prompt; null: all"
     )
+    poor_weight: float = Field(
+        default=1.0, gt=0, description="weight of the list of poor spans in the loss: they are the rare class"
+    )
     training: SupervisedSettings = SupervisedSettings()
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
     grounded: Grounding = Field(
@@ -79,6 +82,14 @@ class CriticSettings(Settings):
     )
     model: str = Field(default="", description="name at the endpoint (prompted) or folder (reward_model)")
     base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")
+    votes: int = Field(
+        default=1,
+        ge=1,
+        description="critiques of one response, at a temperature above 0; spans most agree on stay, weighted",
+    )
+    temperature: float | None = Field(
+        default=0.0, ge=0, le=2, description="of the judge (prompted); null: the server's own"
+    )
     prompt: str | None = Field(default=None, description="file that replaces the task's critic prompt")
     ambiguity: Literal["first", "all", "skip"] = Field(
         default="skip", description="a quote that occurs more than once and does not say which"

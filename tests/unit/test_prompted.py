@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad import wire
-from text2grad.chat import Completion, ScriptedChat
-from text2grad.critics.prompted import PromptedCritic, as_data, judge_messages
+from text2grad.chat import Answer, Completion, ScriptedChat
+from text2grad.critics.prompted import CUT, PromptedCritic, as_data, fitted_messages, judge_messages
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.tasks.base import read_prompt
@@ -156,3 +156,54 @@ def test_parts_under_headings_become_turns_and_a_note_before_them_is_not_sent() 
 def test_a_prompt_that_cannot_be_filled_is_refused(prompt: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         PromptedCritic(ScriptedChat([]), prompt, SOURCE)
+
+
+class Counting(ScriptedChat):
+    """A chat with room for so many words."""
+
+    def __init__(self, answers: Sequence[Answer | str], room: int) -> None:
+        super().__init__(answers)
+        self.room = room
+
+    def excess(self, conversation: Sequence[Message]) -> int:
+        return sum(len(message.content.split()) for message in conversation) - self.room
+
+
+def test_a_prompt_that_is_too_long_loses_its_middle_and_the_response_nothing() -> None:
+    words = " ".join(f"w{number}" for number in range(400))
+    long = example(words)
+    response = " ".join(f"r{number}" for number in range(100))
+    prompt = "Judge {{prompt}} and {{response}}"
+
+    def excess(messages: Sequence[Message]) -> int:
+        return sum(len(message.content.split()) for message in messages) - 180
+
+    asked = fitted_messages(prompt, long, response, excess)[0].content
+    assert 0 >= excess([Message(role="user", content=asked)]) > -40, "as much as fits, or nearly"
+    assert asked.startswith("Judge w0 w1 ") and f"w399 and {response}" in asked
+    assert asked.count(CUT) == 1
+    hopeless = fitted_messages(prompt, long, response, lambda messages: excess(messages) + 100)
+    assert response in hopeless[0].content, "what cannot fit is for the chat to refuse"
+    assert fitted_messages(prompt, long, response, lambda _: 0) == judge_messages(prompt, long, response)
+
+
+def test_a_critic_asks_a_chat_that_knows_its_limit() -> None:
+    chat = Counting(["{}"], room=60)
+    PromptedCritic(chat, "Judge {{prompt}} and {{response}}", SOURCE).critique([example("word " * 300)], ["It is."])
+    assert CUT in chat.asked[0][0].content and "It is." in chat.asked[0][0].content
+
+
+def test_several_critiques_of_a_response_vote() -> None:
+    answers = [
+        '{"critique": "a", "good_spans": ["the cat"], "poor_spans": ["mat"], "score": 1}',
+        '{"critique": "b", "good_spans": ["the cat"], "poor_spans": []}',
+        "no object at all",
+    ]
+    chat = ScriptedChat([*answers, *answers[::-1]])
+    response = "the cat sat on the mat"
+    critic = PromptedCritic(chat, "Judge {{prompt}} and {{response}}", SOURCE, votes=3)
+    first, second = critic.critique([example(), example()], [response, response])
+    assert len(chat.asked) == 6
+    for found in (first, second):
+        assert isinstance(found, Critique)
+        assert [(span.text, span.label, span.weight) for span in found.spans] == [("the cat", 1, 1.0)]

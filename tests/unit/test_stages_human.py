@@ -13,8 +13,10 @@ from human_data import finegrained_file, small_config, squality_file
 
 from text2grad import stages, wire
 from text2grad.config import Config, RewardModelSettings, load_config, with_tiny_rates
+from text2grad.critics.prompted import CUT
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import load_policy
 from text2grad.stages import annotate, evaluate, folder, ppo, reward_model, supervised
 from text2grad.tasks.base import question_of
@@ -183,25 +185,34 @@ def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Con
 # What does not fit
 
 
-def test_critiques_that_do_not_fit_are_left_out_and_counted(
+def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stages.run_sft(config)
     policy = load_policy(folder.start_policy(config))
     train, _ = reward_model.reward_data(config)
-    lengths = sorted(
-        reward_model.pair_length(policy, pair)
-        for _, pair in reward_model.fitting(policy, train, config.reward_model)
-    )
-    assert len(lengths) == len(train) and capsys.readouterr().err.count("left out") == 0
-    limit = lengths[len(lengths) // 2]
+    whole = reward_model.fitting(policy, train, config.reward_model)
+    assert len(whole) == len(train) and capsys.readouterr().err == ""
+
+    def length(pair: Pair) -> int:
+        prompt, target = encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target)
+        return len(prompt) + len(target)
+
+    limit = sorted(length(pair) for _, pair in whole)[len(whole) // 3]
     training = config.reward_model.training.model_copy(update={"max_length": limit})
     limited = config.reward_model.model_copy(update={"training": training})
     kept = reward_model.fitting(policy, train, limited)
-    assert [reward_model.pair_length(policy, pair) <= limit for _, pair in kept] == [True] * len(kept)
-    assert len(kept) == sum(length <= limit for length in lengths)
-    line = f"{len(train) - len(kept)} of {len(train)} critiques are left out: with their prompt they exceed {limit}"
-    assert line in capsys.readouterr().err
+    said = capsys.readouterr().err
+    before = {record.id: pair for record, pair in whole}
+    cut = [(record, pair) for record, pair in kept if pair.prompt != before[record.id].prompt]
+    assert 0 < len(cut) <= len(kept) < len(train)
+    for record, pair in cut:
+        assert length(pair) <= limit < length(before[record.id])
+        assert pair.target == before[record.id].target
+        assert record.response in pair.prompt[-1].content and CUT in pair.prompt[-1].content
+    assert f"{len(cut)} of {len(train)} prompts lose their middle to fit {limit} tokens" in said
+    left = f"{len(train) - len(kept)} of {len(train)} critiques are left out: even so they exceed {limit} tokens"
+    assert left in said
 
 
 # Settings

@@ -316,3 +316,13 @@ def test_nulls_stand_for_what_is_left_out() -> None:
 
 def test_half_a_surrogate_pair_is_no_character() -> None:
     assert refused('{"critique": "\\ud83d", "good_spans": [], "poor_spans": []}') == "invalid"
+
+
+@pytest.mark.parametrize("reason", ["", "why"])
+@pytest.mark.parametrize("key", ["occurrence", "part", "reason"])
+def test_a_response_that_holds_what_follows_a_quote_is_still_quoted(key: str, reason: str) -> None:
+    response = f'say X", "{key} or X, then Xtra'
+    for start in (place for place in range(len(response)) if response.startswith("X", place)):
+        span = Span(start=start, end=start + 1, label=-1, text="X", reason=reason)
+        critique = Critique(text="c", spans=(span,))
+        assert parse(render(critique, response), response) == critique

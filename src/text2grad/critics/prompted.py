@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import get_args
 
 from text2grad import wire
-from text2grad.chat import Answer, Chat, GroundedChat
+from text2grad.annotation.verdicts import voted
+from text2grad.chat import Answer, Chat, GroundedChat, LimitedChat
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.tasks.base import conversation_text
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
+CUT = " [...] "
+_ROUNDS = 24
 _TAG = re.compile(r"<(?=\s*/?\s*(?:question|response|reference|tests|feedback)\b)", re.IGNORECASE)
 
 
@@ -25,13 +28,17 @@ class PromptedCritic:
     """A critic made of a chat model and a prompt.
 
     `prompt` is the text of a prompt file (`tasks.base.read_prompt`); `ambiguity` says what a quote that
-    occurs more than once means (METHOD, "quote found twice"). An unreadable answer is a `Failure`.
+    occurs more than once means (METHOD, "quote found twice"). An unreadable answer is a `Failure`. With `votes`
+    above 1 each response is judged so often, and the spans that most judgements agree on stay, weighted by their
+    share (`annotation.verdicts.voted`). Where the chat knows its limit, a prompt that is too long loses its middle.
 
     Raises:
         UserError: the prompt has an unknown placeholder, or no place for the response.
     """
 
-    def __init__(self, chat: Chat, prompt: str, source: Source, ambiguity: wire.Ambiguity = "skip") -> None:
+    def __init__(
+        self, chat: Chat, prompt: str, source: Source, ambiguity: wire.Ambiguity = "skip", votes: int = 1
+    ) -> None:
         if ambiguity not in get_args(wire.Ambiguity):
             raise UserError(f"unknown ambiguity {ambiguity!r}", f"one of {', '.join(get_args(wire.Ambiguity))}")
         check_prompt(prompt)
@@ -39,14 +46,23 @@ class PromptedCritic:
         self._chat = chat
         self._prompt = prompt
         self._ambiguity: wire.Ambiguity = ambiguity
+        self._votes = votes
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Ask for all critiques at once and read the answers."""
-        pairs = zip(examples, responses, strict=True)
-        asked = [judge_messages(self._prompt, *pair) for pair in pairs]
+        once = [self._messages(*pair) for pair in zip(examples, responses, strict=True)]
+        asked = [messages for messages in once for _ in range(self._votes)]
+        about = [response for response in responses for _ in range(self._votes)]
         chat = self._chat
-        answers = chat.complete_about(asked, responses) if isinstance(chat, GroundedChat) else chat.complete(asked)
-        return [self._read(answer, response) for answer, response in zip(answers, responses, strict=True)]
+        answers = chat.complete_about(asked, about) if isinstance(chat, GroundedChat) else chat.complete(asked)
+        read = [self._read(answer, response) for answer, response in zip(answers, about, strict=True)]
+        return [voted(read[first : first + self._votes]) for first in range(0, len(read), self._votes)]
+
+    def _messages(self, example: Example, response: str) -> list[Message]:
+        chat = self._chat
+        return fitted_messages(
+            self._prompt, example, response, chat.excess if isinstance(chat, LimitedChat) else _no_limit
+        )
 
     def _read(self, answer: Answer, response: str) -> Judgement:
         if isinstance(answer, Failure):
@@ -72,6 +88,47 @@ def judge_messages(prompt: str, example: Example, response: str) -> list[Message
         Message.model_validate({"role": role, "content": _PLACEHOLDER.sub(fill, text.strip("\n"))})
         for role, text in turns
     ]
+
+
+def fitted_messages(
+    prompt: str, example: Example, response: str, excess: Callable[[Sequence[Message]], int]
+) -> list[Message]:
+    """`judge_messages` of an example whose longest turn loses its middle until `excess` (in tokens) is gone.
+
+    The response is never cut. What does not fit without it stays too long, for whoever asked to refuse.
+    """
+    messages = judge_messages(prompt, example, response)
+    for _ in range(_ROUNDS):
+        over = excess(messages)
+        shorter = without_middle(example, over) if over > 0 else example
+        if shorter is example:
+            break
+        example = shorter
+        messages = judge_messages(prompt, example, response)
+    return messages
+
+
+def without_middle(example: Example, tokens: int) -> Example:
+    """The example with about `tokens` tokens less in the middle of its longest turn; itself if there is no more.
+
+    A token is taken for two characters: rather once too often than too much at a time.
+    """
+    place = max(range(len(example.prompt)), key=lambda index: len(example.prompt[index].content))
+    turn = example.prompt[place]
+    half = len(turn.content) // 2
+    before, mark, after = turn.content.partition(CUT)
+    if not mark:
+        before, after = turn.content[:half], turn.content[half:]
+    less = max(tokens, len(CUT))
+    kept = f"{before[: max(0, len(before) - less)]}{CUT}{after[less:]}"
+    if len(kept) >= len(turn.content):
+        return example
+    turns = [*example.prompt[:place], turn.model_copy(update={"content": kept}), *example.prompt[place + 1 :]]
+    return example.model_copy(update={"prompt": tuple(turns)})
+
+
+def _no_limit(conversation: Sequence[Message]) -> int:
+    return 0
 
 
 def as_data(text: str) -> str:

@@ -130,6 +130,12 @@ class LocalChat:
         self._vocabulary = vocabulary
         self._whole_quotes = whole_quotes
 
+    def excess(self, conversation: Sequence[Message]) -> int:
+        """Tokens by which the conversation with a full answer exceeds the model's context."""
+        length = len(encode_prompt(self.policy.tokenizer, conversation)) + self.settings.max_new_tokens
+        limit = self.policy.context
+        return 0 if limit is None else length - limit
+
     def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
         """Answer each conversation; one that leaves no room for an answer is a typed failure, never cut."""
         return self._answer(conversations, None)

@@ -10,6 +10,7 @@ from text2grad.stages.annotate import run_annotate
 from text2grad.stages.evaluate import run_evaluate, run_evaluate_samples
 from text2grad.stages.folder import write_json
 from text2grad.stages.intake import run_import
+from text2grad.stages.merge import run_merge
 from text2grad.stages.ppo import run_train
 from text2grad.stages.report import run_report
 from text2grad.stages.reward_model import run_train_reward
@@ -20,6 +21,7 @@ __all__ = [
     "run_evaluate",
     "run_evaluate_samples",
     "run_import",
+    "run_merge",
     "run_report",
     "run_sft",
     "run_train",

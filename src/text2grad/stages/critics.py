@@ -44,16 +44,25 @@ def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) ->
         config.critic.model,
         base_url=config.critic.base_url,
         max_tokens=config.critic.max_tokens,
+        temperature=config.critic.temperature,
         concurrency=config.critic.concurrency,
         grounded=config.critic.grounded,
     )
     version = prompt_version(config.critic.prompt or task.critic_prompt)
     source = Source(kind="llm", model=config.critic.model, prompt_version=version)
-    return PromptedCritic(chat, prompt, source, config.critic.ambiguity)
+    _refuse_equal_votes(config.critic.votes, config.critic.temperature, "critic.temperature")
+    return PromptedCritic(chat, prompt, source, config.critic.ambiguity, config.critic.votes)
+
+
+def _refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> None:
+    if votes > 1 and temperature == 0:
+        raise UserError(f"critic.votes {votes}: greedy critiques are all the same", f"--{setting} 0.7")
 
 
 def reward_model_critic(config: Config) -> PromptedCritic:
     """The trained reward model: the prompted critic over a local model."""
+    temperature = config.reward_model.generation.temperature
+    _refuse_equal_votes(config.critic.votes, temperature, "reward_model.generation.temperature")
     folder = Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
@@ -64,7 +73,7 @@ def reward_model_critic(config: Config) -> PromptedCritic:
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=str(folder), prompt_version=version)
-    return PromptedCritic(chat, prompt, source, config.critic.ambiguity)
+    return PromptedCritic(chat, prompt, source, config.critic.ambiguity, config.critic.votes)
 
 
 def judge_of(config: Config) -> Critic | None:

@@ -6,20 +6,21 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from text2grad import wire
 from text2grad.align import Aligned, TokenTable
 from text2grad.chat import Chat, OpenAIChat
 from text2grad.config import Config, RewardModelSettings, with_tiny_rates
-from text2grad.critics.prompted import judge_messages
+from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.errors import UserError
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
 from text2grad.eval.marks import agreement, read_marks
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
-from text2grad.feedback import Critique, Example, Failure, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy, load_policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT, reward_model_critic
@@ -67,24 +68,37 @@ def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feed
 def fitting(
     policy: Policy, records: Sequence[Feedback], settings: RewardModelSettings
 ) -> list[tuple[Feedback, Pair]]:
-    """The readable records with their training pairs, as far as they fit the model whole.
+    """The readable records with their training pairs, as far as they fit the model.
 
-    The others are left out with a line that says so: half a critique would teach to stop half-way.
+    A prompt that is too long loses its middle, the response and z nothing: half a critique would teach to stop
+    half-way. What does not fit even so is left out. Both are said in a line.
     """
-    readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
     lengths = (policy.context, settings.training.max_length)
     limit = min((length for length in lengths if length is not None), default=None)
-    kept = [(r, pair) for r, pair in readable if limit is None or pair_length(policy, pair) <= limit]
+    readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
+    fitted = [(record, _shortened(policy, record, pair, limit)) for record, pair in readable]
+    kept = [(record, pair) for record, pair in fitted if pair is not None]
+    cut = sum(pair.prompt != whole.prompt for (_, pair), (_, whole) in zip(fitted, readable, strict=True) if pair)
+    if cut:
+        print(f"{cut} of {len(readable)} prompts lose their middle to fit {limit} tokens", file=sys.stderr)
     if len(kept) < len(readable):
         count, whole = len(readable) - len(kept), len(readable)
-        line = f"{count} of {whole} critiques are left out: with their prompt they exceed {limit} tokens"
+        line = f"{count} of {whole} critiques are left out: even so they exceed {limit} tokens"
         print(line, file=sys.stderr)
     return kept
 
 
-def pair_length(policy: Policy, pair: Pair) -> int:
-    """Tokens of a training pair, prompt and target together."""
-    return len(encode_prompt(policy.tokenizer, pair.prompt)) + len(encode_target(policy.tokenizer, pair.target))
+def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) -> Pair | None:
+    """The pair with as much of its prompt as fits; None if response and z alone are too long."""
+    target = len(encode_target(policy.tokenizer, pair.target))
+
+    def excess(messages: Sequence[Message]) -> int:
+        return 0 if limit is None else len(encode_prompt(policy.tokenizer, messages)) + target - limit
+
+    if excess(pair.prompt) <= 0:
+        return pair
+    prompt = fitted_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response, excess)
+    return replace(pair, prompt=tuple(prompt)) if excess(prompt) <= 0 else None
 
 
 def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
@@ -112,7 +126,10 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     if isinstance(judgement, Failure):
         return None
     messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response)
-    return Pair(record.id, tuple(messages), wire.render(as_taught(judgement, settings), record.response))
+    z = wire.render(as_taught(judgement, settings), record.response)
+    weight = settings.poor_weight
+    emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
+    return Pair(record.id, tuple(messages), z, emphasis)
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:

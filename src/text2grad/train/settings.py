@@ -20,6 +20,9 @@ class SupervisedSettings(Settings):
     epochs: float = Field(default=2.0, gt=0, description="passes over the data")
     batch_size: int = Field(default=8, ge=1, description="sequences per optimizer step")
     micro_batch_size: int = Field(default=8, ge=1, description="sequences per forward pass")
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw", description="muon: orthogonalised updates; fewer steps for a model made from scratch"
+    )
     lr: float = Field(default=1e-5, gt=0, description="learning rate at its peak")
     schedule: Schedule = Field(default="linear", description="of the learning rate")
     warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")

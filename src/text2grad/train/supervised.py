@@ -13,11 +13,13 @@ from pathlib import Path
 
 import torch
 
+from text2grad.align import TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
 from text2grad.rl.advantage import token_logps
+from text2grad.train.muon import muon_for
 from text2grad.train.run import OnStep, RunLog, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
 
@@ -26,19 +28,24 @@ LENGTH_POOL = 16
 
 @dataclass(frozen=True)
 class Pair:
-    """One training pair: a conversation and the answer to learn."""
+    """One training pair: a conversation and the answer to learn.
+
+    `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
+    """
 
     id: str
     prompt: tuple[Message, ...]
     target: str
+    emphasis: tuple[tuple[int, int, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A pair as token ids; the loss is on `target` only."""
+    """A pair as token ids; the loss is on `target` only, where each token has its weight."""
 
     prompt: list[int]
     target: list[int]
+    weights: list[float]
 
 
 def train_supervised(
@@ -64,7 +71,7 @@ def train_supervised(
     encoded = encode_pairs(policy, pairs, settings)
     batches = list(plan_batches(encoded, settings, seed))
     parameters = policy.policy_parameters()
-    optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+    optimizer = make_optimizer(policy, settings)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     metrics: dict[str, float] = {}
@@ -88,16 +95,39 @@ def train_supervised(
     return metrics
 
 
+def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over all that the policy trains."""
+    if settings.optimizer == "muon":
+        return muon_for(policy.model, settings.lr, settings.weight_decay)
+    parameters = policy.policy_parameters()
+    return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+
+
 def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
     """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
-    encoded = [
-        Encoded(encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target))
-        for pair in pairs
-    ]
+    table = TokenTable(policy.tokenizer) if any(pair.emphasis for pair in pairs) else None
+    encoded = [_encoded(policy, pair, table) for pair in pairs]
     limit = min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
     whole = [(pair.id, [*item.prompt, *item.target]) for pair, item in zip(pairs, encoded, strict=True)]
     check_lengths(whole, limit, 0)
     return encoded
+
+
+def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
+    target = encode_target(policy.tokenizer, pair.target)
+    weights = [1.0] * len(target)
+    if pair.emphasis and table is not None:
+        aligned = table.align(target)
+        shift = aligned.text.find(pair.target)
+        if shift < 0:
+            raise UserError(
+                f"{pair.id}: this tokenizer changes the text it reads, so no words can be weighted",
+                "reward_model.poor_weight 1",
+            )
+        for start, end, weight in pair.emphasis:
+            inside = (aligned.starts < end + shift) & (aligned.ends > start + shift)
+            weights = [weight if chosen else kept for kept, chosen in zip(weights, inside, strict=True)]
+    return Encoded(encode_prompt(policy.tokenizer, pair.prompt), target, weights)
 
 
 def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int) -> Iterator[list[Encoded]]:
@@ -117,9 +147,9 @@ def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed:
 
 
 def accumulate_gradient(policy: Policy, batch: Sequence[Encoded], micro_batch_size: int) -> float:
-    """Add the gradient of the batch's token-mean loss; returns that loss. Similar lengths share a pass."""
+    """Add the gradient of the batch's (weighted) token-mean loss; returns it. Similar lengths share a pass."""
     ordered = sorted(batch, key=lambda item: len(item.prompt) + len(item.target))
-    tokens = sum(len(item.target) for item in batch)
+    tokens = sum(sum(item.weights) for item in batch)
     total = 0.0
     for start in range(0, len(ordered), micro_batch_size):
         loss = _loss_sum(policy, ordered[start : start + micro_batch_size]) / tokens
@@ -131,7 +161,10 @@ def accumulate_gradient(policy: Policy, batch: Sequence[Encoded], micro_batch_si
 def _loss_sum(policy: Policy, items: Sequence[Encoded]) -> torch.Tensor:
     batch = _pack(policy, items)
     logp = token_logps(policy.logits(batch), batch.response_ids)
-    return -logp.masked_fill(~batch.mask, 0.0).sum()
+    weights = torch.zeros(batch.mask.shape)
+    for row, item in enumerate(items):
+        weights[row, : len(item.weights)] = torch.tensor(item.weights)
+    return -(logp.masked_fill(~batch.mask, 0.0) * weights.to(logp.device)).sum()
 
 
 def _pack(policy: Policy, items: Sequence[Encoded]) -> TokenBatch:
@@ -140,8 +173,8 @@ def _pack(policy: Policy, items: Sequence[Encoded]) -> TokenBatch:
 
 
 def measure_loss(policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings) -> float:
-    """Mean loss per answer token without training."""
-    tokens = sum(len(item.target) for item in encoded)
+    """Mean (weighted) loss per answer token without training."""
+    tokens = sum(sum(item.weights) for item in encoded)
     size = settings.micro_batch_size
     with policy.evaluating():
         parts = [float(_loss_sum(policy, encoded[i : i + size])) for i in range(0, len(encoded), size)]

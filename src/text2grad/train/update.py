@@ -30,7 +30,9 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     """AdamW for both; the value function may have a learning rate of its own."""
     decay = settings.weight_decay
     trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=decay, fused=True)
-    head = torch.optim.AdamW(policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay, fused=True)
+    head = torch.optim.AdamW(
+        policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay, fused=True
+    )
     updates = max(1, settings.steps - settings.value_warmup) * settings.epochs * settings.mini_batches
     factor = learning_rate_factor(settings.schedule, 0.0, updates)
     return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))

@@ -8,8 +8,8 @@ Annotator and reward model write the same JSON object, the critique first, so th
 where one reading is possible; it never guesses where a string ends.
 """
 
-from text2grad.wire.answer import json_schema, parse, render
+from text2grad.wire.answer import json_schema, parse, poor_part, render
 from text2grad.wire.ground import QuoteSearch
 from text2grad.wire.quotes import Ambiguity, occurrences
 
-__all__ = ["Ambiguity", "QuoteSearch", "json_schema", "occurrences", "parse", "render"]
+__all__ = ["Ambiguity", "QuoteSearch", "json_schema", "occurrences", "parse", "poor_part", "render"]

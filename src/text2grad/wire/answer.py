@@ -57,6 +57,13 @@ def render(critique: Critique, response: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def poor_part(z: str) -> tuple[int, int]:
+    """The characters of the list of poor spans in a `z` that `render` wrote, brackets included."""
+    key = '"poor_spans": '  # a quotation mark inside a string of JSON has a backslash before it
+    start = z.index(key) + len(key)
+    return start, json.JSONDecoder().raw_decode(z, start)[1]
+
+
 def _items(spans: Sequence[Span], response: str) -> list[Item]:
     quotes = to_quotes(spans, response)
     following = [quote.text for quote in quotes[1:]]
@@ -74,9 +81,10 @@ def _item(quote: Quote, after: str | None, response: str) -> Item:
     if quote.part:
         item["part"] = True
     if quote.reason:
-        if len(item) == 1 and f'{quote.text}", "reason' in response:
-            item["occurrence"] = 1
         item["reason"] = quote.reason
+    following = next((key for key in item if key != "quote"), None)
+    if following and f'{quote.text}", "{following}' in response:
+        item["quote"] = item.pop("quote")  # last, where nothing of the response can follow it
     return item
 
 

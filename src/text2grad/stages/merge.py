@@ -1,0 +1,79 @@
+"""`merge`: a trained policy or reward model as a plain Hugging Face folder, with a model card."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import TINY, Config, dump_config
+from text2grad.errors import UserError
+from text2grad.policy.model import load_policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.report.card import Card, model_card
+from text2grad.stages.folder import find_policy, prepare
+
+REWARD_MODEL = "reward_model"
+PACKAGES = ("text2grad", "torch", "transformers", "peft")
+SETTINGS_FILE = "text2grad.yaml"
+
+
+def run_merge(config: Config, target: str, out: Path, license_name: str, hub: str | None) -> dict[str, Any]:
+    """Write the model of this run named `target` to `out`, adapters merged, and push it to `hub` if asked to.
+
+    Raises:
+        UserError: there is no such model, `out` is not an empty folder, or the hub refuses it.
+    """
+    prepare(config)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty", "give --out a new folder")
+    source = find_policy(config, target)
+    settings = PolicySettings(model=str(source), dtype=config.policy.dtype, device="cpu")
+    policy = load_policy(settings)
+    policy.model.save_pretrained(out, safe_serialization=True)
+    policy.tokenizer.save_pretrained(out)
+    (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
+    (out / "README.md").write_text(model_card(_card(config, target, license_name)), encoding="utf-8")
+    if hub:
+        _push(out, hub)
+    return {"out": str(out), **({"hub": hub} if hub else {})}
+
+
+def _card(config: Config, target: str, license_name: str) -> Card:
+    role = "reward model" if target == REWARD_MODEL else "policy"
+    return Card(
+        title=f"{config.task.name}: {target}",
+        role=role,
+        base="" if config.policy.model == TINY else config.policy.model,
+        license=license_name,
+        data=config.task.data or f"the task {config.task.name!r}",
+        command=_command(config, target),
+        versions={name: version(name) for name in PACKAGES},
+        metrics=_metrics(config.run.folder / "evaluation" / f"{target}.json"),
+    )
+
+
+def _command(config: Config, target: str) -> str:
+    stages = {REWARD_MODEL: "train-reward", "sft": "sft"}
+    words = [f"text2grad {stages.get(target, 'train')} --config {SETTINGS_FILE}"]
+    return " ".join([*words, *([] if target in stages else [f"--name {target}"])])
+
+
+def _metrics(file: Path) -> dict[str, float]:
+    if not file.is_file():
+        return {}
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    return {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+
+
+def _push(folder: Path, name: str) -> None:
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        api.create_repo(name, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder)
+    except (OSError, ValueError) as error:  # HfHubHTTPError is an OSError
+        reason = str(error).strip().splitlines()[0][:200]
+        raise UserError(f"{name!r} was not pushed, {folder} is complete: {reason}", "hf auth login") from error

@@ -1,0 +1,105 @@
+"""Supervised training: whose tokens count, and how much."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from text2grad import wire
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Message, Span
+from text2grad.policy.model import Policy
+from text2grad.train.settings import SupervisedSettings
+from text2grad.train.supervised import Pair, accumulate_gradient, encode_pairs, measure_loss
+
+SETTINGS = SupervisedSettings(micro_batch_size=2)
+ASK = (Message(role="user", content="Judge it."),)
+RESPONSE = 'He said: "poor_spans": [] is 5 > 3, the cat sat.'
+
+
+def span(text: str, label: int) -> Span:
+    start = RESPONSE.index(text)
+    return Span(start=start, end=start + len(text), label=label, text=text)
+
+
+CRITIQUE = Critique(
+    text='It says "poor_spans": ["x"], which is odd.', spans=(span("the", -1), span("cat sat", 1)), score=-1.0
+)
+Z = wire.render(CRITIQUE, RESPONSE)
+
+
+@pytest.fixture
+def policy(tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Policy:
+    return Policy(copy.deepcopy(tiny_llama), tokenizer)
+
+
+def pair(weight: float, target: str = Z) -> Pair:
+    return Pair("1", ASK, target, ((*wire.poor_part(target), weight),))
+
+
+def test_the_list_of_poor_spans_is_found_whatever_the_critique_quotes() -> None:
+    start, end = wire.poor_part(Z)
+    assert Z[start:end] == '["the"]'
+    nothing = wire.render(Critique(text="Fine."), "")
+    assert nothing[slice(*wire.poor_part(nothing))] == "[]"
+
+
+@pytest.mark.parametrize("kind", ["tokenizer", "sentencepiece_tokenizer"])
+def test_weights_fall_on_the_tokens_of_the_list(kind: str, policy: Policy, request: pytest.FixtureRequest) -> None:
+    chosen = request.getfixturevalue(kind)
+    chosen.chat_template = policy.tokenizer.chat_template
+    chosen.eos_token = chosen.eos_token or chosen.convert_ids_to_tokens(0)
+    made = Policy(policy.model, chosen)
+    item = encode_pairs(made, [pair(3.0)], SETTINGS)[0]
+    heavy = [token for token, weight in zip(item.target, item.weights, strict=True) if weight == 3.0]
+    assert set(item.weights) == {1.0, 3.0}
+    said = chosen.decode(heavy)
+    assert "the" in said and "cat" not in said and len(heavy) < 9
+
+
+def test_without_weights_every_token_counts_once(policy: Policy) -> None:
+    item = encode_pairs(policy, [Pair("1", ASK, Z)], SETTINGS)[0]
+    assert item.weights == [1.0] * len(item.target)
+
+
+def by_hand(policy: Policy, items: list[Any]) -> torch.Tensor:
+    """The oracle: one pair at a time, token by token, no padding."""
+    total, weights = torch.zeros(()), 0.0
+    for item in items:
+        logits = policy.model(torch.tensor([[*item.prompt, *item.target]])).logits[0]
+        for place, (token, weight) in enumerate(zip(item.target, item.weights, strict=True)):
+            total = total - weight * logits[len(item.prompt) + place - 1].log_softmax(dim=-1)[token]
+            weights += weight
+    return total / weights
+
+
+def test_the_loss_is_the_weighted_mean_over_tokens(policy: Policy) -> None:
+    other = wire.render(Critique(text="A much shorter one.", score=1.0), RESPONSE)
+    items = encode_pairs(policy, [pair(3.0), pair(0.25, other), pair(1.0)], SETTINGS)
+    oracle = by_hand(policy, items)
+    oracle.backward()  # type: ignore[no-untyped-call]
+    expected = oracle.item()
+    wanted = [parameter.grad for parameter in policy.policy_parameters()]
+    policy.zero_grad(set_to_none=True)
+    assert accumulate_gradient(policy, items, 2) == pytest.approx(expected, rel=1e-5)
+    for parameter, gradient in zip(policy.policy_parameters(), wanted, strict=True):
+        assert parameter.grad is not None and gradient is not None
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)
+    assert measure_loss(policy, items, SETTINGS) == pytest.approx(expected, rel=1e-5)
+    unweighted = encode_pairs(policy, [Pair("1", ASK, each) for each in (Z, other, Z)], SETTINGS)
+    assert measure_loss(policy, unweighted, SETTINGS) != pytest.approx(expected, rel=1e-4)
+
+
+def test_a_tokenizer_that_changes_the_text_can_weigh_nothing(
+    policy: Policy, word_piece: PreTrainedTokenizerFast
+) -> None:
+    word_piece.chat_template = policy.tokenizer.chat_template
+    word_piece.eos_token = "[SEP]"
+    made = Policy(policy.model, word_piece)
+    with pytest.raises(UserError, match=r"changes the text.*poor_weight 1"):
+        encode_pairs(made, [pair(3.0)], SETTINGS)
+    assert encode_pairs(made, [Pair("1", ASK, Z)], SETTINGS)
