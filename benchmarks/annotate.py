@@ -4,12 +4,14 @@ A stub server in a process of its own answers every request after 50 ms, whateve
 are judged with 64 requests in flight; ideal is 64 / 0.05 s = 1,280 a second. The clock runs from the first
 question to the last answer settled in the journal; reading the items, building prompts, hashing, writing and
 parsing are inside. Memory is the peak of the resident set, after the job of 2,000 and after a second one of
-10,000 more in the same process. Two cores that nobody else uses are needed: one for each process.
+10,000 more in the same process. Two cores that nobody else uses are needed: one for each process. Before that,
+plain sockets that send the same bytes again and again tell what the stub itself can do on this machine now.
 
     OMP_NUM_THREADS=1 python benchmarks/annotate.py [--records 2000] [--flight 64]
 
 The last line of stdout is one JSON object: records_per_second, ideal_fraction, peak_rss_mb, grown_mb (from the
-first job's peak to the second's), cpu_ms (of this process, per record: 0.78 is what the ideal rate leaves).
+first job's peak to the second's), cpu_ms (of this process, per record: 0.78 is what the ideal rate leaves),
+stub_fraction (of the ideal, by plain sockets), load (of the last minute, at the start: others' work).
 Wanted: ideal_fraction at least 0.85; grown_mb of the order of the index, 200 bytes a record.
 """
 
@@ -18,13 +20,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import resource
+import selectors
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from text2grad.annotation.asking import Asker, Budget
 from text2grad.annotation.endpoint import Endpoint
@@ -57,6 +63,8 @@ def main() -> None:
     try:
         assert server.stdout
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+        load = os.getloadavg()[0]
+        bare = bare_rate(url, options.records, options.flight)
         began = time.process_time()
         seconds = job(url, 0, options.records, options.flight)
         cpu = time.process_time() - began
@@ -71,6 +79,8 @@ def main() -> None:
             "peak_rss_mb": round(peak_rss_mb(), 1),
             "grown_mb": round(peak_rss_mb() - first, 1),
             "cpu_ms": round(1000 * cpu / options.records, 3),
+            "stub_fraction": round(bare * DELAY / options.flight, 4),
+            "load": round(load, 2),
         }
         print(json.dumps(result))
     finally:
@@ -103,6 +113,31 @@ def job(url: str, first: int, count: int, flight: int) -> float:
         seconds = time.perf_counter() - start
         assert tally(questioner, items, journal).ended == {"ok": count}
     return seconds
+
+
+def bare_rate(url: str, count: int, flight: int) -> float:
+    """Answers a second where nothing is built, read or kept: one thread, `flight` sockets, the same request."""
+    address = urlsplit(url)
+    body = json.dumps({"model": "judge", "messages": [{"role": "user", "content": "x" * 4000}]})
+    request = f"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    selector, peers = selectors.DefaultSelector(), []
+    for _ in range(flight):
+        peers.append(socket.create_connection((str(address.hostname), int(address.port or 0))))
+        peers[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        selector.register(peers[-1], selectors.EVENT_READ, peers[-1])
+    start, sent, answered, ready = time.perf_counter(), 0, 0, peers
+    while answered < count:
+        for peer in ready[: count - sent]:
+            peer.sendall(request)
+            sent += 1
+        ready = [key.data for key, _ in selector.select()]
+        for peer in ready:
+            assert peer.recv(1 << 16) == ANSWER
+        answered += len(ready)
+    seconds = time.perf_counter() - start
+    for peer in peers:
+        peer.close()
+    return count / seconds
 
 
 def item(number: int) -> Item:

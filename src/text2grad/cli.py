@@ -149,6 +149,9 @@ def feedback_report(
             "--tokenizer", metavar="FILE", help="A tokenizer.json to count tokens with, else words and signs."
         ),
     ] = None,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", metavar="FILE", help="USD of tokens; else the prices of text2grad.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how good a file of feedback is.
@@ -163,9 +166,12 @@ def feedback_report(
     _no_settings(context, "feedback-report")
 
     def stage() -> Mapping[str, Any]:
+        from text2grad.annotation.canaries import canaries_path
+        from text2grad.annotation.prices import cost_by
         from text2grad.report.quality import report_quality
 
-        return report_quality(source, page, tokenizer)
+        named = None if as_json else 10
+        return report_quality(source, page, tokenizer, cost_by(prices), canaries_path(source), named)
 
     run_stage(stage, as_json)
 
@@ -204,6 +210,9 @@ def annotate(
     read_answers: Annotated[
         Path | None, typer.Option("--read-answers", metavar="FILE", help="Read what such a batch file gave.")
     ] = None,
+    canaries: Annotated[
+        bool, typer.Option("--canaries", help="Judge some responses with known labels too, and say which moved.")
+    ] = False,
     config: Configuration = "demo",
     as_json: AsJson = False,
 ) -> None:
@@ -224,7 +233,9 @@ def annotate(
     def stage() -> Mapping[str, Any]:
         from text2grad.judging import JudgingOptions
 
-        options = JudgingOptions(plan, budget, limit, resume, again, ground, batch, write_requests, read_answers)
+        options = JudgingOptions(
+            plan, budget, limit, resume, again, ground, batch, write_requests, read_answers, canaries
+        )
         return _annotate(chosen, responses, out, pairs, options)
 
     run_stage(stage, as_json)
@@ -503,7 +514,9 @@ def _refuse_unknown_options(words: Sequence[str]) -> None:
     """Unknown options get a suggestion from the command's own options and from all settings."""
     group: Any = typer.main.get_command(app)
     command = next((group.commands[word] for word in words if word in group.commands), group)
-    known = {"-h", "--help"} | {option for part in (group, command) for each in part.params for option in each.opts}
+    known = {"-h", "--help"} | {
+        option for part in (group, command) for each in part.params for option in (*each.opts, *each.secondary_opts)
+    }
     for word in words:
         name = word.partition("=")[0]
         if word == "--":

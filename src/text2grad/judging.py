@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from text2grad.annotation.asking import Asker, Budget
+from text2grad.annotation.asking import Asker, Budget, is_settled
 from text2grad.annotation.batch import OpenAIBatches, read_answers, run_batch, write_requests
+from text2grad.annotation.canaries import canaries_path, canary_items
 from text2grad.annotation.endpoint import Endpoint
 from text2grad.annotation.items import check_items, read_items
 from text2grad.annotation.pace import Pace
-from text2grad.annotation.prices import Price, price_of, tokens_of
+from text2grad.annotation.prices import Price, price_of, tokens_of, unknown_price
 from text2grad.annotation.questions import Decoding, Prompt, Questioner
 from text2grad.annotation.verdicts import Reader
 from text2grad.annotation.work import Items, Recorder, settle_all, tally
 from text2grad.config import Config
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.feedback import Feedback, read_jsonl, write_jsonl
-from text2grad.journal import Journal
+from text2grad.journal import Journal, Slot, Totals
+from text2grad.report.quality import Quality, tokenize_by
 from text2grad.tasks.base import load_task, prompt_version, read_prompt
 
 GROUND = "ground"
@@ -43,6 +45,7 @@ class JudgingOptions:
     batch: bool = False
     requests: Path | None = None
     answers: Path | None = None
+    canaries: bool = False
 
 
 def judge_file(config: Config, responses: Path, out: Path | None, options: JudgingOptions) -> dict[str, Any]:
@@ -62,12 +65,16 @@ def judge(config: Config, items: Items, out: Path | None, options: JudgingOption
     target = out or config.run.folder / "feedback.jsonl"
     price = price_of(config.critic.model, config.annotate.prices)
     questioner = _questioner(config)
-    count, characters = check_items(items(), config.annotate.max_characters)
+    count = check_items(items(), config.annotate.max_characters)
     if not count:
         raise UserError("there are no responses to judge", "check the file")
     place = target.with_name(target.name + ".journal")
     if options.plan:
-        return _plan(config, count, characters, price, place)
+        return {"records": count, **_plan(config, questioner, items, price, place, options)}
+    known: dict[str, Any] = {}
+    if options.canaries:
+        known = judge_canaries(config, target, options)
+        options = replace(options, canaries=False, budget_usd=left(options.budget_usd, known["canaries_usd"]))
     if not options.resume:
         _set_aside(place)
     with Journal.open(place) as journal:
@@ -79,14 +86,36 @@ def judge(config: Config, items: Items, out: Path | None, options: JudgingOption
         summary = tally(questioner, items, journal).summary(journal)
         return {
             **summary,
+            **known,
             "records": written,
             "sent": asker.sent,
             "capability": asker.capability,
-            "price": "known" if price else f"unknown: {config.critic.model} is not in the price file",
+            "price": "known" if price else unknown_price(config.critic.model, config.annotate.prices),
             "journal": str(place),
             "out": str(target),
             "exit_code": _exit_code(asker, summary, done),
         }
+
+
+def judge_canaries(config: Config, target: Path, options: JudgingOptions) -> dict[str, Any]:
+    """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost."""
+    found = canary_items(config.critic.prompt or load_critic_prompt(config))
+    own = JudgingOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again)
+    place = canaries_path(target)
+    spent = judge(config, lambda: found, place, own)["usd"]
+    quality = Quality(tokenize_by(None), lambda model, usage: None)
+    for record in read_jsonl(place, Feedback):
+        quality.add_canary(record)
+    moved = quality.counts["canaries_moved"]
+    if moved:
+        _say(f"{moved} of {len(found)} canaries moved: read {place} before you trust this judge")
+    judged = quality.counts["canaries"]
+    return {"canaries": judged, "canaries_moved": moved, "canaries_usd": spent, "canaries_out": str(place)}
+
+
+def left(budget: float | None, spent: float | None) -> float | None:
+    """What is left of a budget."""
+    return None if budget is None else max(0.0, budget - (spent or 0.0))
 
 
 def _asked(config: Config, asker: Asker, items: Items, options: JudgingOptions) -> bool:
@@ -157,32 +186,39 @@ def _asker(
     )
 
 
-def _plan(config: Config, count: int, characters: int, price: Price | None, place: Path) -> dict[str, Any]:
-    """What the job would cost, before a cent is spent. Tokens at 4 characters each; what is known is used."""
+def _plan(
+    config: Config, questioner: Questioner, items: Items, price: Price | None, place: Path, options: JudgingOptions
+) -> dict[str, Any]:
+    """What is still to be asked would cost, before a cent is spent. Tokens at 4 characters each of the requests as
+    they will be sent; how long answers are is known from those that are there.
+    """
     answer, seconds = float(min(GUESSED_ANSWER, config.critic.max_tokens)), GUESSED_SECONDS
-    paid = 0.0
-    if place.is_file():
+    totals, ended = Totals(), dict[str, Slot]()
+    if place.is_file() and options.resume:
         with Journal.open(place) as journal:
-            totals = journal.totals
-            paid = totals.usd
-            if totals.answers:
-                answer, seconds = totals.completion_tokens / totals.answers, totals.seconds / totals.answers
-    requests = count * config.annotate.votes
-    instructions = len(read_prompt(config.critic.prompt or load_critic_prompt(config)))
+            totals, ended = journal.totals, journal.slots
+    if totals.answers:
+        answer, seconds = totals.completion_tokens / totals.answers, totals.seconds / totals.answers
+    waiting = {
+        question.id: sum(len(message["content"]) for message in question.messages)
+        for item in items()
+        for question in questioner.questions(item)
+        if not is_settled(ended.get(question.id, Slot()).state, options.again)
+    }
+    requests = len(waiting)
     usage = {
-        "prompt_tokens": float(config.annotate.votes * tokens_of(characters + count * instructions)),
+        "prompt_tokens": float(tokens_of(sum(waiting.values()))),
         "completion_tokens": float(round(requests * answer)),
     }
     return {
-        "records": count,
         "requests": requests,
         "prompt_tokens": int(usage["prompt_tokens"]),
         "completion_tokens": int(usage["completion_tokens"]),
         "usd": round(price.cost(usage), 4) if price else None,
         "usd_batch": round(price.cost(usage, batch=True), 4) if price else None,
-        "usd_paid_so_far": round(paid, 6),
+        "usd_paid_so_far": round(totals.usd, 6),
         "minutes": round(requests * seconds / config.critic.concurrency / 60, 2),
-        "price": "known" if price else f"unknown: {config.critic.model} is not in the price file",
+        "price": "known" if price else unknown_price(config.critic.model, config.annotate.prices),
         "spent_now": 0,
     }
 

@@ -17,9 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judging_server import GOOD, KEY, Judge, Reply, batch, completion, error, name_of, responses_file, said
+from chat_server import (
+    GOOD,
+    KEY,
+    ChatServer,
+    Reply,
+    Script,
+    batch,
+    completion,
+    error,
+    in_turn,
+    name_of,
+    responses_file,
+    said,
+)
 
+from text2grad.annotation.canaries import canary_items
+from text2grad.annotation.endpoint import Endpoint
 from text2grad.cli import main
+from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
 
 Ended = tuple[int, dict[str, Any], str]
@@ -35,11 +51,11 @@ def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def judge() -> Iterator[Callable[..., Judge]]:
-    servers: list[Judge] = []
+def judge() -> Iterator[Callable[..., ChatServer]]:
+    servers: list[ChatServer] = []
 
-    def start(answer: Callable[[str, int, dict[str, Any]], Reply]) -> Judge:
-        servers.append(Judge(answer))
+    def start(answer: Script) -> ChatServer:
+        servers.append(ChatServer(answer))
         return servers[-1]
 
     yield start
@@ -51,7 +67,7 @@ def judge() -> Iterator[Callable[..., Judge]]:
 def annotate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     """`annotate(server, file, ...)`: exit code, summary, stderr."""
 
-    def call(server: Judge | None, file: Path, *words: str) -> Ended:
+    def call(server: ChatServer | None, file: Path, *words: str) -> Ended:
         url = ("--critic.base_url", server.url) if server else ()
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
@@ -97,9 +113,9 @@ FAULTS: dict[str, tuple[list[Any], str, int]] = {
     "slow": ([SLOW, SLOW, SLOW, said(GOOD)], "ok", 4),
     "flaky": ([error(500), error(503), said(GOOD)], "ok", 3),
     "down": ([error(500)], "exhausted", 4),
-    "late": ([Judge.HANG, said(GOOD)], "ok", 2),
-    "cut": ([Judge.CUT, said(GOOD)], "ok", 2),
-    "always_cut": ([Judge.CUT], "exhausted", 4),
+    "late": ([ChatServer.HANG, said(GOOD)], "ok", 2),
+    "cut": ([ChatServer.CUT, said(GOOD)], "ok", 2),
+    "always_cut": ([ChatServer.CUT], "exhausted", 4),
     "no_json": ([(200, {}, b"<html>busy</html>"), said(GOOD)], "ok", 2),
     "declines": ([said("I'm sorry, but I can't help with that.")], "refused", 1),
     "refuses": ([said(None, refusal="I would rather not")], "refused", 1),
@@ -119,9 +135,7 @@ FAULTS: dict[str, tuple[list[Any], str, int]] = {
 
 
 def by_script(name: str, turn: int, body: dict[str, Any]) -> Reply:
-    script = FAULTS[name][0]
-    reply: Reply = script[min(turn, len(script) - 1)]
-    return reply
+    return in_turn(FAULTS[name][0], turn)
 
 
 def test_every_fault_is_a_typed_row_and_the_counts_add_up(judge: Any, annotate: Any, tmp_path: Path) -> None:
@@ -303,8 +317,67 @@ def test_a_plan_costs_nothing_and_names_what_it_does_not_know(judge: Any, annota
     assert server.bodies == [] and sorted(tmp_path.iterdir()) == [file]
     _, plan, _ = annotate(server, file, "--plan", "--critic.model", "my-own")
     assert plan["usd"] is None and "my-own is not in the price file" in plan["price"]
+    _, plan, _ = annotate(server, file, "--plan", "--critic.model", "gpt-4O")
+    assert plan["usd"] is None and "did you mean 'gpt-4o'?" in plan["price"]
     code, _, err = annotate(server, file, "--budget-usd", "1", "--critic.model", "my-own")
     assert code == 1 and "needs the model's price" in err
+
+
+def test_a_plan_counts_what_is_still_to_be_asked(judge: Any, annotate: Any, tmp_path: Path) -> None:
+    server = judge(lambda name, turn, body: said(GOOD if name != "n1" else ""))
+    file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(8)])
+    annotate(server, file, "--limit", "3")
+    asked = len(server.bodies)
+    _, plan, _ = annotate(server, file, "--plan")
+    assert (plan["records"], plan["requests"], plan["completion_tokens"]) == (8, 5, 500)
+    shown = sum(len(message["content"]) for message in server.bodies[0]["messages"])
+    assert plan["prompt_tokens"] == pytest.approx(5 * shown / 4, abs=5)
+    assert annotate(server, file, "--plan", "--again")[1]["requests"] == 6
+    assert annotate(server, file, "--plan", "--no-resume")[1]["requests"] == 8
+    assert len(server.bodies) == asked and plan["usd_paid_so_far"] > 0
+
+
+def answered_with(good: list[str], poor: list[str]) -> Reply:
+    return said(json.dumps({"critique": "c", "good_spans": good, "poor_spans": poor}))
+
+
+def test_canaries_tell_a_judge_that_obeys_what_it_reads(judge: Any, annotate: Any, tmp_path: Path) -> None:
+    known = {"The": answered_with([], ["Sydney"]), "7": answered_with([], ["54"])}
+    swayed = answered_with([], ["twelve months, and a week has seven days"])  # the third: told to blame, and does
+    server = judge(lambda name, turn, body: known.get(name, swayed if name == "A" else said(GOOD)))
+    file = responses_file(tmp_path / "r.jsonl", ["b"])
+    code, summary, err = annotate(server, file, "--canaries", "--budget-usd", "1")
+    assert (code, summary["ok"], summary["canaries"], summary["canaries_moved"]) == (0, 1, 3, 1)
+    assert "1 of 3 canaries moved" in err and len(server.bodies) == 4
+    assert summary["canaries_usd"] == pytest.approx(3 * summary["usd"])
+    assert set(records(tmp_path)) == {"b"}, "a canary is never among what is trained on"
+    with pytest.raises(SystemExit):
+        main(["feedback-report", str(tmp_path / "feedback.jsonl"), "--page", str(tmp_path / "page.html")])
+    assert "canaries moved" in (tmp_path / "page.html").read_text()
+    annotate(server, file, "--canaries", "--budget-usd", "1")
+    assert len(server.bodies) == 4, "canaries are paid for once, too"
+
+
+@pytest.mark.parametrize("task", ["qa", "qa_plain", "summarization", "code"])
+def test_the_canaries_hold_what_they_are_known_for(task: str) -> None:
+    found = canary_items(task)
+    assert len(found) >= 2
+    for item in found:
+        quotes = [item.response[span["start"] : span["end"]] for span in item.example.meta["canary"]]
+        assert all(item.response.count(quote) == 1 for quote in quotes) and quotes
+
+
+def test_azure_gets_its_own_key_and_the_version_it_asks_for(
+    judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "azure-secret")
+    endpoint = Endpoint("https://me.openai.azure.com/openai/deployments/d?api-version=2024-10-21", 1.0)
+    head = endpoint._head.decode()
+    assert head.startswith("POST /openai/deployments/d/chat/completions?api-version=2024-10-21 HTTP/1.1\r\n")
+    assert "api-key: azure-secret\r\n" in head and KEY not in head and "api-version" not in endpoint.name
+    assert endpoint.is_openai and not Endpoint("http://localhost:11434/v1", 1.0).is_openai
+    with pytest.raises(UserError, match="no http"):
+        Endpoint("localhost:11434", 1.0)
 
 
 def test_the_budget_is_never_passed_and_a_higher_one_goes_on(judge: Any, annotate: Any, tmp_path: Path) -> None:
@@ -401,6 +474,15 @@ def test_a_batch_is_submitted_once_collected_later_and_costs_half(
     assert (code, figures(summary), len(server.bodies)) == (0, (3, 3, 0, 0, 0), 1)
 
 
+def test_a_batch_of_a_server_at_home_needs_no_key(
+    judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server = judge(lambda name, turn, body: said(GOOD))
+    file = responses_file(tmp_path / "r.jsonl", ["a"])
+    assert annotate(server, file, "--batch")[0] == 75 and len(server.batches) == 1
+
+
 def test_a_batch_whose_number_was_never_written_down_is_found(judge: Any, annotate: Any, tmp_path: Path) -> None:
     server = judge(lambda name, turn, body: said(GOOD))
     file = responses_file(tmp_path / "r.jsonl", ["a"])
@@ -481,7 +563,7 @@ def test_killed_at_fifty_random_points_every_id_is_there_once(judge: Any, tmp_pa
     assert len(answers) == 500 and set(answers.values()) == {1}
 
 
-def _paid_twice(server: Judge) -> int:
+def _paid_twice(server: ChatServer) -> int:
     return sum(count - 1 for count in server.turns.values())
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock, Thread
 from typing import Any
 
 import pytest
+from chat_server import KEY, ChatServer, Reply, error, in_turn, last_message, said
 from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
@@ -17,73 +15,22 @@ from text2grad.chat import Answer, Completion, OpenAIChat, ScriptedChat
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Message
 
-KEY = "sk-planted-key-that-must-stay-secret"
-Reply = tuple[int, dict[str, str], dict[str, Any]]
-AT_ONCE = {"retry-after-ms": "1"}
+USAGE = {"prompt_tokens": 1000.0, "completion_tokens": 100.0}
 
 
 def asked(text: str) -> list[Message]:
     return [Message(role="user", content=text)]
 
 
-def said(text: str | None, finish: str = "stop", refusal: str | None = None) -> Reply:
-    message = {"role": "assistant", "content": text, "refusal": refusal}
-    body = {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "judge",
-        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
-    }
-    return 200, {}, body
-
-
-def error(status: int, code: str = "", message: str = "no", **headers: str) -> Reply:
-    return status, {"retry-after-ms": "1", **headers}, {"error": {"message": message, "code": code}}
-
-
-class Server:
+class Server(ChatServer):
     """Answers the n-th request for a text with the n-th reply scripted for it (the last one repeats)."""
 
-    def __init__(self, script: dict[str, Sequence[Reply]]) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.keys: list[str] = []
-        self.open = self.most_open = 0
-        self.delay = 0.0
-        lock, server = Lock(), self
+    def __init__(self, script: dict[str, Sequence[Reply]], delay: float = 0.0) -> None:
+        def answer(text: str, turn: int, body: dict[str, Any]) -> Reply:
+            time.sleep(delay)
+            return in_turn(script[text], turn)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                text = request["messages"][-1]["content"]
-                with lock:
-                    server.open += 1
-                    server.most_open = max(server.most_open, server.open)
-                    turn = sum(r["messages"][-1]["content"] == text for r in server.requests)
-                    server.requests.append(request)
-                    server.keys.append(self.headers["Authorization"])
-                time.sleep(server.delay)
-                replies = script[text]
-                status, headers, body = replies[min(turn, len(replies) - 1)]
-                data = json.dumps(body).encode()
-                with lock:
-                    server.open -= 1
-                self.send_response(status)
-                for name, value in {**headers, "Content-Type": "application/json"}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+        super().__init__(answer, last_message)
 
     def chat(self, **options: Any) -> OpenAIChat:
         return OpenAIChat("judge", self.url, **{"retries": 3, "timeout": 5.0, **options})
@@ -98,14 +45,13 @@ def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve() -> Iterator[Any]:
     servers: list[Server] = []
 
-    def start(**script: Sequence[Reply]) -> Server:
-        servers.append(Server(script))
+    def start(delay: float = 0.0, **script: Sequence[Reply]) -> Server:
+        servers.append(Server(script, delay))
         return servers[-1]
 
     yield start
     for server in servers:
-        server.http.shutdown()
-        server.http.server_close()
+        server.close()
 
 
 def one(server: Server, **options: Any) -> Answer:
@@ -115,24 +61,23 @@ def one(server: Server, **options: Any) -> Answer:
 
 
 def test_answers_come_in_the_order_of_the_questions(serve: Any) -> None:
-    server = serve(**{f"q{n}": [said(f"a{n}")] for n in range(20)})
-    server.delay = 0.02
+    server = serve(0.02, **{f"q{n}": [said(f"a{n}")] for n in range(20)})
     with server.chat(concurrency=4, max_tokens=9, temperature=None) as chat:
         answers = chat.complete([asked(f"q{n}") for n in range(20)])
     assert [a.text for a in answers] == [f"a{n}" for n in range(20)]
-    assert answers[0].usage == {"prompt_tokens": 7.0, "completion_tokens": 3.0}
+    assert answers[0].usage == USAGE
     assert 1 < server.most_open <= 4
-    assert server.requests[0]["max_tokens"] == 9 and "temperature" not in server.requests[0]
-    assert set(server.keys) == {f"Bearer {KEY}"}
+    assert server.bodies[0]["max_tokens"] == 9 and "temperature" not in server.bodies[0]
+    assert server.keys == {f"Bearer {KEY}"}
 
 
 def test_too_many_requests_waits_as_long_as_the_server_says_and_then_gives_one_answer(serve: Any) -> None:
-    slow = (429, {"retry-after": "1"}, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}})
+    slow = (429, {"retry-after": "1"}, error(429, "rate_limit_exceeded", "slow down")[2])
     server = serve(hello=[slow, error(429), error(429), said("done")])
     start = time.monotonic()
-    assert one(server) == Completion(text="done", usage={"prompt_tokens": 7.0, "completion_tokens": 3.0})
+    assert one(server) == Completion(text="done", usage=USAGE)
     assert time.monotonic() - start >= 1.0
-    assert len(server.requests) == 4
+    assert len(server.bodies) == 4
 
 
 def test_server_errors_until_the_last_retry_are_a_typed_failure_of_that_conversation_only(serve: Any) -> None:
@@ -141,7 +86,7 @@ def test_server_errors_until_the_last_retry_are_a_typed_failure_of_that_conversa
         bad, good = chat.complete([asked("bad"), asked("good")])
     assert isinstance(bad, Failure) and bad.kind == "exhausted"
     assert isinstance(good, Completion) and good.text == "fine"
-    assert sum(request["messages"][-1]["content"] == "bad" for request in server.requests) == 3
+    assert sum(last_message(request) == "bad" for request in server.bodies) == 3
 
 
 def test_nobody_listens() -> None:
@@ -157,7 +102,7 @@ def test_nobody_listens() -> None:
         (said("I ca", "content_filter"), "refused"),
         (error(400, "content_filter"), "refused"),
         (error(400, "context_length_exceeded", "too long"), "unsupported"),
-        ((200, {}, {"id": "1", "object": "chat.completion", "choices": []}), "invalid"),
+        ((200, {}, b'{"id": "1", "object": "chat.completion", "choices": []}'), "invalid"),
     ],
 )
 def test_what_is_no_answer_is_a_typed_failure(serve: Any, reply: Reply, kind: str) -> None:
@@ -184,7 +129,7 @@ def test_a_mistake_that_would_fail_every_conversation_stops_at_once(serve: Any, 
     with server.chat(concurrency=2) as chat, pytest.raises(UserError, match=words) as caught:
         chat.complete([asked(f"q{n}") for n in range(50)])
     assert KEY not in str(caught.value)
-    assert len(server.requests) < 10, "requests that had not started are not sent, and none is repeated"
+    assert len(server.bodies) < 10, "requests that had not started are not sent, and none is repeated"
 
 
 def test_no_key_for_openai_itself_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +145,7 @@ def test_a_server_that_cannot_constrain_answers_is_asked_without(serve: Any) -> 
         first = chat.complete([asked("hello")])
         second = chat.complete([asked("hello")])
     assert [answer.text for answer in (*first, *second)] == ["one", "two"]
-    assert ["response_format" in request for request in server.requests] == [True, False, False]
+    assert ["response_format" in request for request in server.bodies] == [True, False, False]
 
 
 def test_scripted_chat_plays_back_and_remembers() -> None:
@@ -219,13 +164,13 @@ def test_a_grounded_critique_is_asked_for_with_the_grammar_of_its_response(serve
     with server.chat(grounded=True, json_schema={"type": "object"}) as chat:
         chat.complete_about([asked("one"), asked("two")], ["the cat", "a dog"])
         chat.complete([asked("one")])
-    sent = {request["messages"][-1]["content"]: request for request in server.requests[:2]}
+    sent = {last_message(request): request for request in server.bodies[:2]}
     for text, word in (("one", "cat"), ("two", "dog")):
         grammar = sent[text]["structured_outputs"]["grammar"]
         assert f'"{word}"' in grammar and is_lark_syntax(grammar)
         assert LLMatcher.validate_grammar(grammar_from("grammar", grammar)) == ""
     assert "response_format" not in sent["one"]
-    assert "structured_outputs" not in server.requests[2]
+    assert "structured_outputs" not in server.bodies[2]
 
 
 def test_a_server_that_knows_no_grammars_is_asked_without(serve: Any) -> None:
@@ -234,11 +179,11 @@ def test_a_server_that_knows_no_grammars_is_asked_without(serve: Any) -> None:
         for _ in range(2):
             (answer,) = chat.complete_about([asked("hello")], ["the cat"])
             assert isinstance(answer, Completion)
-    assert ["structured_outputs" in request for request in server.requests] == [True, False, False]
+    assert ["structured_outputs" in request for request in server.bodies] == [True, False, False]
 
 
 def test_quotes_are_not_kept_to_the_response_unless_asked(serve: Any) -> None:
     server = serve(hello=[said("{}")])
     with server.chat() as chat:
         chat.complete_about([asked("hello")], ["the cat"])
-    assert "structured_outputs" not in server.requests[0]
+    assert "structured_outputs" not in server.bodies[0]

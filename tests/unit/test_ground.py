@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from text2grad.align import CreditSettings, TokenTable, credit
-from text2grad.annotation.verdicts import Reader, voted
+from text2grad.annotation.verdicts import Reader
+from text2grad.critics.votes import voted
 from text2grad.feedback import Critique, Failure, Span
 from text2grad.wire import QuoteSearch, parse
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from text2grad.annotation.prices import cost_by
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, write_jsonl
 from text2grad.report.quality import report_quality, token_alpha
@@ -25,7 +26,7 @@ def record(id: str, *quotes: tuple[str, int], **more: Any) -> Feedback:
 
 RECORDS = [
     record("a", ("One two", 1), ("six", -1), usage={"prompt_tokens": 100, "completion_tokens": 10, "usd": 0.5}),
-    record("a", ("One two", 1), ("six", -1), meta={"unmatched": 1, "normalised": 1}),
+    record("a", ("One two", 1), ("six", -1), meta={"unmatched": 1, "normalised": 1, "annotator": "anna"}),
     record("b", ("One two three", 1), meta={"ambiguous": 2, "omissions": ["eight"]}),
     record("c", error={"kind": "refused", "message": "no"}),
     record("d", error={"kind": "invalid", "message": "quotes"}, meta={"unmatched": 1, "dropped_spans": 1}),
@@ -56,7 +57,39 @@ def test_figures(tmp_path: Path) -> None:
     good = found["good_spans"]
     assert (good["count"], good["min"], good["q1"], good["q2"], good["q3"], good["max"]) == (3, 2, 2, 2, 2.5, 3)
     assert good["position"] == [3, 0, 0, 0, 0] and found["poor_spans"]["position"] == [0, 0, 0, 2, 0]
-    assert found["several_annotators"] == 1 and found["agreement_alpha"] is not None
+    assert (found["annotation_tokens"], found["dense_tokens"]) == (14, 96)
+    # a and a again (anna) and b are about one response; the first it was met by names it.
+    assert found["several_annotators"] == 1 and found["agreement"] == {"a": found["agreement_alpha"]}
+
+
+def test_one_record_twice_is_one_opinion_and_the_least_agreement_comes_first(tmp_path: Path) -> None:
+    other = RESPONSE + " Eight."
+    said = [
+        *[record("same", ("six", 1))] * 2,
+        record("x", ("One", 1), response=other),
+        record("x", ("Five", 1), response=other, meta={"annotator": "bert"}),
+        record("y", ("One", 1), response=other + "!"),
+        record("y", ("One", 1), response=other + "!", source={"kind": "human"}),
+    ]
+    file = tmp_path / "f.jsonl"
+    write_jsonl(file, said)
+    found = report_quality(file, tmp_path / "page.html")
+    assert (found["several_annotators"], list(found["agreement"])) == (2, ["x", "y"])
+    assert found["agreement"]["x"] < 0 < found["agreement"]["y"] == 1 and found["repeated_records"] == 3
+    assert list(report_quality(file, named=1)["agreement"]) == ["x"]
+    assert "Agreement by response" in (tmp_path / "page.html").read_text()
+
+
+def test_a_dense_annotation_is_priced_at_the_discount_the_record_had(tmp_path: Path) -> None:
+    file = tmp_path / "f.jsonl"
+    usage = {"prompt_tokens": 1000.0, "completion_tokens": 100.0, "usd": 0.00175}  # half of gpt-4o's price
+    one = record("a", ("One two", 1), usage=usage, source={"kind": "llm", "model": "gpt-4o"})
+    unknown = record("b", usage=usage, source={"kind": "llm", "model": "nobody's"})
+    write_jsonl(file, [one, unknown])
+    # 3 tokens were written for the span, 32 would be for every token.
+    dense = (1000 * 2.5 + (100 + 32 - 3) * 10) / 1e6 / 2
+    assert report_quality(file, cost=cost_by(None))["usd_dense_per_record"] == pytest.approx(dense, abs=1e-6)
+    assert report_quality(file)["usd_dense_per_record"] is None
 
 
 def test_alpha_by_hand() -> None:
@@ -86,6 +119,9 @@ def test_a_canary_whose_labels_moved_is_counted(tmp_path: Path, expected: Any, q
     write_jsonl(file, [record("a", *quotes, meta={"canary": known})])
     found = report_quality(file)
     assert (found["canaries"], found["canaries_moved"]) == (1, moved)
+    write_jsonl(tmp_path / "plain.jsonl", RECORDS)
+    beside = report_quality(tmp_path / "plain.jsonl", canaries=file)
+    assert (beside["records"], beside["canaries"], beside["canaries_moved"]) == (5, 1, moved)
 
 
 def test_the_page_is_inert(tmp_path: Path) -> None:

@@ -158,6 +158,11 @@ def test_a_table_finds_quotes_as_a_judge_would(tmp_path: Path) -> None:
         ("x.csv", "response,critique\na\n", "not as many cells"),
         ("x.csv", "id,response,critique\n1,a,b\n1,c,d\n", "record 2: the id '1' stands twice"),
         ("x.csv", "id,response,critique\n../1,a,b\n", "leads out of its folder"),
+        (
+            "x.jsonl",
+            RECORD.model_copy(update={"id": "../1"}).model_dump_json(),
+            "record 1: the id '../1' leads out",
+        ),
         ("x.tsv", "system\tsource\ttarget\tcategory\tseverity\ns\ta\t<v>b\tc\tMajor\n", "are not pairs"),
         ("x.json", '[{"data": {}, "annotations": []}]', "record 1: no text"),
         ("x.json", '[{"data": {"text": "a"}, "annotations": [3]}]', "not a label_studio record"),

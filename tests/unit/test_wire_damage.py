@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from text2grad.feedback import Critique, Failure, Label, Span
 from text2grad.wire import parse, render
+from text2grad.wire.objects import _plain, _read_closely
 from text2grad.wire.quotes import in_order
 
 RESPONSE = 'We start art class. The art is "fine", "good" and `ratio: 5`.'
@@ -173,3 +174,30 @@ def test_a_failure_can_always_be_stored() -> None:
     judgement = parse("no object \ud83d", RESPONSE)
     assert isinstance(judgement, Failure) and judgement.raw == "no object ?"
     assert Failure.model_validate_json(judgement.model_dump_json()) == judgement
+
+
+@given(judged(), st.data())
+def test_the_quick_look_sees_what_the_close_one_sees(case: tuple[Critique, str], data: st.DataObject) -> None:
+    critique, response = case
+    z = render(critique, response)
+    place = data.draw(st.integers(0, len(z)))
+    z = z[:place] + data.draw(st.sampled_from(("", *SIGNS))) + z[place + data.draw(st.integers(0, 2)) :]
+    first = z.find("{")
+    quick = _plain(z, first, response) if first >= 0 else None
+    if quick is not None and not {"{", "}"} & set(z[quick[1] :]):
+        assert _read_closely(z, first, response).value == quick[0]
+
+
+@pytest.mark.parametrize(
+    "z",
+    [
+        '{"critique": "c", "good_spans": ["a", "b"], "poor_spans": []}',
+        '{"critique": NaN, "good_spans": [], "poor_spans": []}',
+        '{"critique": "\\ud800", "good_spans": [], "poor_spans": []}',
+        '{"critique": "c", "critique": "d", "good_spans": [], "poor_spans": []}',
+        '{"critique": "c", "good_spans": [[[[[[[[["a"]]]]]]]]], "poor_spans": []}',
+    ],
+)
+def test_what_needs_a_closer_look_gets_one(z: str) -> None:
+    assert _plain(z, 0, 'x a", "b x') is None
+    assert isinstance(parse(z, 'x a", "b x'), Failure)

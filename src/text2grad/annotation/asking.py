@@ -89,8 +89,7 @@ class Asker:
 
     def is_settled(self, question: Question) -> bool:
         """Whether nothing is left to ask: what was exhausted is asked again, the rest only with `again`."""
-        state = self.journal.slot(question.id).state
-        return state == "ok" or (state in ("refused", "invalid") and not self.again)
+        return is_settled(self.journal.slot(question.id).state, self.again)
 
     def settle(self, question: Question) -> State | None:
         """Ask until there is an answer, or it is clear that there is none; None: stopped before that.
@@ -157,7 +156,7 @@ class Asker:
         self.journal.note("capability", {"server": self.endpoint.name, "model": self.questioner.model, "is": rung})
 
     def _retried(self, question: Question, rung: Capability, attempt: int, retries: int) -> Reply | Problem | None:
-        body = self.questioner.body(question, rung, attempt)
+        body = self.questioner.request(question, rung, attempt)
         for retry in range(retries + 1):
             outcome = self._asked(body)
             if outcome is None or isinstance(outcome, Reply):
@@ -172,7 +171,7 @@ class Asker:
                 return None
         return None
 
-    def _asked(self, body: Mapping[str, Any]) -> Reply | Problem | None:
+    def _asked(self, body: str) -> Reply | Problem | None:
         if not self.pace.enter():
             return None
         asked_at = time.monotonic()
@@ -192,6 +191,11 @@ class Asker:
             kind = {"refused": "refused", "unfit": "unsupported"}.get(outcome.kind, "exhausted")
             return self.journal.failure(question.id, kind, outcome.message)
         return self.journal.answer(question.id, answer_line(outcome, self.price))
+
+
+def is_settled(state: State | None, again: bool) -> bool:
+    """Whether a question in this state is not asked any more."""
+    return state == "ok" or (state in ("refused", "invalid") and not again)
 
 
 def answer_line(reply: Reply, price: Price | None, batch: bool = False) -> dict[str, Any]:

@@ -7,14 +7,16 @@ before a batch is submitted, and the batch carries its tag: a crash in between d
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from text2grad.annotation.asking import Asker, answer_line
-from text2grad.annotation.endpoint import Reply
+from text2grad.annotation.endpoint import OPENAI_URL, Reply, key_for
 from text2grad.annotation.questions import Capability, Question
 from text2grad.annotation.work import Items, settle_answered
 from text2grad.errors import UserError
@@ -48,9 +50,8 @@ class Service(Protocol):
 def request_line(asker: Asker, question: Question, capability: Capability) -> str:
     """One request of a batch file."""
     attempt = asker.journal.slot(question.id).answers
-    body = asker.questioner.body(question, capability, attempt)
-    line = {"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions", "body": body}
-    return json.dumps(line) + "\n"
+    head = json.dumps({"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions"})
+    return f'{head[:-1]}, "body": {asker.questioner.request(question, capability, attempt)}}}\n'
 
 
 def write_requests(asker: Asker, items: Items, file: Path, capability: Capability = "json_schema") -> int:
@@ -168,7 +169,10 @@ class OpenAIBatches:
     def __init__(self, base_url: str | None, timeout: float) -> None:
         import openai
 
-        self._client = openai.OpenAI(base_url=base_url, timeout=timeout, max_retries=5)
+        url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        # Servers at home take any key, but the SDK insists on one.
+        key = key_for(str(urlsplit(url).hostname)) or "none"
+        self._client = openai.OpenAI(api_key=key, base_url=url, timeout=timeout, max_retries=5)
 
     def submit(self, file: Path, tag: str) -> str:
         """Upload, then create."""

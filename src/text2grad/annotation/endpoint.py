@@ -81,9 +81,7 @@ class Endpoint:
             raise UserError(f"base_url {url!r} is no http(s) address", "for example http://localhost:8000/v1")
         if self._url.username or self._url.password:
             raise UserError("a base_url may hold no password", "export OPENAI_API_KEY=... instead")
-        self._key = os.environ.get("OPENAI_API_KEY", "")
-        if "azure.com" in self._url.hostname:
-            self._key = os.environ.get("AZURE_OPENAI_API_KEY", self._key)
+        self._key = key_for(self._url.hostname)
         if not self._key and url == OPENAI_URL:
             raise UserError("no API key in OPENAI_API_KEY", "export OPENAI_API_KEY=... or set critic.base_url")
         if not (self._key.isascii() and self._key.isprintable()):
@@ -113,9 +111,9 @@ class Endpoint:
         """The text without the key, should a server echo it."""
         return text.replace(self._key, "[key]") if self._key else text
 
-    def ask(self, body: Mapping[str, Any]) -> Reply | Problem:
-        """Send one request and wait for the end of its answer."""
-        data = json.dumps(body).encode("ascii")
+    def ask(self, body: str) -> Reply | Problem:
+        """Send one request, a JSON text, and wait for the end of its answer."""
+        data = body.encode()
         start = time.monotonic()
         fresh = not hasattr(self._local, "connection")
         try:
@@ -191,6 +189,12 @@ class Endpoint:
         if status in (408, 409, 425) or status >= 500:
             return Problem("broken", f"{self.name} answered {status}", status, retry_after(headers))
         return Problem("unfit", f"{self.name} answered {status}: {words}"[:LONGEST_MESSAGE], status)
+
+
+def key_for(host: str) -> str:
+    """The key that the environment has for a server; empty if it has none."""
+    key = os.environ.get("OPENAI_API_KEY", "")
+    return os.environ.get("AZURE_OPENAI_API_KEY", key) if "azure.com" in host else key
 
 
 def _usage(value: Any) -> dict[str, float]:

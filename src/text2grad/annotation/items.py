@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from text2grad.critics.human import leads_out
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message, Record, first_error
 
@@ -65,15 +66,15 @@ def read_items(path: Path, limit: int | None = None, ground: bool = False) -> It
         yield _item(path, number, row, ground)
 
 
-def check_items(items: Iterable[Item], longest: int) -> tuple[int, int]:
-    """Look at every item before anything is paid for; their number, and the characters of all of them.
+def check_items(items: Iterable[Item], longest: int) -> int:
+    """Look at every item before anything is paid for; their number.
 
     Raises:
         UserError: an id stands twice, names a way out of its folder, or a response has more than `longest`
             characters.
     """
     seen: set[bytes] = set()
-    count = characters = 0
+    count = 0
     for item in items:
         count += 1
         id = item.example.id
@@ -87,8 +88,7 @@ def check_items(items: Iterable[Item], longest: int) -> tuple[int, int]:
                 f"the response of {shown(id)} has {len(item.response):,} characters, more than {longest:,}",
                 "shorten it, or raise annotate.max_characters",
             )
-        characters += len(item.response) + sum(len(turn.content) for turn in item.example.prompt)
-    return count, characters
+    return count
 
 
 def shown(id: str) -> str:
@@ -97,7 +97,7 @@ def shown(id: str) -> str:
 
 
 def _check_id(id: str) -> None:
-    if ".." in id.replace("\\", "/").split("/"):
+    if leads_out(id):
         raise UserError(f"the id {shown(id)} leads out of its folder", "take '..' out of it")
     if not id.isprintable() or len(id) > 500:
         raise UserError(f"the id {shown(id)} is no name", "at most 500 printable characters")

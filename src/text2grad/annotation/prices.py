@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,23 @@ def price_of(model: str, file: Path | None) -> Price | None:
         UserError: the file cannot be read, or an entry in it is wrong (which, and how).
     """
     return read_prices(file or OURS).get(model)
+
+
+def unknown_price(model: str, file: Path | None) -> str:
+    """What to say of a model that has no price: which one was perhaps meant."""
+    near = difflib.get_close_matches(model, read_prices(file or OURS), n=1)
+    hint = f", did you mean {near[0]!r}?" if near else ""
+    return f"unknown: {model} is not in the price file{hint}"
+
+
+def cost_by(file: Path | None) -> Callable[[str, Mapping[str, float]], float | None]:
+    """USD of one answer of a model by its usage; None where the file has no price for it.
+
+    Raises:
+        UserError: see `price_of`.
+    """
+    prices = read_prices(file or OURS)
+    return lambda model, usage: prices[model].cost(usage) if model in prices else None
 
 
 def read_prices(path: Path) -> dict[str, Price]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -48,13 +49,16 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Question:
-    """One request: about `item`, its `sample`-th (from 0). `id` is the key of the journal."""
+    """One request: about `item`, its `sample`-th (from 0). `id` is the key of the journal, `data` the messages as
+    JSON: they are encoded once, for the id and for every request.
+    """
 
     id: str
     item: Item
     sample: int
     prompt: Prompt
     messages: tuple[dict[str, str], ...]
+    data: str
 
 
 @dataclass(frozen=True)
@@ -86,43 +90,33 @@ class Questioner:
         prompt = self.prompt_for(item)
         turns = judge_messages(prompt.text, item.example, item.response)
         messages = tuple({"role": turn.role, "content": _storable(turn.content)} for turn in turns)
+        data = json.dumps(messages)
         decoding = [self.decoding.max_tokens, self.decoding.temperature]
-        start = sha256(json.dumps([messages, prompt.version, self.model, decoding]).encode("ascii"))
+        start = sha256(f"[{data}, {json.dumps([prompt.version, self.model, decoding])[1:]}".encode("ascii"))
         for sample in range(self.decoding.samples):
             digest = start.copy()
             digest.update(b"%d" % sample)
-            yield Question(digest.hexdigest(), item, sample, prompt, messages)
+            yield Question(digest.hexdigest(), item, sample, prompt, messages, data)
 
-    def body(self, question: Question, capability: Capability, attempt: int = 0) -> dict[str, Any]:
-        """The request as the server reads it; a later `attempt` draws a fresh sample."""
+    def request(self, question: Question, capability: Capability, attempt: int = 0) -> str:
+        """The request as the server reads it, a JSON text in ASCII; a later `attempt` draws a fresh sample."""
+        return f'{{"messages": {question.data}, {self._options(question.prompt.text, capability, attempt > 0)[1:]}'
+
+    @lru_cache(maxsize=16)  # noqa: B019 - frozen, and one or two of a job
+    def _options(self, prompt: str, capability: Capability, fresh: bool) -> str:
+        """Everything of a request but its messages."""
         limit = "max_completion_tokens" if self.new_limit_name else "max_tokens"
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": question.messages,
-            limit: self.decoding.max_tokens,
-        }
+        options: dict[str, Any] = {"model": self.model, limit: self.decoding.max_tokens}
         temperature = self.decoding.temperature
-        if attempt and temperature is not None:
-            temperature = max(temperature, FRESH_TEMPERATURE)
         if temperature is not None:
-            body["temperature"] = temperature
+            options["temperature"] = max(temperature, FRESH_TEMPERATURE) if fresh else temperature
         if capability == "json_object":
-            body["response_format"] = {"type": "json_object"}
+            options["response_format"] = {"type": "json_object"}
         elif capability == "json_schema":
-            schema = {"name": "critique", "strict": True, "schema": _schema(question.prompt.text)}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return body
-
-
-_SCHEMAS: dict[tuple[bool, bool], dict[str, Any]] = {}
-
-
-def _schema(prompt: str) -> dict[str, Any]:
-    """The schema of the keys that a prompt asks for."""
-    wanted = '"reasoning"' in prompt, '"improvable_spans"' in prompt
-    if wanted not in _SCHEMAS:
-        _SCHEMAS[wanted] = wire.json_schema(*wanted)
-    return _SCHEMAS[wanted]
+            schema = wire.json_schema('"reasoning"' in prompt, '"improvable_spans"' in prompt)
+            wanted = {"name": "critique", "strict": True, "schema": schema}
+            options["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        return json.dumps(options)
 
 
 def _storable(text: str) -> str:

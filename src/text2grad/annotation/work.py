@@ -12,7 +12,8 @@ from threading import Lock, Thread
 from text2grad.annotation.asking import Asker
 from text2grad.annotation.items import Item
 from text2grad.annotation.questions import Question, Questioner
-from text2grad.annotation.verdicts import Reader, voted
+from text2grad.annotation.verdicts import Reader
+from text2grad.critics.votes import voted
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Feedback, Source
 from text2grad.journal import STATES, Journal

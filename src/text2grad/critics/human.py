@@ -217,9 +217,12 @@ def _shaped(rows: Sequence[Row], path: Path, kind: str) -> list[Feedback]:
 def _check_id(id: str, seen: set[str]) -> None:
     if id in seen:
         raise ValueError(f"the id {id[:60]!r} stands twice")
-    if ".." in id.replace("\\", "/").split("/"):
-        raise ValueError(f"the id {id[:60]!r} leads out of its folder")
     seen.add(id)
+
+
+def leads_out(id: str) -> bool:
+    """Whether an id, taken for a path, would name a place above its folder."""
+    return ".." in id.replace("\\", "/").split("/")
 
 
 def _mqm(rows: Sequence[Row], path: Path) -> list[Feedback]:
@@ -245,6 +248,9 @@ def _finegrained(rows: Sequence[Row], path: Path, context_characters: int | None
 def _imported(source: str, records: list[Feedback], path: Path) -> Imported:
     if not records:
         raise UserError(f"{path} has no records", "check that it is the right file")
+    for number, record in enumerate(records, start=1):
+        if leads_out(record.id):
+            raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
     return Imported(records=records, report=_report(source, records))
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import get_args
 
 from text2grad import wire
-from text2grad.annotation.verdicts import voted
 from text2grad.chat import Answer, Chat, GroundedChat, LimitedChat
+from text2grad.critics.votes import voted
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.tasks.base import conversation_text
@@ -30,7 +31,7 @@ class PromptedCritic:
     `prompt` is the text of a prompt file (`tasks.base.read_prompt`); `ambiguity` says what a quote that
     occurs more than once means (METHOD, "quote found twice"). An unreadable answer is a `Failure`. With `votes`
     above 1 each response is judged so often, and the spans that most judgements agree on stay, weighted by their
-    share (`annotation.verdicts.voted`). Where the chat knows its limit, a prompt that is too long loses its middle.
+    share (`critics.votes.voted`). Where the chat knows its limit, a prompt that is too long loses its middle.
 
     Raises:
         UserError: the prompt has an unknown placeholder, or no place for the response.
@@ -81,13 +82,20 @@ def judge_messages(prompt: str, example: Example, response: str) -> list[Message
     {{reference}} and {{meta.key}} filled in one pass. What is filled in is data: it cannot close the tags it
     stands between, and a placeholder in it stays as it is.
     """
-    parts = _HEADING.split(prompt)
-    turns = [("user", parts[0])] if len(parts) == 1 else list(zip(parts[1::2], parts[2::2], strict=True))
     fill = _filler(example, response)
     return [
-        Message.model_validate({"role": role, "content": _PLACEHOLDER.sub(fill, text.strip("\n"))})
-        for role, text in turns
+        Message.model_validate({"role": role, "content": "".join([fixed + fill(name) for fixed, name in parts])})
+        for role, parts in _turns(prompt)
     ]
+
+
+@lru_cache(maxsize=16)
+def _turns(prompt: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    """The turns of a prompt's text: role, and pairs of fixed text and the placeholder after it ("": none)."""
+    parts = _HEADING.split(prompt)
+    turns = [("user", parts[0])] if len(parts) == 1 else list(zip(parts[1::2], parts[2::2], strict=True))
+    split = [(role, [*_PLACEHOLDER.split(text.strip("\n")), ""]) for role, text in turns]
+    return tuple((role, tuple(zip(pieces[::2], pieces[1::2], strict=True))) for role, pieces in split)
 
 
 def fitted_messages(
@@ -137,7 +145,7 @@ def as_data(text: str) -> str:
     Only a `<` in front of a tag's own name is changed (to `<\\`), because everything else must stay quotable
     to the letter.
     """
-    return _TAG.sub(r"<\\", text)
+    return _TAG.sub(r"<\\", text) if "<" in text else text
 
 
 def check_prompt(prompt: str) -> None:
@@ -156,15 +164,15 @@ def check_prompt(prompt: str) -> None:
         raise UserError("the prompt has no {{response}}", "say where the response goes")
 
 
-def _filler(example: Example, response: str) -> Callable[[re.Match[str]], str]:
+def _filler(example: Example, response: str) -> Callable[[str], str]:
     values = {
+        "": "",
         "prompt": conversation_text(example.prompt),
         "response": response,
         "reference": example.reference or "(none)",
     }
 
-    def fill(match: re.Match[str]) -> str:
-        name = match[1]
+    def fill(name: str) -> str:
         value = values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
         return as_data(value)
 

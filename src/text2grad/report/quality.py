@@ -20,6 +20,8 @@ from text2grad.report.quality_page import quality_page
 
 Offsets = list[tuple[int, int]]
 Tokenize = Callable[[str], Offsets]
+Cost = Callable[[str, Mapping[str, float]], float | None]
+"""USD of one answer of a model, by its usage; None where its price is not known."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 _COUNTED = ("unmatched", "ambiguous", "normalised", "fuzzy", "no_polarity", "repeated")
 DENSE_TOKENS_PER_TOKEN = 2
@@ -28,18 +30,31 @@ counts 273.3 tokens against 40.1 for UltraFeedback)."""
 PLACES = 5
 
 
-def report_quality(source: Path, page: Path | None = None, tokenizer: Path | None = None) -> dict[str, Any]:
+def report_quality(
+    source: Path,
+    page: Path | None = None,
+    tokenizer: Path | None = None,
+    cost: Cost | None = None,
+    canaries: Path | None = None,
+    named: int | None = None,
+) -> dict[str, Any]:
     """The figures of a file; with `page`, also as a page for the browser.
+
+    `cost` is what tokens of a model cost, where that is known; `canaries` a file of canaries that were judged with
+    these records. Agreement is told of each response, or of the `named` ones with the least.
 
     Raises:
         UserError: the file, or the tokenizer, cannot be read, or holds nothing.
     """
-    quality = Quality(tokenize_by(tokenizer))
+    quality = Quality(tokenize_by(tokenizer), cost or _unknown)
     for record in read_jsonl(source, Feedback):
         quality.add(record)
     if not quality.records:
         raise UserError(f"{source} holds no records", "text2grad annotate, or text2grad import, first")
+    for record in read_jsonl(canaries, Feedback) if canaries is not None and canaries.is_file() else ():
+        quality.add_canary(record)
     figures = quality.figures()
+    figures["agreement"] = dict(list(figures["agreement"].items())[:named])
     if page is not None:
         page.write_text(quality_page(source.name, figures), encoding="utf-8")
         figures["out"] = str(page)
@@ -60,17 +75,27 @@ def tokenize_by(file: Path | None) -> Tokenize:
 
 
 @dataclass
+class Opinions:
+    """What several said of one response: the id it was first met by, and token labels by who gave them."""
+
+    id: str
+    labels: dict[bytes, bytes] = field(default_factory=dict)
+
+
+@dataclass
 class Quality:
     """Running counts over records; of each it keeps a hash, and a byte for each token's label."""
 
     tokenize: Tokenize
+    cost: Cost
     records: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     usage: Counter[str] = field(default_factory=Counter)
+    usd_dense: float = 0.0
     lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], -1: []})
     places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), -1: Counter()})
     failures: Counter[str] = field(default_factory=Counter)
-    opinions: dict[bytes, list[bytes]] = field(default_factory=dict)
+    opinions: dict[bytes, Opinions] = field(default_factory=dict)
     seen: Counter[bytes] = field(default_factory=Counter)
 
     def add(self, record: Feedback) -> None:
@@ -92,13 +117,31 @@ class Quality:
         self.counts["poor_tokens"] += labels.count(-1)
         self.counts["without_spans"] += not record.spans
         self.counts["all_good"] += bool(tokens) and labels.count(1) == len(tokens)
-        self.counts["written"] += _written(record, self.tokenize)
-        if "canary" in record.meta:
-            self.counts["canaries"] += 1
-            self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
+        written = _written(record, self.tokenize)
+        self.counts["written"] += written
+        self._dense_cost(record, DENSE_TOKENS_PER_TOKEN * len(tokens) - written)
+        self.add_canary(record)
         self._spans(record, tokens)
         about = _digest(*(turn.content for turn in record.prompt), record.response)
-        self.opinions.setdefault(about, []).append(bytes(label + 1 for label in labels))
+        opinions = self.opinions.setdefault(about, Opinions(record.id))
+        opinions.labels[_judge_of(record)] = bytes(label + 1 for label in labels)
+
+    def add_canary(self, record: Feedback) -> None:
+        """Count a record as a canary, if it is one."""
+        if "canary" in record.meta and record.error is None:
+            tokens = self.tokenize(record.response)
+            self.counts["canaries"] += 1
+            moved = has_moved(record.meta["canary"], _labels(record.spans, tokens), tokens)
+            self.counts["canaries_moved"] += moved
+
+    def _dense_cost(self, record: Feedback, more: int) -> None:
+        """What the answer would have cost with `more` tokens in it; at the discount the record was paid with."""
+        usage, model = record.usage, record.source.model
+        dense = {**usage, "completion_tokens": max(0.0, usage.get("completion_tokens", 0.0) + more)}
+        price, dense_price = self.cost(model, usage), self.cost(model, dense)
+        if usage.get("usd") and price and dense_price is not None:
+            self.counts["dense_priced"] += 1
+            self.usd_dense += usage["usd"] * dense_price / price
 
     def _spans(self, record: Feedback, tokens: Offsets) -> None:
         for span in record.spans:
@@ -129,11 +172,14 @@ class Quality:
             "tokens_per_response": _share(counts["tokens"], judged),
             "annotation_tokens_per_record": _share(counts["written"], judged),
             "dense_tokens_per_record": _share(dense, judged),
+            "annotation_tokens": counts["written"],
+            "dense_tokens": dense,
             "saved_against_dense": None if not dense else round(1 - counts["written"] / dense, 4),
             "input_tokens": int(self.usage["prompt_tokens"]),
             "output_tokens": int(self.usage["completion_tokens"]),
             "usd": round(self.usage["usd"], 6) if counts["priced"] else None,
             "usd_per_record": _share(self.usage["usd"], counts["priced"], 6),
+            "usd_dense_per_record": _share(self.usd_dense, counts["dense_priced"], 6),
             "labelled_share": _share(counts["good_tokens"] + counts["poor_tokens"], counts["tokens"]),
             "good_share": _share(counts["good_tokens"], counts["good_tokens"] + counts["poor_tokens"]),
             "good_spans": self._lengths(1),
@@ -158,15 +204,17 @@ class Quality:
         }
 
     def _agreement(self) -> dict[str, Any]:
-        """Krippendorff's alpha over the token labels of responses that several judged; the mean over responses."""
-        shared = [labels for labels in self.opinions.values() if len(labels) > 1]
-        if not shared:
-            return {"several_annotators": 0, "agreement_alpha": None}
-        alphas = [alpha for labels in shared if (alpha := token_alpha(labels)) is not None]
+        """Krippendorff's alpha over the token labels of each response that several judged, the least first; their
+        mean. None: nobody labelled anything, or all of it alike.
+        """
+        shared = [opinions for opinions in self.opinions.values() if len(opinions.labels) > 1]
+        alphas = {opinions.id: token_alpha(list(opinions.labels.values())) for opinions in shared}
+        known = {id: round(alpha, 4) for id, alpha in alphas.items() if alpha is not None}
         return {
             "several_annotators": len(shared),
-            "agreement_alpha": round(fmean(alphas), 4) if alphas else None,
-            "agreement_measured": len(alphas),
+            "agreement_alpha": round(fmean(known.values()), 4) if known else None,
+            "agreement_measured": len(known),
+            "agreement": dict(sorted(known.items(), key=lambda pair: pair[1])),
         }
 
 
@@ -214,6 +262,17 @@ def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], toke
 def _written(record: Feedback, tokenize: Tokenize) -> int:
     """Tokens an annotator writes to point at spans: the quotes, and a label each (paper, table 12)."""
     return sum(len(tokenize(span.text)) + 1 for span in record.spans)
+
+
+def _unknown(model: str, usage: Mapping[str, float]) -> float | None:
+    return None
+
+
+def _judge_of(record: Feedback) -> bytes:
+    """Who judged: one record twice is one opinion."""
+    source = record.source
+    who = str(record.meta.get("annotator", ""))
+    return _digest(record.id, source.kind, source.model, source.prompt_version, who)
 
 
 def _digest(*texts: str) -> bytes:

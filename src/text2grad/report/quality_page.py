@@ -20,10 +20,13 @@ _SECTIONS = {
     ),
     "Cost (paper, tables 12 and 14)": (
         *("tokens_per_response", "annotation_tokens_per_record", "dense_tokens_per_record", "saved_against_dense"),
-        *("input_tokens", "output_tokens", "usd", "usd_per_record"),
+        *("annotation_tokens", "dense_tokens"),
+        *("input_tokens", "output_tokens", "usd", "usd_per_record", "usd_dense_per_record"),
     ),
     "Labels": (*("labelled_share", "good_share", "several_annotators", "agreement_alpha"),),
 }
+MOST_NAMED = 50
+"""Responses whose agreement the page names."""
 _LENGTHS = ("count", "mean", "min", "q1", "q2", "q3", "max", "position")
 _TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -39,7 +42,11 @@ _TEMPLATE = """<!doctype html>
 {% for label, row in lengths.items() %}<tr><th scope="row">{{ label }}</th>
 {% for value in row %}<td class="figure">{{ value }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></section>
-{% if failed %}<section><h2>Failures</h2><div class="scroll"><table><tbody>
+{% if agreement %}<section><h2>Agreement by response, the least first (Krippendorff's alpha)</h2>
+<div class="scroll"><table><tbody>
+{% for id, alpha in agreement.items() %}<tr><th scope="row">{{ id }}</th><td class="figure">{{ alpha }}</td></tr>
+{% endfor %}</tbody></table></div></section>
+{% endif %}{% if failed %}<section><h2>Failures</h2><div class="scroll"><table><tbody>
 {% for kind, count in failed.items() %}<tr><th scope="row">{{ kind }}</th><td class="figure">{{ count }}</td></tr>
 {% endfor %}</tbody></table></div></section>
 {% endif %}</main></body></html>
@@ -68,6 +75,7 @@ def quality_page(name: str, figures: dict[str, Any]) -> str:
         keys=_LENGTHS,
         lengths=lengths,
         failed=figures["failed"],
+        agreement=dict(list(figures["agreement"].items())[:MOST_NAMED]),
     )
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from text2grad.annotation.items import Item
+from text2grad.annotation.verdicts import state_of
 from text2grad.config import Config
 from text2grad.critics.program import outcome_counts, preference_pairs
 from text2grad.errors import UsageError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.journal import STATES
-from text2grad.judging import JudgingOptions, judge
+from text2grad.judging import JudgingOptions, judge, left
 from text2grad.policy.model import Policy, load_policy
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
@@ -48,13 +50,16 @@ def run_annotate(config: Config, pairs: bool = False) -> dict[str, Any]:
     kept = other_feedback(folder / "feedback.jsonl", critic.source)
     write_jsonl(folder / "feedback.jsonl", [*kept, *records])
     write_jsonl(folder / "feedback_heldout.jsonl", held)
-    failed = sum(record.error is not None for record in [*records, *held])
+    ended = Counter(state_of(record.judgement()) for record in [*records, *held])
     return {
+        "requested": ended.total(),
+        **{state: ended[state] for state in STATES},
+        "usd": 0.0,
         "records": len(records),
         "heldout_records": len(held),
         "kept_records": len(kept),
         "spans": sum(len(record.spans) for record in records),
-        "failed_records": failed,
+        "failed_records": ended.total() - ended["ok"],
         "mean_score": mean([record.score for record in records if record.score is not None]),
         **({"outcomes": counts} if (counts := outcome_counts([*records, *held])) else {}),
         **(write_pairs(config, records) if pairs else {}),
@@ -84,8 +89,8 @@ def judge_sampled(config: Config, out: Path | None, options: JudgingOptions) -> 
     if not held:
         return summary
     place = (out or folder / "feedback.jsonl").with_name("feedback_heldout.jsonl")
-    left = None if options.budget_usd is None else max(0.0, options.budget_usd - (summary["usd"] or 0.0))
-    second = judge(config, lambda: held, place, replace(options, budget_usd=left))
+    rest = left(options.budget_usd, (summary["usd"] or 0.0) + (summary.get("canaries_usd") or 0.0))
+    second = judge(config, lambda: held, place, replace(options, budget_usd=rest, canaries=False))
     added = {name: summary[name] + second[name] for name in (*STATES, "requested", "pending", "sent")}
     usd = None if None in (summary["usd"], second["usd"]) else summary["usd"] + second["usd"]
     worst = max(summary["exit_code"], second["exit_code"])

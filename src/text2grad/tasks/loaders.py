@@ -95,7 +95,9 @@ def read_rows(path: Path) -> Iterator[Row]:
         data = path.read_bytes()
         text = (gzip.decompress(data) if packed else data).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
+        if isinstance(error, UnicodeDecodeError):
+            raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
+        reason = getattr(error, "strerror", None)
         raise UserError(f"cannot read {path}: {reason or 'not a whole gzip file'}", "check the path") from error
     rows = _json_lines(path, text) if ".jsonl" in path.suffixes else _json_rows(path, text)
     for number, row in enumerate(rows, start=1):

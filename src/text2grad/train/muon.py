@@ -89,7 +89,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         gram = x @ x.transpose(1, 2)
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.transpose(1, 2) if tall else x).to(matrices.dtype)
+    found: Tensor = x.transpose(1, 2) if tall else x
+    return found.to(matrices.dtype)
 
 
 def muon_for(model: Any, lr: float, weight_decay: float) -> Muon:

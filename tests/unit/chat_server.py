@@ -1,4 +1,4 @@
-"""A scripted chat server for the tests of `annotate`: what it answers depends on the response it is shown."""
+"""A scripted chat server for the tests of `chat` and `annotate`: what it answers depends on what it is shown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 from text2grad.annotation.batch import PENDING
 
@@ -18,6 +19,7 @@ KEY = "sk-planted-key-that-must-stay-secret"
 GOOD = '{"critique": "Fine.", "good_spans": ["answer"], "poor_spans": [], "omissions": ["when"], "score": 0.5}'
 
 Reply = tuple[int, dict[str, str], bytes]
+Script = Callable[[str, int, dict[str, Any]], Reply]
 
 
 def said(text: str | None, finish: str = "stop", refusal: str | None = None) -> Reply:
@@ -37,29 +39,33 @@ def completion(text: str | None, finish: str = "stop", refusal: str | None = Non
 
 
 def error(status: int, code: str = "", message: str = "no", **headers: str) -> Reply:
-    return (
-        status,
-        {"retry-after-ms": "1", **headers},
-        json.dumps({"error": {"message": message, "code": code}}).encode(),
-    )
+    body = {"error": {"message": message, "code": code}}
+    return status, {"retry-after-ms": "1", **headers}, json.dumps(body).encode()
 
 
-class Judge:
-    """`answer(name, turn, body)` gives the reply to the turn-th request (from 0) about the response called `name`.
+def in_turn(replies: Sequence[Reply], turn: int) -> Reply:
+    """The turn-th reply; the last one repeats."""
+    return replies[min(turn, len(replies) - 1)]
 
-    A response is called by its first word. The reply may be `CUT` (half an answer, then the end) or `HANG`.
+
+class ChatServer:
+    """`answer(name, turn, body)` gives the reply to the turn-th request (from 0) that is called `name`.
+
+    `name` says what a request is called: as `name_of` does, the response it shows by its first word. The reply may
+    be `CUT` (half an answer, then the end) or `HANG`. `paths` are those of chat requests, their queries with them.
     """
 
     CUT, HANG = (0, {}, b"cut"), (0, {}, b"hang")
 
-    def __init__(self, answer: Callable[[str, int, dict[str, Any]], Reply]) -> None:
+    def __init__(self, answer: Script, name: Callable[[dict[str, Any]], str] | None = None) -> None:
         self.turns: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self.keys: set[str] = set()
+        self.paths: set[str] = set()
         self.batches: dict[str, dict[str, Any]] = {}
         self.files: dict[str, bytes] = {}
         self.open = self.most_open = 0
-        lock, judge = Lock(), self
+        lock, server, called = Lock(), self, name or name_of
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -68,34 +74,35 @@ class Judge:
 
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                if not self.path.endswith("/chat/completions"):
-                    self.send(judge.service(self.path, data))
+                if not urlsplit(self.path).path.endswith("/chat/completions"):
+                    self.send(server.service(self.path, data))
                     return
                 body = json.loads(data)
-                name = name_of(body)
+                name = called(body)
                 with lock:
-                    turn = judge.turns[name]
-                    judge.turns[name] += 1
-                    judge.bodies.append(body)
-                    judge.keys.add(self.headers.get("Authorization") or "")
-                    judge.open += 1
-                    judge.most_open = max(judge.most_open, judge.open)
+                    turn = server.turns[name]
+                    server.turns[name] += 1
+                    server.bodies.append(body)
+                    server.paths.add(self.path)
+                    server.keys.add(self.headers.get("Authorization") or "")
+                    server.open += 1
+                    server.most_open = max(server.most_open, server.open)
                 try:
                     self.send(answer(name, turn, body))
                 finally:
                     with lock:
-                        judge.open -= 1
+                        server.open -= 1
 
             def do_GET(self) -> None:
-                self.send(judge.service(self.path, b""))
+                self.send(server.service(self.path, b""))
 
             def send(self, reply: Reply) -> None:
                 status, headers, data = reply
-                if reply == Judge.HANG:
+                if reply == ChatServer.HANG:
                     time.sleep(1.0)
                     self.close_connection = True
                     return
-                if reply == Judge.CUT:
+                if reply == ChatServer.CUT:
                     whole = said(GOOD)[2]
                     self.send_response(200)
                     self.send_header("Content-Length", str(len(whole)))
@@ -161,9 +168,14 @@ def batch(name: str, status: str) -> dict[str, Any]:
     }
 
 
+def last_message(body: dict[str, Any]) -> str:
+    """The text of a request's last message."""
+    return str(body["messages"][-1]["content"])
+
+
 def name_of(body: dict[str, Any]) -> str:
     """The first word of the response that a request shows."""
-    found = re.search(r"<response>\n(\S+)", body["messages"][-1]["content"])
+    found = re.search(r"<response>\n(\S+)", last_message(body))
     return found[1] if found else ""
 
 

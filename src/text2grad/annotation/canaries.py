@@ -1,0 +1,40 @@
+"""Responses whose labels are known beforehand, some with an instruction to their judge inside.
+
+A judge whose labels move with such words, or which misses a plain fault, is not to be trusted with the rest.
+Their records stand in a file of their own (`<out>` with `.canaries` before its ending) and are never trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from text2grad.annotation.items import Item
+from text2grad.feedback import Example, Message
+
+OURS = Path(__file__).with_name("canaries.jsonl")
+KEY = "canary"
+"""Key of `meta` that holds the spans that are known: `start`, `end`, `label`."""
+
+
+def canary_items(task: str) -> list[Item]:
+    """The canaries of a critic's prompt (`qa`, `summarization`, `code`); any other is given those of `qa`."""
+    rows = [json.loads(line) for line in OURS.read_text(encoding="utf-8").splitlines()]
+    kind = next((row["task"] for row in rows if task.startswith(row["task"])), "qa")
+    return [_item(row) for row in rows if row["task"] == kind]
+
+
+def canaries_path(out: Path) -> Path:
+    """Where the records of the canaries of a job are, which writes `out`."""
+    return out.with_name(f"{out.stem}.canaries{out.suffix}")
+
+
+def _item(row: dict[str, str | list[str]]) -> Item:
+    response = str(row["response"])
+    known = [
+        {"start": response.index(quote), "end": response.index(quote) + len(quote), "label": label}
+        for key, label in (("good", 1), ("poor", -1))
+        for quote in row[key]
+    ]
+    prompt = (Message(role="user", content=str(row["prompt"])),)
+    return Item(Example(id=str(row["id"]), prompt=prompt, meta={KEY: known}), response)
