@@ -41,6 +41,7 @@ PAIRS = "ilf_code_feedback/surge_annotations.jsonl"
 BATCH = 120
 STARTED = time.perf_counter()
 FAILS = ("failed", "timeout")
+NOTHING_SAID = -1
 
 
 class Planted(NamedTuple):
@@ -63,6 +64,9 @@ def main() -> None:
     if not DATA.is_dir():
         raise SystemExit(f"no data sets in {DATA}")
     notes = Notes(options.notes)
+    asked = [options.mutants, options.repairs, options.seed]
+    if notes.of("mutants, repairs, seed", lambda: asked) != asked:
+        raise SystemExit(f"{options.notes} is of a run with other options; give another file")
     with Runner(workers=options.workers) as runner:
         planted = [
             Planted(*row) for row in notes.of("planted", lambda: plant(options.mutants, options.seed, runner))
@@ -83,8 +87,11 @@ class Notes:
     """What was found so far, by name; in a file, if one is given, so that nothing is run twice."""
 
     def __init__(self, path: Path | None) -> None:
-        lines = path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else []
-        self.known: dict[str, Any] = dict(map(json.loads, lines))
+        text = path.read_text(encoding="utf-8") if path and path.is_file() else ""
+        whole = text[: text.rfind("\n") + 1]  # a run that was killed may end in half a line
+        if path and whole != text:
+            path.write_text(whole, encoding="utf-8")
+        self.known: dict[str, Any] = dict(map(json.loads, whole.splitlines()))
         self.path = path
 
     def of(self, name: str, find: Callable[[], Any]) -> Any:
@@ -147,13 +154,17 @@ def share_right(
         example = examples[each.task]
         asked = example if with_reference else example.model_copy(update={"reference": ""})
         (said,) = critic.critique([asked], [each.code])
-        assert isinstance(said, Critique), said
-        return next(iter(said.meta["lines"]), 0)
+        return next(iter(said.meta["lines"]), 0) if isinstance(said, Critique) else NOTHING_SAID
 
     right: Counter[str] = Counter()
+    silent = 0
     for number, each in enumerate(planted):
-        right[each.kind] += notes.of(f"{way} {number}", partial(first_line, each)) in each.lines
+        line = notes.of(f"{way} {number}", partial(first_line, each))
+        right[each.kind] += line in each.lines
+        silent += line == NOTHING_SAID
     totals = Counter(each.kind for each in planted)
+    if silent:
+        _say(f"{way}: {silent} without a critique, counted as wrong (a busy machine times out)")
     _say(f"{way}: " + ", ".join(f"{kind} {right[kind]}/{totals[kind]}" for kind in KINDS))
     return round(right.total() / max(1, len(planted)), 4)
 
@@ -175,8 +186,10 @@ def _lines_of(example: Example, critic: ProgramCritic) -> tuple[int, int, int, i
     """Of one program how many lines a person changed, how many are poor, how many are both; the surest is right."""
     response = example.meta["response"]
     (said,) = critic.critique([example.model_copy(update={"reference": ""})], [response])
-    assert isinstance(said, Critique), said
-    theirs, ours = changed_lines(response, example.reference), poor_lines(said, response)
+    theirs = changed_lines(response, example.reference)
+    if not isinstance(said, Critique):
+        return len(theirs), 0, 0, 0
+    ours = poor_lines(said, response)
     return len(theirs), len(ours), len(ours & theirs), int(bool(set(said.meta["lines"][:1]) & theirs))
 
 

@@ -199,6 +199,36 @@ def test_a_job_survives_a_dead_server() -> None:
         assert other is not server
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_a_program_writes_is_gone_for_the_next_and_the_folder_with_the_server(killed: bool) -> None:
+    write = "import os\nos.mkdir('d')\nopen('d/x', 'w').write('x')\nopen('y', 'w').write('y')\n"
+    look = "import os\nfound = os.listdir('.')\ndef f(x):\n    return x + 1 if not found else found\n"
+    with Runner(seconds=10.0, tier="landlock") as runner:
+        assert runner.run(write + ONE, TEST_ONE).passed
+        assert runner.run(look, TEST_ONE).passed
+        [server] = runner._servers
+        folders = Path("/tmp").glob(f"text2grad-{server.process}-*")
+        [folder] = folders
+        if killed:
+            server._process.kill()
+            server._process.wait()
+            (folder / "left").write_text("by a job that ran")
+    assert not folder.exists()
+
+
+def test_temporary_files_go_where_a_program_may_write(runner: Runner) -> None:
+    code = "import tempfile\ndef f(x):\n    with tempfile.TemporaryFile() as file:\n"
+    code += "        return x + file.write(b'1')\n"
+    assert runner.run(code, TEST_ONE).passed
+
+
+def test_modules_that_a_job_names_are_ready_for_the_next(runner: Runner) -> None:
+    code = "import decimal, uuid\nfrom statistics import mean\n" + ONE
+    assert runner.run(code, TEST_ONE).passed
+    look = "import sys\nready = {'decimal', 'uuid', 'statistics'} <= sys.modules.keys()\n"
+    assert runner.run(look + "def f(x):\n    return x + 1 if ready else 0\n", TEST_ONE).passed
+
+
 def test_every_verdict_names_its_tier(runner: Runner) -> None:
     verdict = runner.run(ONE, TEST_ONE)
     assert verdict.tier in ("namespaces", "landlock")

@@ -32,10 +32,10 @@ def machine() -> Iterator[Machine]:
     made.close()
 
 
-def scratch_folders(runner: Runner) -> list[Path]:
-    """Folders that the runner's servers made for programs and did not remove."""
+def left_in_scratch(runner: Runner) -> list[Path]:
+    """What lies in the folders of the runner's servers that programs may write in."""
     servers = [server.process for server in runner._servers]
-    return [path for pid in servers for path in Path("/tmp").glob(f"text2grad-{pid}-*")]
+    return [path for pid in servers for path in Path("/tmp").glob(f"text2grad-{pid}-*/*")]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile.name)
@@ -50,7 +50,7 @@ def test_a_hostile_program(runner: Runner, machine: Machine, hostile: Hostile) -
     assert runner.run(f"def f(x):\n    return 4 # {hostile.name}", TESTS).outcome == "failed"
     left = [left_over(server.process, runner.tier) for server in runner._servers]
     assert not any(left), left
-    assert scratch_folders(runner) == []
+    assert left_in_scratch(runner) == []
 
 
 def test_there_are_enough_of_them() -> None:

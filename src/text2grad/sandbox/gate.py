@@ -43,7 +43,7 @@ def taken_names(tests: str) -> tuple[str, ...]:
         for alias in node.names
         if alias.name != "*"
     ]
-    return tuple(dict.fromkeys([*found, *rewrite.wanted_names(tree)]))
+    return tuple(dict.fromkeys([*found, *rewrite.wanted_names(tree, rewrite.nodes_of(tree))]))
 
 
 def stubs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import platform
+import py_compile
 import select
 import shutil
 import subprocess
@@ -12,12 +14,13 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, Literal
 
 from text2grad.errors import UserError
 from text2grad.sandbox.cgroup import MemoryGroup
-from text2grad.sandbox.inside import frames, landlock, seccomp
+from text2grad.sandbox.inside import frames, landlock, scratch, seccomp
 from text2grad.sandbox.results import Tier
 
 TierChoice = Literal["auto", "namespaces", "landlock", "none"]
@@ -62,6 +65,7 @@ class Server:
         """
         self.tier = tier
         self.memory_group = MemoryGroup((2 * memory_mb + SERVER_MB) << 20)
+        _compile()
         self._process = subprocess.Popen(
             self.memory_group.joined(_command(tier)),
             stdin=subprocess.PIPE,
@@ -108,6 +112,7 @@ class Server:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+        scratch.remove_of(self.process)
         self.memory_group.close()
 
 
@@ -152,6 +157,15 @@ def _probe(tier: Tier, memory_mb: int) -> Probe:
         return Probe(tier, False, str(error))
     server.close()
     return Probe(tier, True, held=server.held)
+
+
+def _compile() -> None:
+    """Leave no source text for servers to compile: what that takes of memory, every job would inherit."""
+    for file in _PACKAGE.glob("sandbox/inside/*.py"):
+        compiled = Path(cache_from_source(str(file)))
+        if not compiled.exists() or compiled.stat().st_mtime < file.stat().st_mtime:
+            with contextlib.suppress(OSError):  # a folder we may not write: servers are slower, and right
+                py_compile.compile(str(file))
 
 
 def _missing(tier: Tier) -> str:

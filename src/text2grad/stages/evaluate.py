@@ -29,7 +29,8 @@ ANSWERS = ".answers.json"
 PATIENCE = 5
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
-Measure = Callable[[Sequence[Example], Sequence[str]], list[dict[str, float]]]
+Measure = Callable[[Sequence[Example], Sequence[str]], list[dict[str, Any]]]
+"""Answers -> of each its `scores`; of programs that were run `outcome` and `tier` too."""
 
 
 def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
@@ -69,10 +70,10 @@ def run_evaluate_samples(config: Config, samples: Path) -> dict[str, Any]:
 def measure_with(task: Task, runner: Runner) -> Measure:
     """How answers are measured: by running their tests where they have some, else by the task's own scores."""
 
-    def measure(examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, float]]:
+    def measure(examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, Any]]:
         asked = list(zip(examples, responses, strict=True))
         verdicts = iter(runner.run_all([_job(*each) for each in asked if _tests(each[0])]))
-        return [_passed(next(verdicts)) if _tests(each[0]) else task.scores(*each) for each in asked]
+        return [_measured(next(verdicts)) if _tests(each[0]) else {"scores": task.scores(*each)} for each in asked]
 
     return measure
 
@@ -86,8 +87,9 @@ def _job(example: Example, response: str) -> tuple[str, str]:
     return extract_program(response, wanted_names(tests, str(example.meta.get("entry_point", "")))).code, tests
 
 
-def _passed(verdict: Verdict) -> dict[str, float]:
-    return {} if verdict.outcome in NO_VERDICT else {"pass": float(verdict.passed)}
+def _measured(verdict: Verdict) -> dict[str, Any]:
+    scores = {} if verdict.outcome in NO_VERDICT else {"pass": float(verdict.passed)}
+    return {"scores": scores, "outcome": verdict.outcome, "tier": verdict.tier}
 
 
 def evaluate_policy(
@@ -95,25 +97,29 @@ def evaluate_policy(
 ) -> dict[str, Any]:
     """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
 
-    With a critic (the run's reward model) its token reward is measured on the same answers.
+    With a critic (the run's reward model) its token reward is measured on the same answers. Where programs were
+    run, `tier` says what protected the machine.
     """
     seed_everything(config.run.seed)
     repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
     greedy_settings = config.generation.model_copy(update={"temperature": 0.0})
     ways = {"greedy": (heldout, greedy_settings), "sampled": (repeated, config.generation)}
-    summary = {"prompts": float(len(heldout)), "samples": float(config.evaluate.samples)}
+    summary: dict[str, Any] = {"prompts": float(len(heldout)), "samples": float(config.evaluate.samples)}
     rows: dict[str, list[dict[str, Any]]] = {}
     for way, (examples, generation) in ways.items():
         answers = sample(policy, examples, generation)
         texts = [text for _, text in answers]
         rows[way] = [
-            {"id": example.id, "response": text, "scores": scores}
-            for example, text, scores in zip(examples, texts, measure(examples, texts), strict=True)
+            {"id": example.id, "response": text, **found}
+            for example, text, found in zip(examples, texts, measure(examples, texts), strict=True)
         ]
         figures = mean_scores(rows[way])
         if critic is not None:
             figures |= judged(critic, examples, answers, TokenTable(policy.tokenizer), config)
         summary |= {f"{way}_{name}": value for name, value in figures.items()}
+    tiers = {row["tier"] for answers_of in rows.values() for row in answers_of if "tier" in row}
+    if tiers:
+        summary["tier"] = "/".join(sorted(tiers))
     return {"summary": summary, "answers": rows["greedy"]}
 
 

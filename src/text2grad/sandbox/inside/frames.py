@@ -10,6 +10,10 @@ FRAME_BYTES = 16 << 20
 """The longest frame that solution and tests may exchange, in bytes."""
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_DECODER = json.JSONDecoder()
+
+
 class Broken(Exception):
     """The other side closed its end, or sent what is no frame."""
 
@@ -25,7 +29,7 @@ def send(descriptor: int, message: Any) -> None:
         TooLong: it would be longer than FRAME_BYTES; nothing was written.
         Broken: nobody reads any more.
     """
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = _ENCODER.encode(message).encode()
     if len(body) > FRAME_BYTES:
         raise TooLong(f"{len(body)} bytes in one value")
     data = memoryview(len(body).to_bytes(4, "big") + body)
@@ -46,7 +50,7 @@ def receive(descriptor: int, limit: int = FRAME_BYTES) -> Any:
     if size > limit:
         raise Broken(f"a frame of {size} bytes")
     try:
-        return json.loads(_exactly(descriptor, size))
+        return _DECODER.decode(_exactly(descriptor, size).decode())
     except (ValueError, RecursionError) as error:
         raise Broken("a frame that is not JSON") from error
 

@@ -7,8 +7,7 @@ import math
 import os
 import resource
 import sys
-import tempfile
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from text2grad.sandbox.inside import landlock, seccomp, system
 
@@ -30,8 +29,7 @@ _READABLE = (
 )
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What one process may use: wall clock seconds (of the whole job) and MiB of memory."""
 
     seconds: float
@@ -80,8 +78,7 @@ class Jail:
         Raises:
             OSError: a part of the protection was refused; nothing untrusted must run.
         """
-        _close_all_but({*keep, rules} if self._protected else {*keep})
-        tempfile.tempdir = scratch
+        _close_all_but(sorted((*keep, rules)))
         seconds, memory = math.ceil(limits.seconds) + 1, limits.memory_mb << 20
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -106,16 +103,20 @@ _SAME_FOR_ALL = (
 )
 
 
-def _close_all_but(kept: set[int]) -> None:
-    low = 0
+def silence_streams() -> None:
+    """Point standard input, output and error nowhere, for this process and those it forks."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        if stream not in kept:
-            os.dup2(null, stream)
-    for descriptor in sorted(kept | {0, 1, 2}):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+def _close_all_but(kept: list[int]) -> None:
+    low = 3
+    for descriptor in kept:
         if low < descriptor:  # Python 3.11 takes an empty range for all of them
             os.closerange(low, descriptor)
-        low = descriptor + 1
+        low = max(low, descriptor + 1)
     os.closerange(low, _MOST_DESCRIPTORS)
 
 

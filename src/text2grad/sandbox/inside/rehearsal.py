@@ -6,9 +6,9 @@ and copies the pages it is on. The programs here are ours.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-import threading
 
 from text2grad.sandbox.inside import solution_side, test_side, wire
 
@@ -52,17 +52,20 @@ def rehearse() -> None:
 
 def _job() -> None:
     to_solution, to_tests, verdict = os.pipe(), os.pipe(), os.pipe()
-    solution = threading.Thread(target=_solution, args=(to_solution[0], to_tests[1]))
-    solution.start()
+    ended = _thread.allocate_lock()  # not `threading`: a server must stay small
+    ended.acquire()
+    _thread.start_new_thread(_solution, (to_solution[0], to_tests[1], ended))
     test_side.judge(to_tests[0], to_solution[1], verdict[1], _TESTS, False)
     os.close(to_solution[1])
-    solution.join()
+    ended.acquire()
     for descriptor in (to_solution[0], *to_tests, *verdict):
         os.close(descriptor)
 
 
-def _solution(reader: int, writer: int) -> None:
+def _solution(reader: int, writer: int, ended: _thread.LockType) -> None:
     try:
         solution_side.serve(reader, writer, _SOLUTION, False)
     except wire.Gone:
         return
+    finally:
+        ended.release()

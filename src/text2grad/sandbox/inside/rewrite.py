@@ -29,6 +29,7 @@ _SYMBOLS: dict[type[ast.cmpop], str] = {
     **{ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"},
 }
 
+_LOAD = ast.Load()
 _NOT_HERE = {"subprocess", "multiprocessing", "socket", "ctypes", "signal", "pexpect"}
 _PATCHED = ("builtins.", "sys.", "solution.")
 
@@ -74,29 +75,43 @@ class Asserts:
     def __init__(self, operands: Operands) -> None:
         self._operands = operands
 
-    def rewrite(self, tree: ast.Module) -> None:
-        """Each comparison that an assert states, in place."""
-        for node in [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]:
-            node.test = self._noted(node.test)
+    def rewrite(self, nodes: list[ast.AST]) -> None:
+        """Each comparison that an assert among these nodes states, in place."""
+        for node in nodes:
+            if type(node) is ast.Assert:
+                node.test = self._noted(node.test)
 
     def _noted(self, test: ast.expr) -> ast.expr:
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
             test.values = [self._noted(value) for value in test.values]
             return test
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            symbol = ast.Constant(_SYMBOLS[type(test.ops[0])])
-            args = [self._number(test.left), symbol, test.left, test.comparators[0]]
-            return _call(_COMPARE, args, test)
-        return _call(_TRUTH, [self._number(test), test], test)
+            first: list[int | str] = [self._number(test.left), _SYMBOLS[type(test.ops[0])]]
+            return _call(_COMPARE, first, [test.left, test.comparators[0]], test)
+        return _call(_TRUTH, [self._number(test)], [test], test)
 
-    def _number(self, shown_as: ast.expr) -> ast.Constant:
+    def _number(self, shown_as: ast.expr) -> int:
         self._operands.calls.append(shown_as)
-        return ast.Constant(len(self._operands.calls) - 1)
+        return len(self._operands.calls) - 1
 
 
-def _call(name: str, args: list[ast.expr], place: ast.expr) -> ast.expr:
-    call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=args, keywords=[])
-    return ast.fix_missing_locations(ast.copy_location(call, place))
+def _call(name: str, first: list[int | str], args: list[ast.expr], place: ast.expr) -> ast.expr:
+    at = {key: getattr(place, key) for key in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
+    constants = [ast.Constant(value, **at) for value in first]
+    return ast.Call(func=ast.Name(id=name, ctx=_LOAD, **at), args=[*constants, *args], keywords=[], **at)
+
+
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """The node and all below it, outer ones first, without operators and contexts. (`ast.walk` costs a test file's
+    processor time twice over.)"""
+    found = [tree]
+    for node in found:  # grows
+        for value in node.__dict__.values():
+            if type(value) is list:
+                found += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and value._fields:
+                found.append(value)
+    return found
 
 
 def without_star_imports(tree: ast.Module) -> None:
@@ -111,9 +126,9 @@ def _is_star(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.module == "solution" and node.names[0].name == "*"
 
 
-def wanted_names(tree: ast.Module) -> list[str]:
+def wanted_names(tree: ast.Module, nodes: list[ast.AST]) -> list[str]:
     """Names that the tests use and neither define nor import: only these are taken from the solution unasked."""
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    used = {node.id for node in nodes if type(node) is ast.Name and type(node.ctx) is ast.Load}
     return sorted(name for name in used - _bound_at_top(tree) if not hasattr(builtins, name))
 
 
@@ -123,7 +138,7 @@ def _bound_at_top(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         else:
-            for each in ast.walk(node):
+            for each in nodes_of(node):
                 if isinstance(each, ast.alias):
                     found.add((each.asname or each.name).partition(".")[0])
                 elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -131,17 +146,18 @@ def _bound_at_top(tree: ast.Module) -> set[str]:
     return found
 
 
-def unsupported(tree: ast.Module) -> str:
+def unsupported(nodes: list[ast.AST]) -> str:
     """What the test file uses that cannot work with the solution in another process, "" if nothing."""
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        for name in names:
-            if name.partition(".")[0] in _NOT_HERE:
-                return f"tests that use {name}"
-        if isinstance(node, ast.Attribute) and node.attr in ("getsource", "getsourcelines"):
-            return "tests that read the source of the solution"
-        if isinstance(node, ast.Call) and _replaces(node):
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            for name in names:
+                if name.partition(".")[0] in _NOT_HERE:
+                    return f"tests that use {name}"
+        elif isinstance(node, ast.Attribute):
+            if node.attr in ("getsource", "getsourcelines"):
+                return "tests that read the source of the solution"
+        elif isinstance(node, ast.Call) and _replaces(node):
             return "tests that replace parts of the interpreter in the solution"
     return ""
 

@@ -9,40 +9,40 @@ coverage}` by an answer `{outcome, results, error, line}`.
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 import os
+import re
 import select
-import shutil
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
-from text2grad.sandbox.inside import frames, jail, probes, rehearsal, solution_side, system, test_side
+from text2grad.sandbox.inside import frames, jail, plug, probes, rehearsal, solution_side, system, test_side
+from text2grad.sandbox.inside.job import Ground, Job
 
 JOB_BYTES = 64 << 20
 VERDICT_BYTES = 8 << 20
 OUTPUT_BYTES = 1 << 20
-SCRATCH_BYTES = 16 << 20
-SCRATCH_ENTRIES = 256
 _TICK_SECONDS = 0.05
-_MOST_DYING = 8
 
 _ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
-_WARM = """
-abc array ast bisect calendar cmath collections.abc concurrent.futures contextlib copy csv dataclasses datetime
-decimal enum fractions functools hashlib heapq inspect io itertools json math numbers operator pathlib pickle queue
-random re secrets statistics string struct textwrap threading time types typing unicodedata unittest uuid warnings
-"""
+_WARM = (
+    "array asyncio bisect calendar cmath collections.abc concurrent.futures copy csv dataclasses datetime "
+    "decimal enum fractions hashlib heapq inspect numbers pathlib pickle pprint queue random secrets "
+    "statistics string struct tempfile textwrap threading traceback unicodedata unittest unittest.mock "
+    "uuid warnings"
+)
+"""Modules of the standard library that the server imports when a job first names one, for that job and all later
+ones. Not before: a fork takes the longer the more memory the server has."""
+_IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+([\w., \t]+)", re.MULTILINE)
+_WORDS = re.compile(r"[, \t]+")
 
 
 def main() -> None:
     """Serve until standard input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel_in, channel_out = os.dup(0), os.dup(1)
+    jail.silence_streams()
     try:
         server = Server(frames.receive(channel_in, JOB_BYTES))
         reply: dict[str, Any] = {"ready": True, "probes": server.prove() if server.protected else {}}
@@ -54,6 +54,7 @@ def main() -> None:
     with contextlib.suppress(frames.Broken):
         while True:
             frames.send(channel_out, server.answer(frames.receive(channel_in, JOB_BYTES)))
+    server.close()
 
 
 class Server:
@@ -61,46 +62,51 @@ class Server:
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.watched = -1
-        self._dying: list[int] = []
-        self.namespaces = setup["tier"] == "namespaces"
+        self._cold = set(_WARM.split())
         self.protected = setup["tier"] != "none"
         self._memory_mb = int(setup["memory_mb"])
         self._warm_up(setup["libraries"], setup["preload"])
         libraries = jail.library_folders([])
-        self.kept = _reachable(libraries, setup["user"])
-        self.jail = jail.Jail(self.protected, setup["user"], libraries)
-        self.user = setup["user"]
-        if self.namespaces:
+        kept = _reachable(libraries, setup["user"])
+        prison = jail.Jail(self.protected, setup["user"], libraries)
+        namespaces = setup["tier"] == "namespaces"
+        self._ground = Ground(prison, namespaces, setup["user"], kept)
+        if namespaces:
             system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         for name in set(os.environ) - _ENVIRONMENT:
             del os.environ[name]
+        os.environ["TMPDIR"] = self._ground.folder
         rehearsal.rehearse()
-        gc.collect()
-        gc.freeze()
+        plug.plug()
+
+    def close(self) -> None:
+        """Leave no folder behind."""
+        if self._ground.scratch is not None:
+            self._ground.scratch.remove()
 
     def _warm_up(self, libraries: list[str], preload: list[str]) -> None:
         sys.path[:] = [path for path in sys.path if not os.path.isdir(os.path.join(path, "text2grad"))]
         sys.path += [path for path in libraries if path not in sys.path]
-        for name in [*_WARM.split(), *preload]:
+        for name in preload:
             with contextlib.suppress(ImportError):
                 __import__(name)
 
-    def reap(self, process: int) -> None:
-        """Wait for a killed process; in namespaces not now: taking its mounts down takes milliseconds, and it has
-        nothing left that a next job could meet."""
-        if not self.namespaces:
-            os.waitpid(process, 0)
-            return
-        self._dying.append(process)
-        self._dying = [each for each in self._dying if not os.waitpid(each, os.WNOHANG)[0]]
-        while len(self._dying) > _MOST_DYING:
-            os.waitpid(self._dying.pop(0), 0)
+    def _warm_up_for(self, *sources: str) -> None:
+        """Import what these programs are about to, so that it is done once."""
+        words = {word for text in sources for names in _IMPORTS.findall(text) for word in _WORDS.split(names)}
+        wanted = words & self._cold
+        for name in wanted:
+            with contextlib.suppress(ImportError):
+                __import__(name)
+        if wanted:
+            self._cold -= wanted
+            plug.plug()
 
     def prove(self) -> dict[str, bool]:
         """Try to get out, from inside; what was tried and whether it was held."""
         reader, writer = os.pipe()
         server = os.getpid()
-        job = _Job(self, jail.Limits(5.0, self._memory_mb))
+        job = Job(self._ground, jail.Limits(5.0, self._memory_mb))
         try:
             job.start((lambda: probes.report(writer, server), (writer,)))
             os.close(writer)
@@ -115,12 +121,13 @@ class Server:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run one job; whatever it does, there is exactly one answer."""
         limits = jail.Limits(float(request["seconds"]), self._memory_mb)
+        self._warm_up_for(request["solution"], request["tests"])
         if request["kind"] == "io":
             return self._programs(request, limits)
         return self._tests(request, limits)
 
     def _tests(self, request: dict[str, Any], limits: jail.Limits) -> dict[str, Any]:
-        job = _Job(self, limits)
+        job = Job(self._ground, limits)
         to_solution, from_tests = os.pipe(), os.pipe()
         verdict = os.pipe()
         code, tests, coverage = request["solution"], request["tests"], bool(request["coverage"])
@@ -159,7 +166,7 @@ class Server:
     def _one_program(
         self, code: str, given: str, expected: str, limits: jail.Limits, deadline: float
     ) -> tuple[dict[str, Any], str]:
-        job = _Job(self, limits, deadline)
+        job = Job(self._ground, limits, deadline)
         reader, writer = os.pipe()
         error_reader, error_writer = os.pipe()
         try:
@@ -188,7 +195,7 @@ class Server:
         )
         return {"passed": same, "error": "" if same else "other output", **shown}, ""
 
-    def _read(self, descriptor: int, job: _Job, limit: int) -> tuple[bytes, str]:
+    def _read(self, descriptor: int, job: Job, limit: int) -> tuple[bytes, str]:
         """Everything until the writer ends; and why it was not waited for, if so."""
         pieces, size = [], 0
         while True:
@@ -196,6 +203,7 @@ class Server:
             ready, _, _ = select.select([descriptor, self.watched], [], [], max(0.0, min(left, _TICK_SECONDS)))
             if self.watched in ready:
                 job.end()
+                self.close()
                 os._exit(0)  # whoever asked is gone
             if descriptor in ready:
                 piece = os.read(descriptor, 1 << 16)
@@ -209,105 +217,6 @@ class Server:
                 return b"".join(pieces), "timeout"
             elif job.filled_scratch():
                 return b"".join(pieces), "crashed"
-
-
-Work = tuple[Callable[[], None], tuple[int, ...]]
-"""What a process of a job does, and the descriptors it may use for it."""
-
-
-class _Job:
-    """The processes of one job and the folder they may write in."""
-
-    def __init__(self, server: Server, limits: jail.Limits, deadline: float | None = None) -> None:
-        self.deadline = deadline or time.monotonic() + limits.seconds
-        self._server, self._limits = server, limits
-        self._processes: list[int] = []
-        self._scratch = "" if server.namespaces else tempfile.mkdtemp(prefix=f"text2grad-{os.getpid()}-")
-        if self._scratch and server.user is not None:
-            os.chown(self._scratch, server.user, server.user)
-
-    def start(self, *works: Work) -> None:
-        """Fork a process for each work, shut in before it begins."""
-        if self._server.namespaces:
-            self._start_in_namespaces(works)
-            return
-        rules = self._server.jail.rules(self._scratch)
-        for work in works:
-            self._processes.append(_forked(functools.partial(self._shut_in, work, rules)))
-        if rules >= 0:
-            os.close(rules)
-
-    def _shut_in(self, work: Work, rules: int) -> None:
-        if self._scratch:
-            system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
-        do, keep = work
-        self._server.jail.enter((*keep, *self._server.kept), self._scratch or "/tmp", rules, self._limits)
-        do()
-
-    def _start_in_namespaces(self, works: tuple[Work, ...]) -> None:
-        """A go-between makes the mounts of the job, and for each process a namespace of process numbers; it ends,
-        and the processes, orphaned, become children of the server. Network and IPC are the box's, which has none;
-        a network namespace for each job costs more than the job, and sockets are refused anyway."""
-        reader, writer = os.pipe()
-        between = _forked(lambda: self._between(works, writer))
-        os.close(writer)
-        numbers = b""
-        while piece := os.read(reader, 1024):
-            numbers += piece
-        os.close(reader)
-        os.waitpid(between, 0)
-        *others, first = [int(number) for number in numbers.split()] or [0]
-        self._processes += [first, *others] if first else []
-        if len(self._processes) != len(works):
-            raise OSError("the namespaces of a job were refused")
-
-    def _between(self, works: tuple[Work, ...], writer: int) -> None:
-        system.unshare(system.CLONE_NEWNS)
-        owner = "" if self._server.user is None else f",uid={self._server.user},gid={self._server.user}"
-        options = f"size={SCRATCH_BYTES},nr_inodes={SCRATCH_ENTRIES},mode=700{owner}"
-        system.mount("scratch", "/tmp", "tmpfs", system.MS_NOSUID | system.MS_NODEV | system.MS_NOEXEC, options)
-        rules = self._server.jail.rules("/tmp")
-        for work in works[1:]:
-            os.waitpid(_forked(functools.partial(self._first_process, work, rules, writer)), 0)
-        self._first_process(works[0], rules, writer)
-
-    def _first_process(self, work: Work, rules: int, writer: int) -> None:
-        """The first process of a namespace of its own: what else it started would end with it."""
-        system.unshare(system.CLONE_NEWPID)
-        process = _forked(lambda: self._shut_in(work, rules))
-        os.write(writer, b"%d " % process)
-
-    def filled_scratch(self) -> bool:
-        """Whether more files lie there than a program may make (a scratch of its own sees to that itself)."""
-        return bool(self._scratch) and len(os.listdir(self._scratch)) > SCRATCH_ENTRIES
-
-    def end(self, gently: bool = False) -> list[int]:
-        """Kill what still runs, and clear up; how each process ended by itself (wait status)."""
-        statuses = []
-        for process in self._processes:
-            ended, status = os.waitpid(process, 0 if gently else os.WNOHANG)
-            if not ended:
-                os.kill(process, signal.SIGKILL)
-                self._server.reap(process)
-            statuses.append(status)
-        self._processes.clear()
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = ""
-        return statuses
-
-
-def _forked(work: Callable[[], None]) -> int:
-    """Fork a process that does `work` and nothing after it; its number."""
-    process = system.fork()
-    if process:
-        return process
-    code = 1
-    try:
-        work()
-        code = 0
-    finally:
-        os._exit(code)
 
 
 def _script(code: str, given: str, writer: int, errors: int) -> None:

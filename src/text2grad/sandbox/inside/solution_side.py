@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import threading
 import types
 from typing import Any
 
@@ -33,7 +32,7 @@ def serve(reader: int, writer: int, code: str, coverage: bool) -> None:
     except BaseException as error:
         peer.send({"e": peer.pack_error(error)})
         return
-    peer.send({"v": peer.pack(module)})
+    peer.send({"v": peer.pack_module(module)})
     while True:
         peer.serve(peer.receive())
 
@@ -113,15 +112,19 @@ class Lines:
         if self._monitored:
             _monitoring().restart_events()
         else:
-            sys.settrace(self._trace)
-            threading.settrace(self._trace)
+            self._trace_with(self._trace)
 
     def end(self) -> list[int]:
         """The lines that ran, in order."""
         if not self._monitored:
-            sys.settrace(None)
-            threading.settrace(None)
+            self._trace_with(None)
         return sorted(self._seen)
+
+    def _trace_with(self, function: Any) -> None:
+        import threading
+
+        sys.settrace(function)
+        threading.settrace(function)
 
     def _trace(self, frame: types.FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename != wire.SOLUTION_FILE:

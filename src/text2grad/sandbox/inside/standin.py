@@ -7,11 +7,8 @@ not here (plug-ins, `request`, indirect parameters) is reported as unsupported b
 from __future__ import annotations
 
 import contextlib
-import decimal
-import fractions
 import itertools
 import math
-import re
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,6 +66,8 @@ class ExceptionInfo:
 
     def match(self, pattern: str) -> bool:
         """Fails unless the pattern is found in the text."""
+        import re
+
         if not re.search(pattern, str(self.value)):
             raise AssertionError(f"{pattern!r} is not in {str(self.value)!r}")
         return True
@@ -114,12 +113,15 @@ def warns(*_: Any, **__: Any) -> Iterator[list[Any]]:
     yield []
 
 
-_NUMBERS: tuple[type, ...] = (int, float, complex, bool, decimal.Decimal, fractions.Fraction)
+def _is_exact(value: Any) -> bool:
+    """Whether a value is a number of the kinds that do not mix with `float`."""
+    return type(value).__name__ in ("Decimal", "Fraction") and values.reduced(value) is not None
 
 
 def _is_number(value: Any) -> bool:
     np = values.numpy()
-    return type(value) in _NUMBERS or (np is not None and isinstance(value, np.number | np.bool_))
+    plain = type(value) in (int, float, complex, bool) or _is_exact(value)
+    return plain or (np is not None and isinstance(value, np.number | np.bool_))
 
 
 class approx:
@@ -175,7 +177,7 @@ class approx:
             return bool(abs(actual - expected) <= self._tolerance(abs(expected)))
         if math.isinf(expected) or math.isinf(actual):
             return False
-        kind: Any = type(expected) if isinstance(expected, decimal.Decimal | fractions.Fraction) else float
+        kind: Any = type(expected) if _is_exact(expected) else float
         difference = kind(actual) - kind(expected)
         return bool(abs(difference) <= kind(self._tolerance(abs(expected))))
 

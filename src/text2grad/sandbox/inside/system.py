@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -26,7 +25,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 def machine() -> str:
     """`x86_64`, `aarch64`, or another name, for which there is no sandbox."""
-    return platform.machine()
+    return os.uname().machine
 
 
 def prctl(option: int, argument: int = 0, other: int = 0) -> None:

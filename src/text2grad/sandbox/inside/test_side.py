@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import inspect
+import functools
 import io
 import sys
-import tempfile
 import types
-import unittest
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.sandbox.inside import frames, remote, rewrite, standin, wire
@@ -29,12 +24,11 @@ class _Stop(Exception):
         self.outcome, self.error, self.line = outcome, error, line
 
 
-@dataclass
-class _Test:
+class _Test(NamedTuple):
     name: str
     call: Callable[..., Any]
-    given: dict[str, Any] = field(default_factory=dict)
-    owner: type | None = None
+    given: dict[str, Any]
+    owner: type | None
 
 
 class _Printed(NamedTuple):
@@ -107,34 +101,33 @@ class _Session:
     def collect(self, tests: str) -> None:
         """Load the test file and list its tests."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                tree = ast.parse(tests)
+            tree = ast.parse(tests)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise _Stop("bad_tests", describe(error)) from error
-        if what := rewrite.unsupported(tree):
+        nodes = rewrite.nodes_of(tree)
+        if what := rewrite.unsupported(nodes):
             raise _Stop("unsupported", what)
-        self._execute(tree)
+        self._execute(tree, nodes)
         self._find(vars(sys.modules[wire.TESTS_MODULE]))
         self._send({"collected": len(self._tests)})
 
-    def _execute(self, tree: ast.Module) -> None:
+    def _execute(self, tree: ast.Module, nodes: list[ast.AST]) -> None:
         module = types.ModuleType(wire.TESTS_MODULE)
         sys.modules[wire.TESTS_MODULE] = module
         sys.modules["solution"] = _SolutionModule(self._solution)
         sys.modules["pytest"] = standin
         sys.stdout = sys.stderr = self._printed
         rewrite.without_star_imports(tree)
-        wanted = self.peer.request("names", None, args=(rewrite.wanted_names(tree),))
         self._space = module.__dict__
-        for name in wanted:
+        used = rewrite.wanted_names(tree, nodes)
+        for name in self.peer.request("names", None, args=(used,)) if used else ():
             self._space[str(name)] = getattr(self._solution, str(name))
-        if any(isinstance(node, ast.Attribute) and node.attr == "seed" for node in ast.walk(tree)):
+        if any(type(node) is ast.Attribute and node.attr == "seed" for node in nodes):
             self._seed_both()
         self._space.update(self._operands.names())
         before = dict(self._space)
         try:
-            rewrite.Asserts(self._operands).rewrite(tree)
+            rewrite.Asserts(self._operands).rewrite(nodes)
             exec(compile(tree, "<tests>", "exec", dont_inherit=True), self._space)
         except (wire.Gone, wire.Unsupported):
             raise
@@ -182,7 +175,7 @@ class _Session:
             if isinstance(value, types.FunctionType):
                 self._find_function(name, value)
             elif isinstance(value, type) and value.__module__ == wire.TESTS_MODULE:
-                if issubclass(value, unittest.TestCase):
+                if issubclass(value, _of_unittest("TestCase")):
                     self._find_cases(value)
                 elif name.startswith("Test"):
                     self._find_methods(value)
@@ -195,16 +188,19 @@ class _Session:
 
     def _find_methods(self, owner: type) -> None:
         for name in dir(owner):
-            value = inspect.getattr_static(owner, name)
+            value = remote.special(owner, name)
             plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
             if hasattr(plain, "_t2g_fixture"):
                 self._fixtures[plain._t2g_fixture[2]] = plain
             elif name.startswith("test") and callable(plain):
                 self._add(f"{owner.__name__}::{name}", plain, getattr(owner, name), owner)
 
-    def _find_cases(self, owner: type[unittest.TestCase]) -> None:
+    def _find_cases(self, owner: Any) -> None:
+        import unittest
+
         for name in unittest.TestLoader().getTestCaseNames(owner):
-            self._tests.append(_Test(f"{owner.__name__}::{name}", lambda name=name: _run_case(owner, name)))
+            call = functools.partial(_run_case, owner, name)
+            self._tests.append(_Test(f"{owner.__name__}::{name}", call, {}, None))
 
     def _add(self, name: str, marked: Any, call: Callable[..., Any], owner: type | None = None) -> None:
         for suffix, given, left_out in standin.expanded(marked, owner):
@@ -239,7 +235,7 @@ class _Session:
         except standin.NotSupported as what:
             raise wire.Unsupported(str(what)) from what
         except BaseException as raised:
-            if isinstance(raised, standin.Skipped | unittest.SkipTest) and not came_over(raised):
+            if isinstance(raised, (standin.Skipped, *_of_unittest("SkipTest"))) and not came_over(raised):
                 self._send({"skipped": test.name})
                 return None
             error = raised
@@ -263,7 +259,7 @@ class _Session:
             call = test.call if owner is None else getattr(owner, test.name.partition("::")[2].partition("[")[0])
             found = {name: self._fixture(name, owner) for name in _parameters(call) if name not in test.given}
             result = call(**found, **test.given)
-            if inspect.iscoroutine(result):
+            if type(result) is remote.COROUTINE:
                 import asyncio
 
                 asyncio.run(result)
@@ -303,11 +299,10 @@ class _Session:
         return self._kept[key]
 
     def _made(self, function: Any, owner: Any, scope: str) -> Any:
-        of_class = next(iter(inspect.signature(function).parameters), "") == "self"
-        args = [owner] if of_class else []
-        wanted = [name for name in inspect.signature(function).parameters if name != "self"]
-        value = function(*args, **{name: self._fixture(name, owner) for name in wanted})
-        if inspect.isgenerator(value):
+        names = _parameters(function, with_defaults=True)
+        args = [owner] if names[:1] == ["self"] else []
+        value = function(*args, **{name: self._fixture(name, owner) for name in names if name != "self"})
+        if type(value) is remote.GENERATOR:
             if scope == "function":
                 self._endings.append(value)
             return next(value)
@@ -363,7 +358,7 @@ class _MonkeyPatch:
 
 _BUILT_IN: dict[str, Callable[[_Session], Any]] = {
     "capsys": _Session.capsys,
-    "tmp_path": lambda session: Path(tempfile.mkdtemp()),
+    "tmp_path": lambda session: _temporary_folder(),
     "monkeypatch": _MonkeyPatch,
 }
 
@@ -387,9 +382,9 @@ class _SolutionModule(types.ModuleType):
             setattr(self.__dict__["_t2g_stand_in"], name, value)
 
 
-def _run_case(owner: type[unittest.TestCase], name: str) -> None:
+def _run_case(owner: Any, name: str) -> None:
     if not owner.__dict__.get("_t2g_class_is_set_up"):
-        owner._t2g_class_is_set_up = True  # type: ignore[attr-defined]
+        owner._t2g_class_is_set_up = True
         owner.setUpClass()
     owner(name).debug()
 
@@ -399,13 +394,39 @@ def _call_if_there(function: Any) -> None:
         function(*[None] * len(_parameters(function)))
 
 
-def _parameters(call: Any) -> list[str]:
-    code = getattr(call, "__code__", None)
-    if code is not None and not code.co_argcount + code.co_kwonlyargcount:
-        return []  # the usual case, without the cost of a signature
+def _of_unittest(name: str) -> tuple[type, ...]:
+    """That class of unittest, where the tests have imported it."""
+    module = sys.modules.get("unittest")
+    return (getattr(module, name),) if module else ()
+
+
+def _temporary_folder() -> Any:
+    import pathlib
+    import tempfile
+
+    return pathlib.Path(tempfile.mkdtemp())
+
+
+def _parameters(call: Any, with_defaults: bool = False) -> list[str]:
+    """What a function wants by name; without `with_defaults` only what has no default."""
+    bound = 1 if isinstance(call, types.MethodType) else 0
+    plain = call.__func__ if bound else call
+    if type(plain) is not types.FunctionType or hasattr(plain, "__wrapped__"):
+        return _signature(call, with_defaults)
+    code, defaults = plain.__code__, len(plain.__defaults__ or ())
+    last = code.co_argcount if with_defaults else code.co_argcount - defaults
+    keywords = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    has_default = () if with_defaults else plain.__kwdefaults__ or ()
+    first = max(bound, code.co_posonlyargcount)
+    return [*code.co_varnames[first:last], *(name for name in keywords if name not in has_default)]
+
+
+def _signature(call: Any, with_defaults: bool) -> list[str]:
+    import inspect
+
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    found = inspect.signature(call).parameters.values()
-    return [each.name for each in found if each.kind in kinds and each.default is inspect.Parameter.empty]
+    found = [each for each in inspect.signature(call).parameters.values() if each.kind in kinds]
+    return [each.name for each in found if with_defaults or each.default is inspect.Parameter.empty]
 
 
 def _line_numbers(lines: Any) -> list[int]:

@@ -7,13 +7,7 @@ Mutable containers are not here either: they are shared (shared.py).
 
 from __future__ import annotations
 
-import array
-import datetime
-import decimal
-import fractions
-import pathlib
 import sys
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -25,44 +19,61 @@ SMALL_INT = 1 << 62
 _UNSAFE_BUILTINS = {"eval", "exec", "compile", "open", "input", "__import__", "breakpoint", "exit", "quit", "help"}
 _UNSAFE_MODULES = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3"}
 STDLIB = frozenset(sys.stdlib_module_names) - _UNSAFE_MODULES
+KNOWN = STDLIB | {"numpy"}
 
-FACTORIES: dict[str, Callable[..., Any]] = {
-    "complex": complex,
-    "Decimal": decimal.Decimal,
-    "Fraction": fractions.Fraction,
-    "UUID": uuid.UUID,
-    "PurePosixPath": pathlib.PurePosixPath,
-    "PosixPath": pathlib.PosixPath,
-    "date": datetime.date,
-    "time": datetime.time,
-    "datetime": datetime.datetime,
-    "timedelta": datetime.timedelta,
-    "timezone": datetime.timezone,
-    "range": range,
-    "slice": slice,
-    "array": array.array,
+_MODULES = {
+    "complex": "builtins",
+    "range": "builtins",
+    "slice": "builtins",
+    "Decimal": "decimal",
+    "Fraction": "fractions",
+    "UUID": "uuid",
+    "PurePosixPath": "pathlib",
+    "PosixPath": "pathlib",
+    "date": "datetime",
+    "time": "datetime",
+    "datetime": "datetime",
+    "timedelta": "datetime",
+    "timezone": "datetime",
+    "array": "array",
+}
+"""Types that cross by value -> their modules, imported when one crosses: a small server is forked fast."""
+
+_ARGUMENTS: dict[str, Callable[[Any], list[Any]]] = {
+    "complex": lambda v: [v.real, v.imag],
+    "range": lambda v: [v.start, v.stop, v.step],
+    "slice": lambda v: [v.start, v.stop, v.step],
+    "Decimal": lambda v: [str(v)],
+    "Fraction": lambda v: [v.numerator, v.denominator],
+    "UUID": lambda v: [str(v)],
+    "PurePosixPath": lambda v: [str(v)],
+    "PosixPath": lambda v: [str(v)],
+    "date": lambda v: [v.year, v.month, v.day],
+    "time": lambda v: [v.hour, v.minute, v.second, v.microsecond, v.tzinfo],
+    "datetime": lambda v: [v.year, v.month, v.day, v.hour, v.minute, v.second, v.microsecond, v.tzinfo],
+    "timedelta": lambda v: [v.days, v.seconds, v.microseconds],
+    "timezone": lambda v: [v.utcoffset(None)],
+    "array": lambda v: [v.typecode, v.tolist()],
 }
 
-REDUCERS: dict[type, Callable[[Any], tuple[str, list[Any]]]] = {
-    complex: lambda v: ("complex", [v.real, v.imag]),
-    decimal.Decimal: lambda v: ("Decimal", [str(v)]),
-    fractions.Fraction: lambda v: ("Fraction", [v.numerator, v.denominator]),
-    uuid.UUID: lambda v: ("UUID", [str(v)]),
-    pathlib.PurePosixPath: lambda v: ("PurePosixPath", [str(v)]),
-    pathlib.PosixPath: lambda v: ("PosixPath", [str(v)]),
-    datetime.date: lambda v: ("date", [v.year, v.month, v.day]),
-    datetime.time: lambda v: ("time", [v.hour, v.minute, v.second, v.microsecond, v.tzinfo]),
-    datetime.datetime: lambda v: (
-        "datetime",
-        [v.year, v.month, v.day, v.hour, v.minute, v.second, v.microsecond, v.tzinfo],
-    ),
-    datetime.timedelta: lambda v: ("timedelta", [v.days, v.seconds, v.microseconds]),
-    datetime.timezone: lambda v: ("timezone", [v.utcoffset(None)]),
-    range: lambda v: ("range", [v.start, v.stop, v.step]),
-    slice: lambda v: ("slice", [v.start, v.stop, v.step]),
-    array.array: lambda v: ("array", [v.typecode, v.tolist()]),
-}
-"""Exact type -> (name in FACTORIES, arguments that make an equal value)."""
+
+def reduced(value: Any) -> tuple[str, list[Any]] | None:
+    """(name of its exact type, arguments that make an equal value); None for a type that does not cross so."""
+    kind = type(value)
+    module = _MODULES.get(kind.__name__)
+    if module is None or vars(sys.modules.get(module, sys)).get(kind.__name__) is not kind:
+        return None
+    return kind.__name__, _ARGUMENTS[kind.__name__](value)
+
+
+def made(name: str, *args: Any) -> Any:
+    """The value that `reduced` took apart.
+
+    Raises:
+        KeyError, TypeError, ValueError: no such type, or not its arguments.
+    """
+    return getattr(__import__(_MODULES[name]), name)(*args)
+
 
 VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
@@ -118,7 +129,7 @@ def public_name(value: Any) -> tuple[str, str] | None:
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if not isinstance(name, str) or not isinstance(module, str):
         return None
-    if module.partition(".")[0] not in STDLIB | {"numpy"}:
+    if module.partition(".")[0] not in KNOWN:
         return None
     return (module, name) if getattr(sys.modules.get(module), name, None) is value else None
 

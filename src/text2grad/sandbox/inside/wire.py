@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import pickle
-import traceback
 import types
 from collections.abc import Callable
 from typing import Any
@@ -205,12 +203,15 @@ class Peer:
             return ["F", *map(self.pack, value)]
         if kind is bytes:
             return ["b", value.decode("latin-1")]
-        if kind in values.REDUCERS:
-            name, args = values.REDUCERS[kind](value)
-            return ["v", name, *map(self.pack, args)]
+        if (parts := values.reduced(value)) is not None:
+            return ["v", parts[0], *map(self.pack, parts[1])]
         if kind in values.VIEWS:
             return ["w", values.VIEWS[kind], *map(self.pack, value)]
         return self._pack_rest(value)
+
+    def pack_module(self, module: types.ModuleType) -> Any:
+        """A module of ours as a function that has its attributes: its class does not have to cross."""
+        return ["f", self._export(module), module.__name__]
 
     def _pack_container(self, value: Any, tag: str) -> Any:
         number = self._shared.number_of(value)
@@ -230,7 +231,7 @@ class Peer:
             return ["n", "builtins", "Ellipsis" if value is Ellipsis else "NotImplemented"]
         if (fields := _plain_named_tuple(type(value))) is not None:
             return ["P", type(value).__name__, list(fields), *map(self.pack, value)]
-        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in values.STDLIB | {"numpy"}:
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in values.KNOWN:
             return ["m", value.__name__]
         public = values.public_name(value) if callable(value) else None
         if public is not None and (self.wary or values.handed_out(*public, value)):
@@ -253,6 +254,8 @@ class Peer:
 
     def _pickled(self, value: Any) -> Any:
         """Tests may send objects of the standard library as pickles: the solution has nothing to lose."""
+        import pickle
+
         if type(value).__module__.partition(".")[0] not in values.STDLIB:
             raise Unsupported(f"a {type(value).__module__}.{type(value).__name__} cannot cross to the solution")
         try:
@@ -322,7 +325,7 @@ class Peer:
         return value
 
     def _unpack_value(self, parts: list[Any]) -> Any:
-        return values.FACTORIES[parts[0]](*map(self.unpack, parts[1:]))
+        return values.made(parts[0], *map(self.unpack, parts[1:]))
 
     def _unpack_array_scalar(self, parts: list[Any]) -> Any:
         made = values.array_from(*parts)
@@ -367,6 +370,8 @@ class Peer:
     def _unpack_pickle(self, parts: list[Any]) -> Any:
         if self.wary:
             raise ValueError("a pickle from the solution is not read")
+        import pickle
+
         return pickle.loads(parts[0].encode("latin-1"))
 
     def _unpack_error(self, packed: Any) -> BaseException:
@@ -451,12 +456,12 @@ def solution_line(error: BaseException) -> int | None:
         return int(error.__dict__[LINE]) or None
     if isinstance(error, SyntaxError) and error.filename == SOLUTION_FILE:
         return error.lineno
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _is_solution(frame)]
-    return lines[-1] if lines else None
-
-
-def _is_solution(frame: types.FrameType) -> bool:
-    return frame.f_code.co_filename == SOLUTION_FILE
+    found, passed = None, error.__traceback__
+    while passed is not None:
+        if passed.tb_frame.f_code.co_filename == SOLUTION_FILE:
+            found = passed.tb_lineno
+        passed = passed.tb_next
+    return found
 
 
 def _text(error: BaseException) -> str:
@@ -476,14 +481,16 @@ def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
         return made
 
 
+_OF_OBJECT = object.__dict__
+
+
 def _operations(kind: type) -> list[str]:
     """The special methods of a class that `object` does not have, and those it does otherwise."""
-    found = []
-    for name in sorted(remote.OPERATIONS):
-        method = remote.special(kind, name)
-        if method is not None and method is not remote.special(object, name):
-            found.append(name)
-    return found
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        found.update({name: base.__dict__[name] for name in remote.OPERATIONS.intersection(base.__dict__)})
+    kept = {name: method for name, method in found.items() if method is not _OF_OBJECT.get(name)}
+    return sorted(name for name, method in kept.items() if method is not None)
 
 
 def _plain_named_tuple(kind: type) -> tuple[str, ...] | None:

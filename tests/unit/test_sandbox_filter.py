@@ -1,0 +1,125 @@
+"""The system call filter of both kinds of machine, call by call, against the numbers of the kernel's own headers.
+
+An interpreter of BPF decides, so that what only ever runs on one kind of machine is checked on every one.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from pathlib import Path
+
+import pytest
+
+from text2grad.sandbox.inside import landlock, probes, seccomp
+
+MACHINES = ("x86_64", "aarch64")
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h: 64 bits, little end
+OWN, OTHER = 4321, 4322
+ALLOW, KILL, REFUSED, MISSING = 0x7FFF0000, 0x80000000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
+THREAD, PROCESS = 0x3D0F00, 0x1200011  # the flags of glibc's pthread_create and fork
+
+# Of these, some arguments are allowed: (arguments, decision).
+CHECKED = {
+    "ioctl": [((1, 0x5401), ALLOW), ((1, 0x5413), ALLOW), ((1, 0x5412), REFUSED), ((1, 1 << 32 | 0x5401), REFUSED)],
+    "kill": [((OWN, 15), ALLOW), ((OTHER, 15), REFUSED), ((0, 15), REFUSED), ((2**64 - 1, 9), REFUSED)],
+    "tgkill": [((OWN, OWN, 6), ALLOW), ((OTHER, OTHER, 6), REFUSED), ((1 << 32 | OWN, 1, 6), REFUSED)],
+    "prctl": [((15,), ALLOW), ((16,), ALLOW), ((0x53564D41,), ALLOW), ((22, 2), REFUSED), ((38, 0), REFUSED)],
+    "prlimit64": [((0, 7), ALLOW), ((OWN, 7), REFUSED), ((1 << 32, 7), REFUSED)],
+    "socketpair": [((1, 1), ALLOW), ((1, 0x80001), ALLOW), ((1, 2), REFUSED), ((2, 1), REFUSED)],
+    "sendto": [((3, 1, 1, 0, 0), ALLOW), ((3, 1, 1, 0, 0x7000), REFUSED), ((3, 1, 1, 0, 1 << 32), REFUSED)],
+    "clone": [((THREAD,), ALLOW), ((PROCESS,), REFUSED), ((17,), REFUSED), ((0xFFFEFFFF,), REFUSED)],
+    "clone3": [((0, 88), MISSING)],
+}
+NEVER = (
+    *("execve", "execveat", "fork", "vfork", "ptrace", "socket", "connect", "bind", "sendmsg", "sendmmsg", "mount"),
+    *("umount2", "unshare", "setns", "bpf", "io_uring_setup", "io_uring_enter", "process_vm_writev", "chmod"),
+    *("fchmodat", "chown", "link", "linkat", "symlink", "symlinkat", "mknodat", "setuid", "setresuid", "capset"),
+    *("seccomp", "keyctl", "perf_event_open", "userfaultfd", "memfd_create", "pidfd_open", "pidfd_getfd", "tkill"),
+    *("rt_sigqueueinfo", "kexec_load", "init_module", "shmget", "msgget", "setrlimit", "personality", "reboot"),
+)
+
+
+def read_numbers() -> dict[str, dict[str, int]]:
+    """Machine -> name of a call -> its number."""
+    lines = (Path(__file__).parents[1] / "data" / "syscalls.txt").read_text(encoding="utf-8").splitlines()
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    return {
+        machine: {row[0]: int(row[column]) for row in rows if row[column] != "-"}
+        for column, machine in enumerate(MACHINES, start=1)
+    }
+
+
+NUMBERS = read_numbers()
+
+
+def decision(machine: str, number: int, args: tuple[int, ...] = (), audit: int | None = None) -> int:
+    """What the filter says to a call: the kernel's classic BPF, as far as the filter uses it."""
+    program = seccomp.assembled(machine, OWN)
+    words = [*args, *[0] * (6 - len(args))]
+    data = struct.pack("<IIQ6Q", number, AUDIT[machine] if audit is None else audit, 0, *words)
+    at = held = 0
+    for _ in range(len(program) // 8):
+        code, yes, no, value = struct.unpack_from("<HBBI", program, 8 * at)
+        at += 1
+        if code == 0x06:
+            return int(value)
+        if code == 0x20:
+            [held] = struct.unpack_from("<I", data, value)
+        else:
+            true = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[code]
+            at += yes if true else no
+    raise AssertionError("the program does not end")
+
+
+@pytest.mark.parametrize("column", [0, 1], ids=MACHINES)
+def test_the_tables_have_the_numbers_of_the_kernels_headers(column: int) -> None:
+    known = NUMBERS[MACHINES[column]]
+    assert {name: numbers[column] for name, numbers in seccomp.ALLOWED.items()} == {
+        name: known.get(name) for name in seccomp.ALLOWED
+    }
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_call_there_is_gets_the_decision_that_is_meant(machine: str) -> None:
+    for name, number in NUMBERS[machine].items():
+        for args in ((), (1, 2, 3, 4, 5, 6), (2**64 - 1,) * 6):
+            if name not in CHECKED:
+                assert decision(machine, number, args) == (ALLOW if name in seccomp.ALLOWED else REFUSED), name
+        for args, meant in CHECKED.get(name, ()):
+            assert decision(machine, number, args) == meant, (name, args)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_that_nobody_may_make(machine: str) -> None:
+    known = NUMBERS[machine]
+    assert {name: decision(machine, known[name]) for name in NEVER if name in known} == {
+        name: REFUSED for name in NEVER if name in known
+    }
+    for number in (max(known.values()) + 1, 1000, 0x40000000, 0x40000000 | known["execve"], 2**32 - 1):
+        assert decision(machine, number) == REFUSED, number
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_of_another_architecture_end_the_process(machine: str) -> None:
+    other = AUDIT[MACHINES[1 - MACHINES.index(machine)]]
+    for audit in (other, 0x40000003, 0x40000028):  # and 32 bits of Intel and of ARM
+        assert decision(machine, NUMBERS[machine]["read"], audit=audit) == KILL
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_kernel_takes_a_program_of_this_length(machine: str) -> None:
+    assert len(seccomp.assembled(machine, OWN)) // 8 <= 4096  # BPF_MAXINSNS
+
+
+def test_numbers_of_calls_that_are_made_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
+    ours = (landlock._CREATE_RULESET, landlock._ADD_RULE, landlock._RESTRICT_SELF)
+    assert [tuple(NUMBERS[machine][name] for name in names) for machine in MACHINES] == [ours, ours]
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(probes, "_call", lambda x86_64, aarch64, *args: asked.append((x86_64, aarch64)))
+    tries = probes.attempts(1)
+    for what in ("trace a process", "use io_uring", "load a BPF program"):
+        tries[what]()
+    names = ("ptrace", "io_uring_setup", "bpf")
+    assert asked == [tuple(NUMBERS[machine][name] for machine in MACHINES) for name in names]
