@@ -40,6 +40,10 @@ Configuration = Annotated[
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as one JSON object, the last line of stdout.")
 ]
+Restart = Annotated[bool, typer.Option("--restart", help="Begin anew where an unfinished run could go on.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Go on with an unfinished run though settings or inputs have changed.")
+]
 SETTINGS_HELP = "Any setting can be changed on top: --section.key VALUE, e.g. --ppo.lr 1e-5."
 
 
@@ -271,34 +275,46 @@ def _refuse_journal_options(out: Path | None, options: Any) -> None:
 
 
 @app.command(epilog=SETTINGS_HELP)
-def sft(context: typer.Context, config: Configuration = "demo", as_json: AsJson = False) -> None:
+def sft(
+    context: typer.Context,
+    restart: Restart = False,
+    force: Force = False,
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
     """Fine-tune the policy on reference answers.
 
     Supervised, before any feedback. The result is where training from feedback starts, and the
-    reference it may not drift far from.
+    reference it may not drift far from. Stopped or killed, the same command goes on with it.
 
     \b
     Example:
       text2grad sft --config mine.yaml --sft.epochs 1
     """
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_sft(chosen), as_json)
+    run_stage(lambda: _stages().run_sft(chosen, _resume_mode(restart, force)), as_json)
 
 
 @app.command("train-reward", epilog=SETTINGS_HELP)
-def train_reward(context: typer.Context, config: Configuration = "demo", as_json: AsJson = False) -> None:
+def train_reward(
+    context: typer.Context,
+    restart: Restart = False,
+    force: Force = False,
+    config: Configuration = "demo",
+    as_json: AsJson = False,
+) -> None:
     """Train the model that criticises.
 
     The reward model is a chat model that writes the critique and marks the words. It learns from
     <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
-    answers: measure this before you train a policy against it.
+    answers: measure this before you train a policy against it. Stopped or killed, the same command goes on.
 
     \b
     Example:
       text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
     """
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_train_reward(chosen), as_json)
+    run_stage(lambda: _stages().run_train_reward(chosen, _resume_mode(restart, force)), as_json)
 
 
 @app.command(epilog=SETTINGS_HELP)
@@ -307,6 +323,8 @@ def train(
     name: Annotated[
         str, typer.Option("--name", metavar="NAME", help="Folder of this run below <run.folder>/ppo.")
     ] = "text2grad",
+    restart: Restart = False,
+    force: Force = False,
     config: Configuration = "demo",
     as_json: AsJson = False,
 ) -> None:
@@ -316,6 +334,9 @@ def train(
     the marked words into token rewards, update. --credit.scheme last_token is ordinary PPO with one
     score for the whole answer.
 
+    Ctrl-C and SIGTERM end it after the step (exit codes 130 and 143). Stopped or killed, the same command
+    goes on where the last checkpoint is (ppo.checkpoint_every), and ends as if it had never stopped.
+
     \b
     Example:
       text2grad train --config mine.yaml --name scalar_ppo --credit.scheme last_token
@@ -323,7 +344,7 @@ def train(
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_train(chosen, name), as_json)
+    run_stage(lambda: _stages().run_train(chosen, name, _resume_mode(restart, force)), as_json)
 
 
 @app.command(epilog=SETTINGS_HELP)
@@ -537,6 +558,12 @@ def _stages() -> Any:
     from text2grad import stages
 
     return stages
+
+
+def _resume_mode(restart: bool, force: bool) -> str:
+    if restart and force:
+        raise UsageError("--restart and --force contradict each other", "take one of them")
+    return "restart" if restart else "force" if force else "auto"
 
 
 def _configuration(context: typer.Context, name: str) -> Config:

@@ -77,9 +77,9 @@ def _of_seed(config: Config, seed: int, folder: Path) -> Config:
 
 def _run_seed(config: Config) -> dict[str, Any]:
     started = time.perf_counter()
-    stages.run_sft(config)
+    stages.run_sft(config, "restart")
     stages.run_annotate(config)
-    reward_model = stages.run_train_reward(config)
+    reward_model = stages.run_train_reward(config, "restart")
     _train_side_by_side(config)
     measured = {name: stages.run_evaluate(config, name, "policy") for name, _ in ROWS}
     folder = config.run.folder
@@ -111,7 +111,7 @@ def _start(name: str, config: Config) -> subprocess.Popen[bytes]:
     single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1})})
     path = config.run.folder / f"{name}.yaml"
     path.write_text(dump_config(single), encoding="utf-8")
-    command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name]
+    command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name, "--restart"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
 

@@ -254,7 +254,7 @@ def test_a_run_that_fails_leaves_earlier_results_as_they_were(
     after = contents(run)
     new = set(after) - set(before)
     assert {name: after[name] for name in before} == before
-    assert all(name.endswith(".partial") for name in new), new
+    assert all(name.endswith((".partial", "diverged.jsonl")) for name in new), new
 
 
 def test_a_demo_that_cannot_be_measured_does_not_start(command: Command, tmp_path: Path) -> None:

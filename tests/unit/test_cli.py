@@ -84,10 +84,11 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
         ),
         (["annotate"], "run_annotate", (False,)),
         (["annotate", "--pairs"], "run_annotate", (True,)),
-        (["sft"], "run_sft", ()),
-        (["train-reward"], "run_train_reward", ()),
-        (["train"], "run_train", ("text2grad",)),
-        (["train", "--name", "scalar_ppo"], "run_train", ("scalar_ppo",)),
+        (["sft"], "run_sft", ("auto",)),
+        (["sft", "--restart"], "run_sft", ("restart",)),
+        (["train-reward", "--force"], "run_train_reward", ("force",)),
+        (["train"], "run_train", ("text2grad", "auto")),
+        (["train", "--name", "scalar_ppo"], "run_train", ("scalar_ppo", "auto")),
         (["evaluate"], "run_evaluate", ("text2grad", "policy")),
         (
             ["evaluate", "some/folder", "--which", "reward-model"],
@@ -130,7 +131,7 @@ def test_settings_may_stand_anywhere(run: Run, stages: Stages) -> None:
         "x",
         "--ppo.lr=2e-3",
     )
-    [(_, (config, name))] = stages.calls
+    [(_, (config, name, _))] = stages.calls
     assert (config.ppo.lr, config.run.folder, name, config.generation.max_new_tokens) == (
         2e-3,
         Path("somewhere"),
@@ -232,6 +233,7 @@ def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, w
     ("words", "says"),
     [
         (["trian"], "No such command 'trian'.*\\(text2grad --help\\)"),
+        (["train", "--restart", "--force"], r"--restart and --force contradict each other \(take one of them\)"),
         (["train", "extra"], "Got unexpected extra argument.* \\(extra\\) \\(text2grad train --help\\)"),
         (["demo", "--seeds", "0"], "Invalid value for '--seeds': .*greater than or equal to 1 .*"),
         (["report"], "Missing argument 'FOLDER' \\(text2grad report --help\\)"),

@@ -179,7 +179,7 @@ def test_a_row_does_not_depend_on_its_neighbours(policy: Policy) -> None:
 
 
 def test_a_trained_models_valid_answers_stay_as_they_were(
-    policy: Policy, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+    policy: Policy, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     """Greedy answers with and without the mask, the mask at the very limit of the room, are the same ids."""
     cases = [
@@ -188,9 +188,7 @@ def test_a_trained_models_valid_answers_stay_as_they_were(
     ]
     training = SupervisedSettings(epochs=60, batch_size=2, micro_batch_size=2, lr=1e-2, schedule="constant")
     pairs = [Pair(question, tuple(ask(question)), z) for question, _, z in cases]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("text2grad.train.supervised.RunLog", SilentLog)
-        train_supervised(policy, pairs, training, Path("unused"), 0, "test")
+    train_supervised(policy, pairs, training, tmp_path, 0, "test")
     prompts = [encode_prompt(tokenizer, ask(question)) for question, _, _ in cases]
     longest = max(len(encode_target(tokenizer, z)) for _, _, z in cases)
     greedy = GenerationSettings(max_new_tokens=longest, temperature=0.0)
@@ -200,19 +198,6 @@ def test_a_trained_models_valid_answers_stay_as_they_were(
     texts = [text for _, text, _ in cases]
     masked = generate(policy, prompts, greedy, lambda rows: Grounded(tokens, [texts[row] for row in rows], greedy))
     assert masked == plain
-
-
-class SilentLog:
-    """A run log that writes nothing."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def __enter__(self) -> SilentLog:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def metrics(self, *_: object) -> None: ...
 
 
 def test_the_critic_hands_over_the_responses(policy: Policy) -> None:

@@ -16,6 +16,8 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.sandbox.runner import Runner
 from text2grad.stages.folder import read_feedback
 from text2grad.tasks.base import Task, prompt_version, read_prompt
+from text2grad.train.checkpoint import sha256
+from text2grad.train.state import digest_of_texts, flatten
 
 REWARD_MODEL_PROMPT = "reward_model"
 
@@ -59,11 +61,33 @@ def _refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> 
         raise UserError(f"critic.votes {votes}: greedy critiques are all the same", f"--{setting} 0.7")
 
 
+def reward_model_folder(config: Config) -> Path:
+    """Where the reward model is: the one named, or this run's own."""
+    return Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
+
+
+def critic_inputs(config: Config) -> dict[str, str]:
+    """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
+    found = flatten({"critic.concurrency"}, critic=config.critic)
+    if config.critic.kind == "human":
+        found["the feedback"] = sha256(config.run.folder / "feedback.jsonl")
+    if config.critic.kind == "reward_model":
+        settings = config.reward_model
+        found |= flatten((), **{"reward_model.generation": settings.generation})
+        found |= {
+            "reward_model.grounded": settings.grounded,
+            "reward_model.whole_quotes": str(settings.whole_quotes),
+        }
+        files = sorted(path for path in reward_model_folder(config).rglob("*") if path.is_file())
+        found["the reward model"] = digest_of_texts(f"{path.name} {sha256(path)}" for path in files)
+    return found
+
+
 def reward_model_critic(config: Config) -> PromptedCritic:
     """The trained reward model: the prompted critic over a local model."""
     temperature = config.reward_model.generation.temperature
     _refuse_equal_votes(config.critic.votes, temperature, "reward_model.generation.temperature")
-    folder = Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
+    folder = reward_model_folder(config)
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
     model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))

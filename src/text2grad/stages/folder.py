@@ -16,7 +16,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, load_task
-from text2grad.train.run import seed_everything
+from text2grad.train.run import Resume, ResumeMode, seed_everything
 
 IMPORTED = "imported"
 
@@ -36,6 +36,11 @@ def prepare(config: Config) -> Path:
     if not place.is_dir() or not os.access(place, os.W_OK):
         raise UserError(f"cannot write to {folder}: {place} is no folder to write to", "set --run.folder FOLDER")
     return folder
+
+
+def resuming(config: Config, mode: ResumeMode, **inputs: str) -> Resume:
+    """What a training loop should do with an unfinished run, and what it must find unchanged to go on."""
+    return Resume(mode, {"run.threads": str(config.run.threads), **inputs})
 
 
 @cache

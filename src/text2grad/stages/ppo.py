@@ -6,14 +6,14 @@ from typing import Any
 
 from text2grad.config import Config, with_tiny_rates
 from text2grad.policy.model import load_policy
-from text2grad.stages.critics import make_critic, runner_of
-from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
+from text2grad.stages.critics import critic_inputs, make_critic, runner_of
+from text2grad.stages.folder import note_settings, prepare, resuming, start_policy, task_of
 from text2grad.train.ppo import train_ppo
-from text2grad.train.run import seed_everything
+from text2grad.train.run import ResumeMode, seed_everything
 
 
-def run_train(config: Config, name: str) -> dict[str, Any]:
-    """NL-gradient PPO against the critic; writes `ppo/<name>`."""
+def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[str, Any]:
+    """NL-gradient PPO against the critic; writes `ppo/<name>`, or goes on with it where it is unfinished."""
     folder = prepare(config)
     task = task_of(config)
     policy = load_policy(start_policy(config))
@@ -32,6 +32,7 @@ def run_train(config: Config, name: str) -> dict[str, Any]:
             folder / "ppo" / name,
             config.run.seed,
             name,
+            resume=resuming(config, resume, **critic_inputs(config)),
         )
     note_settings(config, folder / "ppo" / name)
     return {"steps": config.ppo.steps, "out": str(folder / "ppo" / name / "policy")}

@@ -24,16 +24,16 @@ from text2grad.feedback import Critique, Example, Failure, Feedback, Message, So
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy, load_policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT, reward_model_critic
-from text2grad.stages.folder import note_settings, prepare, read_feedback, start_policy, write_json
+from text2grad.stages.folder import note_settings, prepare, read_feedback, resuming, start_policy, write_json
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
-from text2grad.train.run import save_policy
+from text2grad.train.run import ResumeMode
 from text2grad.train.supervised import Pair, train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
 
 
-def run_train_reward(config: Config) -> dict[str, Any]:
+def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
     """Train the reward model on z; writes `reward_model/policy` and `evaluation/reward_model.json`."""
     folder = prepare(config)
     train, _ = reward_data(config)
@@ -42,8 +42,8 @@ def run_train_reward(config: Config) -> dict[str, Any]:
     chosen = without_repeats(train, config.reward_model.repeats)
     pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
     note_settings(config, folder, begins=True)
-    metrics = train_supervised(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model")
-    save_policy(policy, folder / "reward_model" / "policy")
+    place, again = folder / "reward_model", resuming(config, resume)
+    metrics = train_supervised(policy, pairs, training, place, config.run.seed, "reward model", resume=again)
     note_settings(config, folder)
     quality = measure_reward_model(config)
     counts = {"records": len(train), "trained_on": len(pairs)}

@@ -13,23 +13,23 @@ from text2grad.policy.model import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.folder import note_settings, prepare, task_of
+from text2grad.stages.folder import note_settings, prepare, resuming, task_of
 from text2grad.stages.reward_model import reward_data, reward_pair
 from text2grad.tasks.base import Task, read_prompt
-from text2grad.train.run import save_policy
+from text2grad.train.run import ResumeMode
 from text2grad.train.supervised import Pair, train_supervised
 
 
-def run_sft(config: Config) -> dict[str, Any]:
-    """Fine-tune the base model on reference answers; writes `sft/policy`."""
+def run_sft(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
+    """Fine-tune the base model on reference answers; writes `sft`, or goes on with it where it is unfinished."""
     folder = prepare(config)
     task = task_of(config)
     examples = [example for example in task.examples("sft") if example.reference]
     policy = load_policy(base_policy(config, task, examples))
     pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
     note_settings(config, folder, begins=True)
-    metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, folder / "sft", config.run.seed, "sft")
-    save_policy(policy, folder / "sft" / "policy")
+    settings, again = with_tiny_rates(config).sft, resuming(config, resume)
+    metrics = train_supervised(policy, pairs, settings, folder / "sft", config.run.seed, "sft", resume=again)
     note_settings(config, folder)
     return {"examples": len(pairs), **metrics, "out": str(folder / "sft" / "policy")}
 

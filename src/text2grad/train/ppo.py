@@ -10,6 +10,7 @@ critique failed is masked out of the loss and counted.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Iterator, Sequence
@@ -19,14 +20,17 @@ from text2grad.align import CreditSettings, TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example
 from text2grad.policy.encode import check_lengths, encode_prompt
-from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy, pack
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe, strips
-from text2grad.train.rollout import judge, refuse_failures, score
-from text2grad.train.run import OnStep, RunLog, Stopwatch, save_policy
+from text2grad.train.rollout import judge, refuse_failures, refuse_not_finite, respond, score
+from text2grad.train.run import AUTO, OnStep, Resume, Run, Stopwatch
 from text2grad.train.settings import PPOSettings
+from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
 from text2grad.train.update import make_optimizers, next_coefficient, update
+
+UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed"}
+"""What a run may change when it goes on: it does not change what is learned."""
 
 
 def train_ppo(
@@ -40,49 +44,74 @@ def train_ppo(
     seed: int,
     title: str = "ppo",
     on_step: OnStep | None = None,
+    resume: Resume = AUTO,
 ) -> None:
     """Train `policy` in place against `critic`; write metrics, samples and the policy to `folder`.
 
+    An unfinished run in `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit.
+
     Raises:
-        UserError: no examples, a prompt that does not fit, too many failed critiques, or a loss that is not
-            a number.
+        UserError: no examples, a prompt that does not fit, too many failed critiques, a loss that is not a
+            number, or what `train.run.Run` refuses.
     """
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
     prompts = encode_examples(policy, examples, generation.max_new_tokens)
     table = TokenTable(policy.tokenizer)
     optimizers = make_optimizers(policy, settings)
-    coefficient = settings.kl_coefficient
-    order = prompt_order(len(examples), settings, random.Random(seed))
+    training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
+    identity = {
+        **flatten(UNCHECKED, ppo=settings, credit=credit_settings, generation=generation),
+        **identity_of(policy, examples, prompts, critic, seed),
+    }
     policy.freeze_reference()
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
-    with RunLog(folder, title, settings.steps, ("score", "kl", "wrong_sign_rate")) as log:
-        for step in range(settings.steps):
+    with Run(
+        *(folder, title, settings.steps, training, identity, resume),
+        every=settings.checkpoint_every,
+        memory=f"lower ppo.micro_batch_size ({settings.micro_batch_size}) or"
+        f" generation.batch_size ({generation.batch_size})",
+        numbers=f"lower ppo.lr ({settings.lr:g})",
+        show=("score", "kl", "wrong_sign_rate"),
+    ) as run:
+        order = prompt_order(len(examples), settings, random.Random(seed))
+        for step, chosen in run.steps(order):
             watch = Stopwatch()
-            chosen = next(order)
-            samples = generate(policy, [prompts[i] for i in chosen], generation)
-            watch.lap("generate")
-            answered = judge([examples[i] for i in chosen], samples, table, critic, credit_settings)
-            refuse_failures(answered.judgements, settings.max_failed)
-            watch.lap("critique")
-            batch = pack([prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device)
-            rollout = score(policy, batch, answered, settings, generation.temperature, coefficient)
-            watch.lap("score")
-            warming = step < settings.value_warmup
-            metrics = describe(answered, rollout, coefficient)
-            metrics |= update(policy, rollout, optimizers, settings, generation.temperature, warming)
-            coefficient = next_coefficient(coefficient, metrics["kl"], settings)
+            with run.unchanged():
+                samples = respond(policy, [prompts[i] for i in chosen], generation)
+                watch.lap("generate")
+                answered = judge([examples[i] for i in chosen], samples, table, critic, credit_settings)
+                refuse_failures(answered.judgements, settings.max_failed)
+                watch.lap("critique")
+                batch = pack([prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device)
+                rollout = score(policy, batch, answered, settings, generation.temperature, training.kl_coefficient)
+                watch.lap("score")
+            metrics = describe(answered, rollout, training.kl_coefficient)
+            with run.keeping(functools.partial(strips, step, answered, rollout, len(samples))):
+                refuse_not_finite(rollout)
+                warming = step < settings.value_warmup
+                metrics |= update(policy, rollout, optimizers, settings, generation.temperature, warming)
+            training.kl_coefficient = next_coefficient(training.kl_coefficient, metrics["kl"], settings)
             watch.lap("update")
             metrics |= watch.seconds
             if step % settings.samples_every == 0 or step == settings.steps - 1:
                 for record in strips(step, answered, rollout, settings.samples_written):
-                    log.sample(record)
+                    run.log.sample(record)
             if on_step:
                 on_step(step, metrics)
-            log.metrics(step, metrics)
-            if settings.checkpoint_every and (step + 1) % settings.checkpoint_every == 0:
-                save_policy(policy, folder / f"checkpoint-{step + 1}")
-    save_policy(policy, folder / "policy")
+            run.log.metrics(step, metrics)
+
+
+def identity_of(
+    policy: Policy, examples: Sequence[Example], prompts: Sequence[Sequence[int]], critic: Critic, seed: int
+) -> dict[str, str]:
+    """What a run depends on beside its settings, by name; large things as digests."""
+    return {
+        "run.seed": str(seed),
+        "the starting policy": digest_of_reference(policy),
+        "the prompts": digest_of_texts([*(example.model_dump_json() for example in examples), *map(str, prompts)]),
+        "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
+    }
 
 
 def pad_id(policy: Policy) -> int:

@@ -11,8 +11,9 @@ from torch import Tensor
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Failure, Judgement
-from text2grad.policy.generate import Sample
+from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy, TokenBatch
+from text2grad.policy.settings import GenerationSettings
 from text2grad.rl import advantage as adv
 from text2grad.train.settings import PPOSettings
 
@@ -44,6 +45,20 @@ class Rollout:
     returns: Tensor
 
 
+def respond(policy: Policy, prompts: Sequence[Sequence[int]], generation: GenerationSettings) -> list[Sample]:
+    """One sampled response per prompt.
+
+    Raises:
+        FloatingPointError: the policy's probabilities are not numbers.
+    """
+    try:
+        return generate(policy, prompts, generation)
+    except RuntimeError as error:
+        if "probability tensor" not in str(error):
+            raise
+        raise FloatingPointError("the policy's probabilities are not numbers") from error
+
+
 def judge(
     examples: list[Example],
     samples: list[Sample],
@@ -70,6 +85,18 @@ def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
             f" {failures[0].message}",
             "mend the critic, or raise ppo.max_failed",
         )
+
+
+def refuse_not_finite(rollout: Rollout) -> None:
+    """Stop before an update on numbers that are none.
+
+    Raises:
+        FloatingPointError: names the columns.
+    """
+    columns = ("old_logp", "kl", "values", "rewards", "advantages", "returns")
+    wrong = [name for name in columns if not getattr(rollout, name).isfinite().all()]
+    if wrong:
+        raise FloatingPointError(f"{', '.join(wrong)} not finite before the update, no parameter was changed")
 
 
 def score(

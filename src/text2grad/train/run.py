@@ -1,7 +1,8 @@
-"""What a training loop leaves behind: metrics, samples, checkpoints; and how it shows that it is alive."""
+"""A training run: its folder, its checkpoints, how it goes on after it was stopped, and signs of life."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -9,83 +10,230 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from text2grad.errors import UserError
 from text2grad.policy.model import Policy
+from text2grad.train.checkpoint import newest_checkpoint, remove_checkpoints, sync, write_checkpoint
+from text2grad.train.guard import StopRequest, is_out_of_memory, leave, only_run_in, writing
+from text2grad.train.log import RunLog
 from text2grad.train.settings import Schedule
+from text2grad.train.state import Randomness, Training, versions
 
+D = TypeVar("D")
+ResumeMode = Literal["auto", "restart", "force"]
 OnStep = Callable[[int, dict[str, float]], None]
 
+CHECKPOINTS, DIVERGED = "checkpoints", "diverged.jsonl"
 
-LOGS = ("metrics.jsonl", "samples.jsonl")
 
+@dataclass(frozen=True)
+class Resume:
+    """What to do with an unfinished run in the folder, and what a run depends on that its loop does not see.
 
-class RunLog:
-    """A folder with `metrics.jsonl` and `samples.jsonl`, and one line of progress on stderr.
-
-    Earlier files stay until the first line of the new ones is written. In the folder of a complete run (it has
-    a `policy`) they stay until the new run is complete: it writes `*.partial` beside them and takes their place
-    at the end, so that a run that fails leaves metrics and policy of the earlier one together and whole.
-
-    On a terminal the line is a live bar; elsewhere a plain line about every tenth of the run.
+    `auto` goes on if `inputs` and the loop's own arguments are what they were; `force` goes on whatever has
+    changed; `restart` begins anew.
     """
 
-    def __init__(self, folder: Path, title: str, steps: int, show: tuple[str, ...] = ("loss",)) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    mode: ResumeMode = "auto"
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+
+AUTO = Resume()
+
+
+class Run:
+    """A run in its folder: metrics, samples, checkpoints, and at its end the policy. Used as a context.
+
+    On entering, an unfinished run is gone on with: `training` is what it was after its last saved step. Leaving
+    without an error writes the policy and removes the checkpoints. What may go wrong in between is one line:
+    another process in this folder, settings or inputs that changed, no memory, a full disk.
+
+    `identity` names what must be equal for a run to go on. `every`: steps between checkpoints; 0: only when the
+    run is stopped. `memory` and `numbers` are what to do when there is no memory, or when a number is none.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        title: str,
+        steps: int,
+        training: Training,
+        identity: Mapping[str, str],
+        resume: Resume,
+        every: int,
+        memory: str,
+        numbers: str,
+        show: tuple[str, ...] = ("loss",),
+    ) -> None:
         self.folder = folder
         self.title = title
-        self.steps = steps
+        self.total = steps
+        self.training = training
+        self.identity = {"run.name": title, **identity, **resume.inputs}
+        self.mode = resume.mode
+        self.every = every
+        self.cures = {"memory": memory, "numbers": numbers}
         self.show = show
-        self._suffix = ".partial" if (folder / "policy").is_dir() else ""
-        self._begun = False
-        console = Console(file=sys.stderr)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console) if console.is_terminal else None
-        self._task = self._bar.add_task(title, total=steps) if self._bar else None
+        self._saved = 0
+        self._stop = StopRequest()
+        self._stack = ExitStack()
 
-    def __enter__(self) -> RunLog:
-        if self._bar:
-            self._bar.start()
+    def __enter__(self) -> Run:
+        with ExitStack() as stack:
+            stack.enter_context(only_run_in(self.folder))
+            self.log = RunLog(self.folder, self.title, self.total, self.show)
+            if self.mode == "restart":
+                remove_checkpoints(self.folder / CHECKPOINTS)
+            self._go_on()
+            self._random = Randomness.now()
+            stack.enter_context(self.log)
+            stack.enter_context(self._stop)
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
-        if kind is None and self._suffix:
-            for name in LOGS:
-                (self.folder / name).unlink(missing_ok=True)
-                if (partial := self.folder / (name + self._suffix)).exists():
-                    os.replace(partial, self.folder / name)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        with self._stack:
+            if kind is None:
+                with writing(self.folder / "policy"):
+                    save_policy(self.training.policy, self.folder / "policy")
+                self.log.finish()
+                remove_checkpoints(self.folder / CHECKPOINTS)
+                (self.folder / DIVERGED).unlink(missing_ok=True)
+        if kind is None and self._stop.signal:
+            leave(self._stop.signal)  # asked for in the last step: what would follow must not begin
+        if told := self._in_words(error):
+            raise told from error
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append one line of metrics; a value that is not a number is an error of the loop, not data."""
-        wrong = [name for name, value in values.items() if not math.isfinite(value)]
-        if wrong:
-            raise FloatingPointError(f"step {step}: {', '.join(wrong)} is not finite")
-        self._append("metrics.jsonl", {"step": step, **values})
-        line = " ".join(f"{name} {values[name]:.3g}" for name in self.show if name in values)
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=step + 1, description=f"{self.title} {line}")
-        elif step == self.steps - 1 or step % max(1, self.steps // 10) == 0:
-            print(f"{self.title}: {step + 1}/{self.steps} {line}", file=sys.stderr, flush=True)
+    def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:
+        """The steps that are left, each with its part of `data`. A signal ends the run between two steps.
 
-    def sample(self, record: Mapping[str, Any]) -> None:
-        """Append one token strip (see docs/data.md, samples.jsonl)."""
-        self._append("samples.jsonl", record)
+        After each step a checkpoint is written if it is time.
+        """
+        for part in itertools.islice(data, self.training.step, self.total):
+            yield self.training.step, part
+            self.training.step += 1
+            self._random = Randomness.now()
+            if self.training.step == self.total:
+                return
+            if self._stop.signal:
+                self._save_and_leave()
+            if self.every and self.training.step % self.every == 0:
+                self.save()
 
-    def _append(self, name: str, record: Mapping[str, Any]) -> None:
-        if not self._begun:
-            self._begun = True
-            for earlier in LOGS:
-                (self.folder / (earlier + self._suffix)).unlink(missing_ok=True)
-        with (self.folder / (name + self._suffix)).open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(record, ensure_ascii=False) + "\n")
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What fails in here has not touched the policy: the run is saved, and can go on with this very step."""
+        try:
+            yield
+        except FloatingPointError:
+            raise
+        except Exception:
+            if self._stop.signal:
+                self._save_and_leave()
+            self.save()
+            if self._saved:
+                print(
+                    f"{self.title}: step {self._saved} is saved; the same command goes on from there",
+                    file=sys.stderr,
+                )
+            raise
+
+    def save(self) -> None:
+        """Write a checkpoint of the state at the beginning of this step, unless there is one.
+
+        Raises:
+            UserError: the disk is full, or cannot be written to for another reason.
+        """
+        if self.training.step == self._saved:
+            return
+        with writing(f"checkpoint {self.training.step} of {self.folder}"):
+            state = {
+                **self.training.numbers(),
+                "random": self._random.numbers(),
+                "logs": self.log.positions(),
+                "identity": self.identity,
+                "versions": versions(),
+            }
+            tensors = self.training.tensors() | self._random.tensors()
+            write_checkpoint(self.folder / CHECKPOINTS, self.training.step, tensors, state)
+        self._saved = self.training.step
+
+    @contextmanager
+    def keeping(self, batch: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[None]:
+        """When a number in here is none, the batch it came from is left in `diverged.jsonl`."""
+        try:
+            yield
+        except FloatingPointError as error:
+            path = self.folder / DIVERGED
+            with writing(path):
+                lines = [json.dumps(_plain(record), ensure_ascii=False) + "\n" for record in batch()]
+                path.write_text("".join(lines), encoding="utf-8")
+            raise FloatingPointError(f"{error} (the batch is in {path})") from error
+
+    def _in_words(self, error: BaseException | None) -> UserError | None:
+        where = f"{self.title}: step {self.training.step + 1} of {self.total}"
+        after = f"--force goes on from step {self._saved}" if self._saved else "start again"
+        if is_out_of_memory(error):
+            return UserError(f"{where}: out of memory", f"{self.cures['memory']}, then {after}")
+        if isinstance(error, FloatingPointError):
+            return UserError(f"{where}: {error}", f"{self.cures['numbers']}, then {after}")
+        return None
+
+    def _save_and_leave(self) -> None:
+        self.save()
+        done = f"stopped after step {self.training.step} of {self.total}; the same command goes on from there"
+        print(f"{self.title}: {done}", file=sys.stderr, flush=True)
+        leave(self._stop.signal)
+
+    def _go_on(self) -> None:
+        found = newest_checkpoint(self.folder / CHECKPOINTS)
+        if found is None:
+            return
+        state, forced = found.state, self.mode == "force"
+        changes = [] if forced else changed(state["identity"], self.identity)
+        if changes:
+            more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+            raise UserError(
+                f"the unfinished run in {self.folder} began with other settings or inputs:"
+                f" {', '.join(changes[:3])}{more}",
+                "--restart begins anew, --force goes on all the same",
+            )
+        self.training.restore(found.tensors, state)
+        self.log.go_back(state["logs"], found.path)
+        Randomness.restore(found.tensors, state["random"])
+        if not forced:
+            torch.set_num_threads(state["threads"])  # the order of sums
+        self._saved = found.step
+        print(f"{self.title}: goes on after step {found.step} of {self.total}{_aged(state)}", file=sys.stderr)
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs between two identities, in words: settings with both values, digests by name."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return [name if "." not in name else f"{name} {before.get(name)} -> {now.get(name)}" for name in names]
+
+
+def _aged(state: Mapping[str, Any]) -> str:
+    mine = versions()
+    other = [f"{name} {old}" for name, old in state["versions"].items() if mine.get(name) != old]
+    return f" (saved with {', '.join(other)}: not equal to the bit)" if other else ""
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
@@ -93,13 +241,17 @@ def save_policy(policy: Policy, folder: Path) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     policy.save(partial)
+    for path in (*partial.rglob("*"), partial):
+        sync(path)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
+    sync(folder.parent)
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's and torch's generators."""
+    """Seed the generators of Python, numpy and torch."""
     random.seed(seed)
+    np.random.seed(seed)
     torch.manual_seed(seed)
 
 

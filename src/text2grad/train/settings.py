@@ -29,6 +29,9 @@ class SupervisedSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     max_length: int | None = Field(default=None, ge=8, description="tokens; None: the model's own limit")
+    checkpoint_every: int = Field(
+        default=200, ge=0, description="steps from which a killed run goes on; 0: none but when it is stopped"
+    )
 
 
 class PPOSettings(Settings):
@@ -69,6 +72,8 @@ class PPOSettings(Settings):
         default="token", description="every token counts the same, or every response"
     )
     max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops")
-    checkpoint_every: int = Field(default=0, ge=0, description="steps; 0: only at the end")
+    checkpoint_every: int = Field(
+        default=20, ge=0, description="steps from which a killed run goes on; 0: none but when it is stopped"
+    )
     samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
     samples_written: int = Field(default=8, ge=0, description="token strips written each time")

@@ -5,11 +5,13 @@ The same loop trains the SFT policy on responses and the reward model on z = [cr
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,8 +22,9 @@ from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
 from text2grad.rl.advantage import token_logps
 from text2grad.train.muon import muon_for
-from text2grad.train.run import OnStep, RunLog, learning_rate_factor
+from text2grad.train.run import AUTO, OnStep, Resume, Run, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
+from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
 
 LENGTH_POOL = 16
 
@@ -57,14 +60,17 @@ def train_supervised(
     title: str,
     heldout: Sequence[Pair] = (),
     on_step: OnStep | None = None,
+    resume: Resume = AUTO,
 ) -> dict[str, float]:
-    """Train in place; returns the last metrics. `heldout` pairs are only measured, at the end.
+    """Train in place and write the policy to `folder`; returns the last metrics.
 
-    The loss is the mean over the answer tokens of the whole optimizer step, so that accumulation over
-    micro-batches does not change the gradient.
+    `heldout` pairs are only measured, at the end. The loss is the mean over the answer tokens of the whole
+    optimizer step, so that accumulation over micro-batches does not change the gradient. An unfinished run in
+    `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit.
 
     Raises:
-        UserError: there is nothing to train on, a pair does not fit the context, or the loss is not a number.
+        UserError: there is nothing to train on, a pair does not fit the context, the loss is not a number, or
+            what `train.run.Run` refuses.
     """
     if not pairs:
         raise UserError(f"{title}: nothing to train on", "check the data file and the split")
@@ -74,25 +80,54 @@ def train_supervised(
     optimizer = make_optimizer(policy, settings)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    identity = identity_of(policy, encoded, settings, seed, title)
     metrics: dict[str, float] = {}
-    with RunLog(folder, title, len(batches)) as log:
+    with Run(
+        *(folder, title, len(batches), Training(policy, (optimizer,), schedule), identity, resume),
+        every=settings.checkpoint_every,
+        memory=f"lower micro_batch_size ({settings.micro_batch_size})",
+        numbers=f"lower the learning rate ({settings.lr:g})",
+    ) as run:
         policy.train()
-        for step, batch in enumerate(batches):
-            loss = accumulate_gradient(policy, batch, settings.micro_batch_size)
-            norm = torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)
-            if not math.isfinite(loss + float(norm)):
-                raise UserError(f"{title}: the loss is not a number at step {step}", "lower the learning rate")
+        for step, batch in run.steps(batches):
+            with run.keeping(functools.partial(_described, policy, step, batch)):
+                loss = accumulate_gradient(policy, batch, settings.micro_batch_size)
+                norm = float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm))
+                if not math.isfinite(loss + norm):
+                    raise FloatingPointError("the loss is not a number, no parameter was changed by it")
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            metrics = {"loss": loss, "grad_norm": float(norm), "lr": float(schedule.get_last_lr()[0])}
+            metrics = {"loss": loss, "grad_norm": norm, "lr": float(schedule.get_last_lr()[0])}
             schedule.step()
-            log.metrics(step, metrics)
+            run.log.metrics(step, metrics)
             if on_step:
                 on_step(step, metrics)
-    policy.eval()
+        policy.eval()
     if heldout:
         metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
     return metrics
+
+
+def identity_of(
+    policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int, title: str
+) -> dict[str, str]:
+    """What a run depends on, by name; large things as digests."""
+    section = title.replace(" ", "_")
+    return {
+        **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
+        "run.seed": str(seed),
+        "the starting model": digest_of_reference(policy),
+        "the training pairs": digest_of_texts(str(item) for item in encoded),
+    }
+
+
+def _described(policy: Policy, step: int, batch: Sequence[Encoded]) -> Iterator[dict[str, Any]]:
+    """Each pair of a batch in words, with its loss per token under the present weights."""
+    for item in batch:
+        with policy.evaluating():
+            loss = float(_loss_sum(policy, [item])) / sum(item.weights)
+        prompt, target = policy.tokenizer.decode(item.prompt), policy.tokenizer.decode(item.target)
+        yield {"step": step, "loss": loss, "prompt": prompt, "target": target}
 
 
 def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.rl import advantage as adv
 from text2grad.rl import loss as losses
@@ -23,7 +22,7 @@ class Optimizers:
 
     policy: torch.optim.Optimizer
     value: torch.optim.Optimizer
-    schedule: Any
+    schedule: torch.optim.lr_scheduler.LambdaLR
 
 
 def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
@@ -109,12 +108,12 @@ def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings
     """Clip, step, clear; returns the norm before clipping. A gradient that is not a number changes nothing.
 
     Raises:
-        UserError: the gradient is not a number.
+        FloatingPointError: the gradient is not a number.
     """
     trained = policy.value_parameters() if warming else policy.policy_parameters() + policy.value_parameters()
     norm = float(torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm))
-    if norm != norm or norm == float("inf"):
-        raise UserError("the gradient is not a number; no parameter was changed", "lower ppo.lr")
+    if not math.isfinite(norm):
+        raise FloatingPointError("the gradient is not a number, no parameter was changed by it")
     optimizers.value.step()
     if not warming:
         optimizers.policy.step()

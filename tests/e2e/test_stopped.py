@@ -1,0 +1,88 @@
+"""Runs that are killed or stopped, through the real program: they go on, and end as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import TOY, Command
+from safetensors.torch import load_file
+
+LONGER = (*TOY, "--ppo.steps", "5", "--ppo.checkpoint_every", "1", "--ppo.schedule", "linear")
+
+
+def stopped(run: Path, number: int, after: str, *words: str) -> tuple[int, str]:
+    """Start a command of its own, send a signal when a checkpoint is there; its exit code and stderr."""
+    command = [sys.executable, "-m", "text2grad.cli", *words, "--run.folder", str(run)]
+    here = str(Path(__file__).parent)
+    path = os.pathsep.join([here, *(each for each in sys.path if each)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not list(run.glob(after)):
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=300)
+    return process.returncode, err
+
+
+def measured(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith("seconds")} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def straight(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PPO against the trained reward model, five steps without a stop."""
+    from text2grad.cli import main
+
+    run = tmp_path_factory.mktemp("straight") / "run"
+    shutil.copytree(finished, run)
+    with pytest.raises(SystemExit) as left:
+        main(["train", "--name", "x", "--run.folder", str(run), *LONGER])
+    assert not left.value.code
+    return run / "ppo" / "x"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_training_against_the_reward_model_goes_on(
+    command: Command, straight: Path, run: Path, number: int, code: int
+) -> None:
+    place = run / "ppo" / "x"
+    ended, err = stopped(run, number, "ppo/x/checkpoints/checkpoint-2", "train", "--name", "x", *LONGER)
+    assert ended == code, err
+    assert "Traceback" not in err
+    again = command("train", "--name", "x", "--run.folder", run, *LONGER)
+    assert again.code == 0, again.err
+    assert "x: goes on after step" in again.err
+    assert measured(place) == measured(straight)
+    assert (place / "samples.jsonl").read_bytes() == (straight / "samples.jsonl").read_bytes()
+    for name in ("model.safetensors", "value_head.safetensors"):
+        ours, theirs = load_file(place / "policy" / name), load_file(straight / "policy" / name)
+        assert all(ours[key].equal(theirs[key]) for key in theirs)
+    assert sorted(path.name for path in place.iterdir()) == sorted(path.name for path in straight.iterdir())
+
+
+def test_what_has_changed_is_named_and_forced_or_begun_anew(command: Command, run: Path) -> None:
+    words = ("train", "--name", "x", "--run.folder", run, *LONGER)
+    stopped(run, signal.SIGKILL, "ppo/x/checkpoints/checkpoint-2", "train", "--name", "x", *LONGER)
+    ended = command(*words, "--ppo.gamma", "0.5")
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "ppo.gamma 0.7 -> 0.5 (--restart begins anew, --force goes on all the same)" in ended.err
+    shutil.copytree(run / "ppo" / "x", run / "ppo" / "y")
+    other = command("train", "--name", "y", "--run.folder", run, *LONGER)
+    assert other.code == 1 and "run.name x -> y" in other.err
+    value = run / "reward_model" / "policy" / "value_head.safetensors"
+    data = value.read_bytes()
+    value.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert "other settings or inputs: the reward model (" in command(*words).err
+    assert "goes on after step" in command(*words, "--force").err
+    assert command("train", "--name", "y", "--run.folder", run, *LONGER, "--restart").code == 0
+    assert not list(run.glob("ppo/*/checkpoints"))

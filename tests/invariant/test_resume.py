@@ -1,0 +1,531 @@
+"""A run that was stopped ends as if it had never stopped: weights, moments, logs, bit for bit on one CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from text2grad.align import CreditSettings
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
+from text2grad.policy.generate import Sample
+from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
+from text2grad.policy.tiny import make_tiny_model
+from text2grad.train import ppo, supervised
+from text2grad.train.checkpoint import newest_checkpoint
+from text2grad.train.ppo import train_ppo
+from text2grad.train.run import AUTO, Resume, seed_everything
+from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.state import Training
+from text2grad.train.supervised import Pair, train_supervised
+
+TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
+STEPS = 6
+SETTINGS = PPOSettings(
+    steps=STEPS, rollouts=4, epochs=2, mini_batches=2, lr=1e-3, schedule="cosine", value_warmup=1,
+    checkpoint_every=1, samples_every=2, kl_target=0.01, kl_horizon=8, normalisation="whiten",
+)  # fmt: skip
+TRAINING = SupervisedSettings(epochs=3, batch_size=2, lr=1e-2, warmup=0.3, checkpoint_every=1)
+SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
+ADAPTERS = LoraSettings(r=2, dropout=0.3)
+
+
+class Halves:
+    """Praises the first half of a response and blames the second; draws lots for the score."""
+
+    source = Source(kind="program")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        return [self.judge(text) for text in responses]
+
+    def judge(self, text: str) -> Judgement:
+        cut = len(text) // 2
+        pieces = [(0, cut, 1), (cut, len(text), -1)]
+        spans = [Span(start=a, end=b, label=c, text=text[a:b]) for a, b, c in pieces if b > a]  # type: ignore[arg-type]
+        return Critique(text="half and half", spans=tuple(spans), score=float(torch.rand(())))
+
+
+class Stops(Halves):
+    """Does something at its n-th call."""
+
+    def __init__(self, at: int, what: Callable[[], object]) -> None:
+        self.calls, self.at, self.what = 0, at, what
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        self.calls += 1
+        if self.calls == self.at:
+            self.what()
+        return super().critique(examples, responses)
+
+
+class Killed(BaseException):
+    """Stands in for what no program can catch: nothing is saved on its way out."""
+
+
+def killed() -> None:
+    raise Killed
+
+
+def asked(number: int) -> Callable[[], object]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
+    make_tiny_model(path, TEXTS, settings, seed=3)
+    return path
+
+
+Straight = Callable[..., tuple[Path, Training]]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
+    """What each run that was begun trains."""
+    return watched(monkeypatch)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Training]:
+    found: list[Training] = []
+    for loop in (ppo, supervised):
+
+        def remembered(*words: Any, **options: Any) -> Training:
+            found.append(Training(*words, **options))
+            return found[-1]
+
+        monkeypatch.setattr(loop, "Training", remembered)
+    return found
+
+
+def examples() -> list[Example]:
+    return [Example(id=str(n), prompt=(Message(role="user", content=text),)) for n, text in enumerate(TEXTS * 2)]
+
+
+def by_ppo(
+    model: Path, folder: Path, critic: Halves, lora: bool = False, resume: Resume = AUTO, **changes: Any
+) -> None:
+    seed_everything(5)
+    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
+    settings = SETTINGS.model_copy(update=changes)
+    train_ppo(policy, examples(), critic, settings, CreditSettings(), SPEECH, folder, 5, "x", resume=resume)
+
+
+def by_supervision(
+    model: Path,
+    folder: Path,
+    on_step: Any = None,
+    title: str = "sft",
+    lora: bool = True,  # their dropout draws lots
+    **changes: Any,
+) -> None:
+    seed_everything(5)
+    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
+    pairs = [Pair(str(n), (Message(role="user", content=text),), text * n) for n, text in enumerate(TEXTS, start=1)]
+    settings = TRAINING.model_copy(update=changes)
+    train_supervised(policy, pairs, settings, folder, 5, title, on_step=on_step)
+
+
+@pytest.fixture(scope="module")
+def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    """Uninterrupted runs by what changes in their settings; each is made once."""
+    made: dict[str, tuple[Path, Training]] = {}
+
+    def make(title: str = "ppo", **changes: Any) -> tuple[Path, Training]:
+        key = f"{title} {changes}"
+        if key not in made:
+            folder = tmp_path_factory.mktemp("straight") / "run"
+            with pytest.MonkeyPatch.context() as patch:
+                found = watched(patch)
+                if title == "ppo":
+                    by_ppo(model, folder, Halves(), **changes)
+                else:
+                    by_supervision(model, folder, title=title, **changes)
+            made[key] = folder, found[-1]
+        return made[key]
+
+    return make
+
+
+def logged(folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """Metrics without seconds, and samples to the letter."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    rows = [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in lines]
+    samples = folder / "samples.jsonl"
+    return rows, samples.read_text("utf-8") if samples.exists() else ""
+
+
+def assert_same(one: tuple[Path, Training], other: tuple[Path, Training]) -> None:
+    """Equal weights, moments, learning rate, coefficient, logs and policy files."""
+    assert logged(one[0]) == logged(other[0])
+    assert len(logged(one[0])[0]) == STEPS
+    first, second = one[1].tensors(), other[1].tensors()
+    assert first.keys() == second.keys()
+    assert any("exp_avg_sq" in name or "momentum" in name for name in first)
+    different = [name for name in first if not torch.equal(first[name], second[name])]
+    assert different == []
+    assert one[1].numbers() == other[1].numbers()
+    assert one[1].schedule.get_last_lr() == other[1].schedule.get_last_lr()
+    for path in (one[0] / "policy").glob("*.safetensors"):
+        assert path.read_bytes() == (other[0] / "policy" / path.name).read_bytes()
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("metrics.jsonl", "samples.jsonl"))
+
+
+@pytest.mark.parametrize(("at", "lora"), [*((at, False) for at in range(1, STEPS)), (3, True)])
+def test_ppo_goes_on_as_if_it_had_never_stopped(
+    model: Path,
+    tmp_path: Path,
+    seen: list[Training],
+    straight: Straight,
+    at: int,
+    lora: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(Killed):
+        by_ppo(model, tmp_path / "stopped", Stops(at + 1, killed), lora)
+    assert not (tmp_path / "stopped" / "policy").exists()
+    by_ppo(model, tmp_path / "stopped", Halves(), lora)
+    assert f"x: goes on after step {at} of {STEPS}\n" in capsys.readouterr().err
+    assert_same(straight(lora=lora), (tmp_path / "stopped", seen[-1]))
+    assert leftovers(tmp_path / "stopped") == ["policy"]
+
+
+def test_ppo_goes_back_to_the_last_checkpoint(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    """Killed two steps after its checkpoint: the lines of these two are written again, not twice."""
+    with pytest.raises(Killed):
+        by_ppo(model, tmp_path / "stopped", Stops(6, killed), checkpoint_every=3)
+    assert len((tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()) == 5
+    by_ppo(model, tmp_path / "stopped", Halves())
+    assert_same(straight(), (tmp_path / "stopped", seen[-1]))
+
+
+@pytest.mark.parametrize(
+    ("at", "title", "optimizer"),
+    [(1, "sft", "adamw"), (3, "reward model", "adamw"), (5, "sft", "adamw"), (3, "reward model", "muon")],
+)
+def test_supervised_training_goes_on_as_if_it_had_never_stopped(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, at: int, title: str, optimizer: str
+) -> None:
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        by_supervision(model, tmp_path / "stopped", stop, title, optimizer=optimizer)
+    by_supervision(model, tmp_path / "stopped", title=title, optimizer=optimizer)
+    assert_same(straight(title, optimizer=optimizer), (tmp_path / "stopped", seen[-1]))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_run_after_its_step(
+    model: Path,
+    tmp_path: Path,
+    seen: list[Training],
+    straight: Straight,
+    number: int,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.getsignal(number)
+    expected: type[BaseException] = SystemExit if code == 143 else KeyboardInterrupt
+    with pytest.raises(expected) as left:
+        by_ppo(model, tmp_path / "stopped", Stops(3, asked(number)), checkpoint_every=0)
+    assert code == 130 or left.value.args == (143,)
+    assert f"stopped after step 3 of {STEPS}; the same command goes on" in capsys.readouterr().err
+    assert signal.getsignal(number) is before
+    by_ppo(model, tmp_path / "stopped", Halves(), checkpoint_every=0)
+    assert_same(straight(), (tmp_path / "stopped", seen[-1]))
+
+
+def test_a_second_signal_ends_it_at_once_and_one_in_the_last_step_after_all_is_saved(
+    model: Path, tmp_path: Path
+) -> None:
+    def twice() -> None:
+        asked(signal.SIGINT)()
+        asked(signal.SIGINT)()
+
+    with pytest.raises(KeyboardInterrupt):
+        by_ppo(model, tmp_path / "a", Stops(3, twice))
+    assert [path.name for path in sorted((tmp_path / "a" / "checkpoints").iterdir())] == [
+        "checkpoint-1",
+        "checkpoint-2",
+    ]
+    with pytest.raises(SystemExit):
+        by_ppo(model, tmp_path / "b", Stops(STEPS, asked(signal.SIGTERM)))
+    assert leftovers(tmp_path / "b") == ["policy"]
+
+
+def test_a_critic_that_fails_for_a_whole_batch_costs_nothing(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Down(Stops):
+        def judge(self, text: str) -> Judgement:
+            down = Failure(kind="exhausted", message="the endpoint is down")
+            return down if self.calls == self.at else super().judge(text)
+
+    with pytest.raises(UserError, match="4 of 4 critiques failed, the first: exhausted: the endpoint is down"):
+        by_ppo(model, tmp_path / "stopped", Down(4, lambda: None), checkpoint_every=0)
+    assert "step 3 is saved; the same command goes on" in capsys.readouterr().err
+    by_ppo(model, tmp_path / "stopped", Halves(), checkpoint_every=0, max_failed=0.9)
+    assert_same(straight(), (tmp_path / "stopped", seen[-1]))
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Killed):
+        by_ppo(model, tmp_path / "stopped", Stops(5, killed))
+    newest = tmp_path / "stopped" / "checkpoints" / "checkpoint-4"
+    data = bytearray((newest / "tensors.safetensors").read_bytes())
+    data[len(data) // 2] ^= 1
+    (newest / "tensors.safetensors").write_bytes(data)
+    by_ppo(model, tmp_path / "stopped", Halves())
+    told = capsys.readouterr().err.splitlines()
+    assert (
+        f"{newest} is damaged (tensors.safetensors: its bytes are not those that were saved) and passed over"
+        in told
+    )
+    assert f"x: goes on after step 3 of {STEPS}" in told
+    assert_same(straight(), (tmp_path / "stopped", seen[-1]))
+
+
+@pytest.fixture
+def unfinished(model: Path, tmp_path: Path) -> Path:
+    """A run that was killed in its fourth step."""
+    with pytest.raises(Killed):
+        by_ppo(model, tmp_path / "run", Stops(4, killed))
+    return tmp_path / "run"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_changed_settings_are_refused_by_name(
+    model: Path, unfinished: Path, seen: list[Training], straight: Straight
+) -> None:
+    before = contents(unfinished)
+    with pytest.raises(UserError, match=r"ppo\.lr 0\.001 -> 0\.002, ppo\.gamma 1\.0 -> 0\.5 \(--restart .*--force"):
+        by_ppo(model, unfinished, Halves(), lr=2e-3, gamma=0.5)
+    with pytest.raises(UserError, match="the reward model"):
+        by_ppo(model, unfinished, Halves(), resume=Resume("auto", {"the reward model": "another"}))
+    assert contents(unfinished) == before
+    by_ppo(model, unfinished, Halves(), lr=2e-3, resume=Resume("force"))
+    assert len(logged(unfinished)[0]) == STEPS
+    assert seen[-1].schedule.base_lrs == [2e-3]
+    assert seen[-1].schedule.get_last_lr()[0] == pytest.approx(0.0)
+
+
+def test_another_policy_or_other_prompts_are_refused(
+    model: Path, unfinished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
+    make_tiny_model(tmp_path / "other", TEXTS, other, seed=4)
+    with pytest.raises(UserError, match=r"inputs: the starting policy \("):
+        by_ppo(tmp_path / "other", unfinished, Halves())
+    monkeypatch.setattr(Halves, "source", Source(kind="human"))
+    with pytest.raises(UserError, match=r"inputs: the critic \("):
+        by_ppo(model, unfinished, Halves())
+    monkeypatch.undo()
+    asked = examples()
+    monkeypatch.setitem(globals(), "examples", lambda: asked[:-1])
+    with pytest.raises(UserError, match=r"inputs: the prompts \("):
+        by_ppo(model, unfinished, Halves())
+
+
+def test_another_runs_checkpoints_are_refused(model: Path, unfinished: Path, tmp_path: Path) -> None:
+    """The same settings and another name; and the same name beside logs of another run."""
+    shutil.copytree(unfinished, tmp_path / "sft")
+    with pytest.raises(UserError, match=r"run\.name x -> sft"):
+        by_supervision(model, tmp_path / "sft")
+    (unfinished / "metrics.jsonl").write_text('{"step": 0}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl is not the file that .*checkpoint-3 was saved beside"):
+        by_ppo(model, unfinished, Halves())
+    assert (unfinished / "metrics.jsonl").read_text() == '{"step": 0}\n'
+
+
+def test_restart_begins_anew(
+    model: Path, unfinished: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    by_ppo(model, unfinished, Halves(), lr=2e-3, resume=Resume("restart"))
+    assert_same(straight(lr=2e-3), (unfinished, seen[-1]))
+
+
+def test_two_runs_in_one_folder_are_refused(model: Path, tmp_path: Path) -> None:
+    def another() -> None:
+        with pytest.raises(UserError, match=f"another run is training in .* \\(process {os.getpid()}\\)"):
+            by_ppo(model, tmp_path / "run", Halves())
+
+    by_ppo(model, tmp_path / "run", Stops(2, another))
+    assert len(logged(tmp_path / "run")[0]) == STEPS
+    (tmp_path / "run" / "run.lock").write_text("999999\n")  # what a killed run leaves
+    by_ppo(model, tmp_path / "run", Halves())
+
+
+def test_a_run_over_a_complete_one_is_stopped_and_gone_on_with(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    by_ppo(model, tmp_path / "run", Halves())
+    complete = contents(tmp_path / "run")
+    with pytest.raises(Killed):
+        by_ppo(model, tmp_path / "run", Stops(4, killed), lr=2e-3)
+    now = contents(tmp_path / "run")
+    assert {name: now[name] for name in complete} == complete
+    by_ppo(model, tmp_path / "run", Halves(), lr=2e-3)
+    assert_same(straight(lr=2e-3), (tmp_path / "run", seen[-1]))
+    assert leftovers(tmp_path / "run") == ["policy"]
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_run_killed_while_it_puts_its_files_in_place_is_mended(
+    model: Path,
+    tmp_path: Path,
+    seen: list[Training],
+    straight: Straight,
+    monkeypatch: pytest.MonkeyPatch,
+    over: bool,
+) -> None:
+    points = 0
+    for point in range(20):
+        folder = tmp_path / str(point)
+        if over:
+            by_ppo(model, folder, Halves())
+        with pytest.MonkeyPatch.context() as patch:
+            left = [point]
+            for module, name in ((os, "replace"), (shutil, "rmtree"), (Path, "unlink")):
+                patch.setattr(module, name, dying(getattr(module, name), left, folder))
+            try:
+                by_ppo(model, folder, Halves(), lr=2e-3, checkpoint_every=4)
+                break
+            except Killed:
+                points += 1
+        by_ppo(model, folder, Halves(), lr=2e-3, checkpoint_every=4)
+        assert_same(straight(lr=2e-3), (folder, seen[-1]))
+        assert leftovers(folder) == ["policy"]
+    assert points >= 6
+
+
+def dying(act: Any, left: list[int], folder: Path) -> Any:
+    """`act`, until so many calls have been made with something in this folder."""
+
+    def call(*words: Any, **options: Any) -> Any:
+        if str(words[0]).startswith(str(folder)):
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+        return act(*words, **options)
+
+    return call
+
+
+# What can go wrong in a step.
+
+
+def test_a_learning_rate_that_diverges_leaves_its_batch_and_a_hint(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"x: step \d of 6: .*not .*diverged\.jsonl\) \(lower ppo\.lr \(1e\+30\)"):
+        by_ppo(model, tmp_path / "a", Halves(), lr=1e30, value_warmup=0)
+    rows = [json.loads(line) for line in (tmp_path / "a" / "diverged.jsonl").read_text().splitlines()]
+    assert len(rows) == 4
+    assert all({"response", "tokens", "delta", "logp", "advantage"} <= row.keys() for row in rows)
+    with pytest.raises(UserError, match=r"sft: step \d of 6: .*no parameter was changed .*lower the learning rate"):
+        by_supervision(model, tmp_path / "b", lr=1e30, lora=False)
+    rows = [json.loads(line) for line in (tmp_path / "b" / "diverged.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and all(row["prompt"] and row["target"] and "loss" in row for row in rows)
+    assert not (tmp_path / "a" / "policy").exists() and not (tmp_path / "b" / "policy").exists()
+
+
+def test_probabilities_that_are_not_numbers_are_one_line(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    def poison() -> None:
+        with torch.no_grad():
+            for parameter in seen[-1].policy.policy_parameters():
+                parameter.fill_(float("nan"))
+
+    with pytest.raises(UserError, match=r"step 2 of 6: .*not finite before the update, no parameter was changed"):
+        by_ppo(model, tmp_path / "a", Stops(2, poison))
+
+    def after(step: int, _: dict[str, float]) -> None:
+        poison()
+
+    policy = load_policy(PolicySettings(model=str(model)))
+    with pytest.raises(UserError, match=r"step 2 of 6: the policy's probabilities are not numbers \(lower ppo\.lr"):
+        train_ppo(
+            policy, examples(), Halves(), SETTINGS, CreditSettings(), SPEECH, tmp_path / "b", 5, on_step=after
+        )
+
+
+def test_too_little_memory_names_the_settings_and_saves(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    said = r"x: step 4 of 6: out of memory \(lower ppo\.micro_batch_size \(64\) or generation\.batch_size \(3\)"
+    with pytest.raises(UserError, match=said + ", then --force goes on from step 3"):
+        by_ppo(model, tmp_path / "run", Stops(4, lambda: torch.empty(1 << 60)), checkpoint_every=0)
+    by_ppo(model, tmp_path / "run", Halves())
+    assert_same(straight(), (tmp_path / "run", seen[-1]))
+
+
+def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    """Every file of the third checkpoint in turn: no byte more than so many can be written to a file."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (100_000, 2_000):  # the tensors, and a log or the state
+        folder = tmp_path / str(limit)
+        critic = Stops(3, lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard)))
+        try:
+            with pytest.raises(UserError, match=r"cannot write .*File too large"):
+                by_ppo(model, folder, critic)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        newest = newest_checkpoint(folder / "checkpoints")
+        assert newest is not None and newest.step == 2
+        assert not list((folder / "checkpoints").glob("*.partial"))
+        by_ppo(model, folder, Halves())
+        assert_same(straight(), (folder, seen[-1]))
+
+
+def test_an_empty_response_is_learned_from_and_written(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy ends its turn at once in half of the responses."""
+    end = load_policy(PolicySettings(model=str(model))).tokenizer.eos_token_id
+    original = ppo.respond
+
+    def half(policy: Policy, prompts: Any, generation: Any) -> list[Sample]:
+        samples = original(policy, prompts, generation)
+        return [Sample([end], False) if n % 2 else sample for n, sample in enumerate(samples)]
+
+    monkeypatch.setattr(ppo, "respond", half)
+    by_ppo(model, tmp_path / "run", Halves())
+    lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
+    assert "" in {json.loads(line)["response"] for line in lines}
+    monkeypatch.setattr(ppo, "respond", lambda _, prompts, __: [Sample([end], False) for _ in prompts])
+    by_ppo(model, tmp_path / "none", Halves())
+
+
+def test_what_cannot_fit_the_window_is_refused_before_anything_is_written(model: Path, tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(model=str(model)))
+    long = GenerationSettings(max_new_tokens=200)
+    with pytest.raises(UserError, match="too long"):
+        train_ppo(policy, examples(), Halves(), SETTINGS, CreditSettings(), long, tmp_path / "run", 5)
+    with pytest.raises(UserError, match="too long"):
+        by_supervision(model, tmp_path / "run", max_length=8)
+    assert not (tmp_path / "run").exists()
