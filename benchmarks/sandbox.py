@@ -1,8 +1,8 @@
 """How many programs a second the sandbox judges, and what hostile ones achieve, in both tiers.
 
 Trivial jobs (two tests of a three-line function), each once, on as many workers as there are cores (where others
-use them, one more loses less); then 1,000 in a row on one worker, with the memory and the processes of its server before and after;
-then every program of tests/data/hostile.txt.
+use them, one more loses less); then 1,000 in a row on one worker, with the memory and the processes of its server
+before and after; then every program of tests/data/hostile.txt.
 
     python benchmarks/sandbox.py [--jobs 1000] [--row 1000] [--workers 2]
 
