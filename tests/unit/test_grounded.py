@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from quotable_responses import HOSTILE
 from test_wire import judged
@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from text2grad.chat import Completion, ScriptedChat
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Message, Source
+from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.policy import grounded
 from text2grad.policy.encode import encode_prompt, encode_target, stop_ids
 from text2grad.policy.generate import LocalChat, generate
@@ -83,8 +83,13 @@ def test_the_smallest_room_in_which_an_answer_can_end(vocabulary: Vocabulary) ->
             assert_resolves(draw(vocabulary, HOSTILE["repeats"], room, seed, False).decode(), HOSTILE["repeats"])
 
 
+FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467"  # after its first half the next four bytes are settled
+HALF = Critique(text="", spans=(Span(start=0, end=3, label=1, text=FAMILY[:3]),))
+
+
 @pytest.mark.parametrize("kind", ["vocabulary", "sentencepiece"])
 @settings(max_examples=60)
+@example(case=(HALF, FAMILY), spare=24)
 @given(case=judged(), spare=st.integers(24, 400))
 def test_a_valid_answer_is_never_changed(
     request: pytest.FixtureRequest, kind: str, case: tuple[Critique, str], spare: int

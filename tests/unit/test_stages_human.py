@@ -192,7 +192,8 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     policy = load_policy(folder.start_policy(config))
     train, _ = reward_model.reward_data(config)
     whole = reward_model.fitting(policy, train, config.reward_model)
-    assert len(whole) == len(train) and capsys.readouterr().err == ""
+    said = capsys.readouterr().err
+    assert len(whole) == len(train) and "left out" not in said and "lose their middle" not in said
 
     def length(pair: Pair) -> int:
         prompt, target = encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target)

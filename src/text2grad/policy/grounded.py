@@ -193,6 +193,10 @@ class Row:
         """What may come next where `room` tokens are left, this one and the end of the turn among them."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         mask: Mask = np.unpackbits(bits, bitorder="little")[: len(scores)].astype(bool)
+        likeliest = int(scores.argmax())
+        if not mask[likeliest] and mask.sum() == 1:
+            # Where the next bytes are settled the engine allows one spelling of them; the model may prefer another.
+            mask[likeliest] = self._matcher.validate_tokens([likeliest]) == 1
         for token in self._doubtful(mask):
             draft = self._draft.copy()
             mask[token] = draft.feed(self._vocabulary.pieces[token]) and draft.lives()
