@@ -199,21 +199,25 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
         prompt, target = encode_prompt(policy.tokenizer, pair.prompt), encode_target(policy.tokenizer, pair.target)
         return len(prompt) + len(target)
 
+    def limited(limit: int) -> RewardModelSettings:
+        training = config.reward_model.training.model_copy(update={"max_length": limit})
+        return config.reward_model.model_copy(update={"training": training})
+
     limit = sorted(length(pair) for _, pair in whole)[len(whole) // 3]
-    training = config.reward_model.training.model_copy(update={"max_length": limit})
-    limited = config.reward_model.model_copy(update={"training": training})
-    kept = reward_model.fitting(policy, train, limited)
-    said = capsys.readouterr().err
+    kept = reward_model.fitting(policy, train, limited(limit))
     before = {record.id: pair for record, pair in whole}
     cut = [(record, pair) for record, pair in kept if pair.prompt != before[record.id].prompt]
-    assert 0 < len(cut) <= len(kept) < len(train)
+    assert 0 < len(cut) < len(kept)
     for record, pair in cut:
         assert length(pair) <= limit < length(before[record.id])
         assert pair.target == before[record.id].target
         assert record.response in pair.prompt[-1].content and CUT in pair.prompt[-1].content
-    assert f"{len(cut)} of {len(train)} prompts lose their middle to fit {limit} tokens" in said
-    left = f"{len(train) - len(kept)} of {len(train)} critiques are left out: even so they exceed {limit} tokens"
-    assert left in said
+    assert f"{len(cut)} of {len(train)} prompts lose their middle to fit {limit} tokens" in capsys.readouterr().err
+    short = limit // 2
+    fewer = reward_model.fitting(policy, train, limited(short))
+    assert len(fewer) < len(train) and all(length(pair) <= short for _, pair in fewer)
+    left = f"{len(train) - len(fewer)} of {len(train)} critiques are left out: even so they exceed {short} tokens"
+    assert left in capsys.readouterr().err
 
 
 # Settings
