@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from text2grad.feedback import Critique, Failure, Label, Span
 from text2grad.wire import parse, render
-from text2grad.wire.objects import _plain, _read_closely
+from text2grad.wire.objects import Found, UnreadableError, _plain, _read_closely, read_object
 from text2grad.wire.quotes import in_order
 
 RESPONSE = 'We start art class. The art is "fine", "good" and `ratio: 5`.'
@@ -183,9 +185,16 @@ def test_the_quick_look_sees_what_the_close_one_sees(case: tuple[Critique, str],
     place = data.draw(st.integers(0, len(z)))
     z = z[:place] + data.draw(st.sampled_from(("", *SIGNS))) + z[place + data.draw(st.integers(0, 2)) :]
     first = z.find("{")
-    quick = _plain(z, first, response) if first >= 0 else None
-    if quick is not None and not {"{", "}"} & set(z[:first] + z[quick[1] :]):
-        assert _read_closely(z, first, response).value == quick[0]
+    if first >= 0:
+        assert readable(read_object, z, response) == readable(_read_closely, z, first, response)
+
+
+def readable(read: Callable[..., Found], *arguments: Any) -> dict[str, Any] | None:
+    """What is read, or None where that is refused."""
+    try:
+        return read(*arguments).value
+    except UnreadableError:
+        return None
 
 
 @pytest.mark.parametrize(
