@@ -154,7 +154,8 @@ def _within_spans(members: Flags, sureness: Weights, aligned: Aligned, settings:
         weights *= _importance(aligned)
     if settings.weighting == "span":
         weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-    return weights * sureness
+    weights *= sureness
+    return weights
 
 
 def _decay(members: Flags) -> Weights:
