@@ -120,8 +120,10 @@ def _mark_replaced(blob: bytes, begins: NDArray[np.bool_]) -> None:
 
 def _cores(text: str, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
     """The intervals without white space at their edges; empty ones stay where they start."""
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    solid = _IS_SOLID[np.minimum(codes, _LAST_SPACE + 1)]
+    if text.isascii():
+        solid = _IS_SOLID[np.frombuffer(text.encode(), dtype=np.uint8)]
+    else:
+        solid = _IS_SOLID[np.minimum(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32), _LAST_SPACE + 1)]
     places = np.append(np.flatnonzero(solid), 0)
     # before[i]: how many solid characters stand before character i; places[n]: where the n-th of them is.
     before = np.concatenate(([0], np.cumsum(solid)))
