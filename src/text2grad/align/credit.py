@@ -26,6 +26,7 @@ Weights = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _LAST_OF_DECAY = 0.1  # linear decay: weight of a span's last token (paper, appendix I.1)
+_LEAST_SUM = 1e-9  # under the lightest token of any scheme; what a span without tokens is divided by
 _FUNCTION_WORD = 0.2  # token importance: weight of words and signs without content (paper, appendix I.1)
 
 
@@ -109,16 +110,16 @@ def _score_credit(score: float | None, length: int, settings: CreditSettings) ->
 def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
     members = _members(critique.spans, aligned, settings.membership)
     labels = _labels(critique.spans)
-    sureness = np.array([span.weight for span in critique.spans]).reshape(-1, 1)
+    sureness = np.array([span.weight for span in critique.spans], dtype=np.float64)
     weights = _within_spans(members, sureness, aligned, settings)
     good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
     is_good, is_poor = good > 0, poor > 0
     alone = is_good ^ is_poor
-    good, poor = good * alone, poor * alone
     if settings.weighting == "balanced":
-        good, poor = _to_sum_one(good), _to_sum_one(poor)
-    delta = settings.span_weight * (good - settings.poor_weight * poor)
-    delta[~(is_good | is_poor)] = settings.unlabelled
+        good, poor = _to_sum_one(good * alone), _to_sum_one(poor * alone)
+    delta = np.where(alone, settings.span_weight * (good - settings.poor_weight * poor), 0.0)
+    if settings.unlabelled:
+        delta[~(is_good | is_poor)] = settings.unlabelled
     if settings.outcome_weight and critique.score is not None:
         delta[-1:] += settings.outcome_weight * critique.score
     return Credit(
@@ -146,15 +147,15 @@ def _members(spans: Sequence[Span], aligned: Aligned, membership: Membership) ->
 
 
 def _within_spans(members: Flags, sureness: Weights, aligned: Aligned, settings: CreditSettings) -> Weights:
-    """The weight of each token in each span, (S, T), before good and poor meet; `sureness` is (S, 1)."""
+    """The weight of each token in each span, (S, T), before good and poor meet; `sureness` is (S,)."""
     weights = members.astype(np.float64)
     if settings.scheme == "linear_decay":
         weights *= _decay(members)
     elif settings.scheme == "token_importance":
         weights *= _importance(aligned)
     if settings.weighting == "span":
-        weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-    weights *= sureness
+        sureness = sureness / np.maximum(weights.sum(axis=1), _LEAST_SUM)
+    weights *= sureness[:, None]
     return weights
 
 
@@ -174,7 +175,7 @@ def _importance(aligned: Aligned) -> Weights:
 
 def _strongest(weights: Weights) -> Weights:
     """Union of same-sign spans, (S, T) -> (T,): a token in several takes its largest weight, never a sum."""
-    return np.asarray(weights.max(axis=0, initial=0))
+    return np.asarray(np.maximum.reduce(weights, axis=0, initial=0))
 
 
 def _to_sum_one(weights: Weights) -> Weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ Offsets = NDArray[np.int64]
 
 _LAST_SPACE = 0x3000  # the highest code point that is white space
 _IS_SOLID = np.array([not chr(code).isspace() for code in range(_LAST_SPACE + 1)] + [True])
+_WIDE_SPACE = re.compile(
+    "[" + "".join(chr(code) for code in range(0x80, _LAST_SPACE + 1) if not _IS_SOLID[code]) + "]"
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class TokenTable:
         self.exact_bytes = pieces is not None
         # The last entry stands for ids beyond the vocabulary: models pad their output layer.
         self._pieces = np.array([*(pieces or []), b""], dtype=object)
-        self._lengths = np.array([len(piece) for piece in self._pieces], dtype=np.int64)
+        # (4, V + 1): where a piece's bytes and its bytes without white space at the edges start and end.
+        self._edges = np.array([_piece_edges(piece) for piece in self._pieces], dtype=np.int64).T.copy()
 
     def align(self, ids: Sequence[int]) -> Aligned:
         """The text of sampled `ids` and the characters of each of them.
@@ -68,10 +73,16 @@ class TokenTable:
         if not self.exact_bytes:
             return align_by_prefixes(self._tokenizer, list(ids))
         rows = np.minimum(np.asarray(ids, dtype=np.int64), len(self._pieces) - 1)
-        blob = b"".join(self._pieces[rows])
-        last = np.cumsum(self._lengths[rows])
-        text, starts, ends = _characters(blob, last - self._lengths[rows], last)
-        return Aligned.of(text, starts, ends)
+        blob = b"".join(self._pieces[rows].tolist())
+        edges = self._edges.take(rows, axis=1)
+        lengths = edges[1].copy()
+        edges += lengths.cumsum() - lengths
+        text = blob.decode("utf-8", errors="replace")
+        if len(text) < len(blob):
+            edges = _characters(blob, text, edges)
+            if _WIDE_SPACE.search(text):
+                return Aligned.of(text, edges[0], edges[1])
+        return Aligned(text, *edges)
 
     def align_text(self, text: str) -> Aligned:
         """Align a text nobody sampled, such as a person's answer; the tokens are the tokenizer's own choice.
@@ -90,19 +101,23 @@ class TokenTable:
         return Aligned.of(text, offsets[:, 0], offsets[:, 1])
 
 
-def _characters(blob: bytes, first: Offsets, last: Offsets) -> tuple[str, Offsets, Offsets]:
-    """Decode `blob` and turn byte intervals [first, last) into the character intervals they touch."""
-    if blob.isascii():
-        return blob.decode("ascii"), first, last
+def _piece_edges(piece: bytes) -> tuple[int, int, int, int]:
+    """Start and end of all its bytes and of those between ASCII white space; blank pieces have none of these."""
+    solid = [place for place, byte in enumerate(piece) if _IS_SOLID[byte] or byte >= 0x80]
+    return 0, len(piece), *((solid[0], solid[-1] + 1) if solid else (0, 0))
+
+
+def _characters(blob: bytes, text: str, edges: Offsets) -> Offsets:
+    """Byte intervals, rows 0 and 2 to rows 1 and 3 of `edges` (4, T), as the character intervals they touch."""
     begins = (np.frombuffer(blob, dtype=np.uint8) & 0xC0) != 0x80
-    text = blob.decode("utf-8", errors="replace")
     if "\ufffd" in text:
         _mark_replaced(blob, begins)
     # begun[p]: how many characters begin before byte p.
-    begun = np.concatenate(([0], np.cumsum(begins)))
+    begun = np.concatenate(([0], begins.cumsum(), [0]))
+    first, last = edges[0::2], edges[1::2]
     ends = begun[last]
-    starts = np.where(last > first, begun[np.minimum(first + 1, len(blob))] - 1, ends)
-    return text, starts, ends
+    starts = np.where(last > first, begun[first + 1] - 1, ends)
+    return np.array([starts[0], ends[0], starts[1], ends[1]])
 
 
 def _mark_replaced(blob: bytes, begins: NDArray[np.bool_]) -> None:
@@ -120,10 +135,8 @@ def _mark_replaced(blob: bytes, begins: NDArray[np.bool_]) -> None:
 
 def _cores(text: str, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
     """The intervals without white space at their edges; empty ones stay where they start."""
-    if text.isascii():
-        solid = _IS_SOLID[np.frombuffer(text.encode(), dtype=np.uint8)]
-    else:
-        solid = _IS_SOLID[np.minimum(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32), _LAST_SPACE + 1)]
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    solid = _IS_SOLID[np.minimum(codes, _LAST_SPACE + 1)]
     places = np.append(np.flatnonzero(solid), 0)
     # before[i]: how many solid characters stand before character i; places[n]: where the n-th of them is.
     before = np.concatenate(([0], np.cumsum(solid)))
