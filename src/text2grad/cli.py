@@ -516,7 +516,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _refuse_unknown_options(words)
         code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
     except UserError as error:
-        typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
+        if error.shown:
+            typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
         sys.exit(error.exit_code)
     except UsageMistake as mistake:
         command = mistake.ctx.command_path if mistake.ctx else "text2grad"

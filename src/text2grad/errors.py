@@ -16,8 +16,11 @@ class UserError(Exception):
     """A mistake the user can mend: shown as one line, never as a traceback.
 
     `cure` names the command, key or file that mends it; `exit_code` follows DESIGN
-    (1 failed, 2 usage, 3 some records failed, 4 budget reached).
+    (1 failed, 2 usage, 3 some records failed, 4 budget reached). `shown` is false where another process of the
+    same run says it.
     """
+
+    shown = True
 
     def __init__(self, message: str, cure: str = "", exit_code: int = EXIT_FAILED) -> None:
         super().__init__(f"{message} ({cure})" if cure else message)

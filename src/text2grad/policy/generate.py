@@ -43,25 +43,37 @@ def generate(
     prompts: Sequence[Sequence[int]],
     settings: GenerationSettings,
     constraint: Constraint | None = None,
+    draws: Tensor | None = None,
 ) -> list[Sample]:
     """Sample one response per prompt, in the order given.
+
+    `draws` (N, max_new_tokens), in [0, 1): the random numbers that choose the tokens of each response, so that it
+    depends on nothing else in the batch. Without them torch's generator draws.
 
     Prompts of similar length share a batch (less padding), padded on the left. Temperature 0 is greedy.
     Sampling is from the full distribution at `temperature`, so that it can be scored exactly as sampled; a
     model's own generation defaults (top-p, repetition penalty) are ignored for the same reason.
+
+    Raises:
+        FloatingPointError: with `draws`, the policy's probabilities are not numbers.
     """
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     samples: dict[int, Sample] = {}
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
         mask = constraint(chosen) if constraint else None
-        answers = _generate_batch(policy, [prompts[i] for i in chosen], settings, mask)
+        numbers = draws[chosen].to(policy.device) if draws is not None else None
+        answers = _generate_batch(policy, [prompts[i] for i in chosen], settings, mask, numbers)
         samples.update(zip(chosen, answers, strict=True))
     return [samples[i] for i in range(len(prompts))]
 
 
 def _generate_batch(
-    policy: Policy, prompts: Sequence[Sequence[int]], settings: GenerationSettings, mask: Mask | None
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    settings: GenerationSettings,
+    mask: Mask | None,
+    draws: Tensor | None,
 ) -> list[Sample]:
     """One answer per prompt. Rows that have ended leave the batch, a fair share of it at a time."""
     stops = set(stop_ids(policy.tokenizer))
@@ -71,7 +83,7 @@ def _generate_batch(
     rows = list(range(len(prompts)))
     cache = make_cache(policy.model)
     with policy.evaluating():
-        for _ in range(settings.max_new_tokens):
+        for step in range(settings.max_new_tokens):
             scores = policy.model(
                 input_ids=ids,
                 attention_mask=attention,
@@ -82,7 +94,7 @@ def _generate_batch(
             ).logits[:, -1]
             if mask is not None:
                 scores = mask(rows, [written[row][-1] for row in rows if written[row]], scores)
-            tokens = _choose(scores, settings.temperature)
+            tokens = _choose(scores, settings.temperature, draws[rows, step] if draws is not None else None)
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 if not _ended(written[row], stops):
                     written[row].append(token)
@@ -99,11 +111,18 @@ def _generate_batch(
     return [Sample(answer, truncated=not _ended(answer, stops)) for answer in written]
 
 
-def _choose(scores: Tensor, temperature: float) -> Tensor:
-    """(N, V) -> (N,): the likeliest tokens, or sampled ones."""
+def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
+    """(N, V) -> (N,): the likeliest tokens, or sampled ones: where the shares' sum exceeds `draws` (N,)."""
     if temperature == 0:
         return scores.argmax(dim=-1)
-    return torch.multinomial((scores.float() / temperature).softmax(dim=-1), 1).squeeze(1)
+    shares = (scores.float() / temperature).softmax(dim=-1)
+    if draws is None:
+        return torch.multinomial(shares, 1).squeeze(1)
+    sums = shares.double().cumsum(dim=-1)
+    if not sums[:, -1].isfinite().all():
+        raise FloatingPointError("the policy's probabilities are not numbers")
+    chosen = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).squeeze(1)
+    return chosen.clamp(max=scores.shape[1] - 1)
 
 
 def _ended(answer: Sequence[int], stops: set[int]) -> bool:

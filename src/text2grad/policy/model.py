@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +122,7 @@ class Policy(nn.Module):
         self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
         self.base_is_merged = False  # then the base is on no disk, and an adapter alone could not be read back
         self._frozen: tuple[Any, ...] = ()  # in a tuple, so that train() and parameters() pass it over
+        self.outline: tuple[Policy, ...] = ()  # what it was before its weights were split (policy.shard)
 
     @property
     def device(self) -> torch.device:
@@ -180,6 +181,17 @@ class Policy(nn.Module):
                 raise RuntimeError("freeze_reference() was not called before training")
             with self.model.disable_adapter():
                 return self.logits(batch)
+
+    def parts(self) -> list[nn.Module]:
+        """The models and heads that it is made of, a frozen reference included."""
+        parts = [self.model, self.value_head, self.value_trunk, *self._frozen]
+        return [part for part in parts if part is not None]
+
+    def with_parameters(self, instead: Mapping[nn.Parameter, nn.Parameter]) -> Policy:
+        """A copy with other parameters in the place of these, equal ones tied as before, without the reference."""
+        memo: dict[int, Any] = {id(old): new for old, new in instead.items()}
+        memo |= {id(self._frozen): (), id(self.outline): (), id(self.tokenizer): self.tokenizer}
+        return copy.deepcopy(self, memo)
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """What the policy loss trains."""

@@ -65,13 +65,18 @@ def write_checkpoint(parent: Path, step: int, tensors: Mapping[str, Tensor], sta
 
 def newest_checkpoint(parent: Path) -> Checkpoint | None:
     """The newest checkpoint whose files are those of its manifest; damaged ones are named on stderr."""
-    for step, path in sorted(_checkpoints(parent), reverse=True):
+    for _, path in sorted(_checkpoints(parent), reverse=True):
         if damage := damage_of(path):
             print(f"{path} is damaged ({damage}) and passed over", file=sys.stderr)
             continue
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-        return Checkpoint(path, step, load_file(path / TENSORS), state)
+        return read_checkpoint(path)
     return None
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint that is known to be whole."""
+    state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    return Checkpoint(path, int(path.name.removeprefix(PREFIX)), load_file(path / TENSORS), state)
 
 
 def damage_of(path: Path) -> str:

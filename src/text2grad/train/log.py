@@ -28,11 +28,16 @@ class RunLog:
     a `policy`) they stay until the new run is complete: it writes `*.partial` beside them, and `finish` puts
     them in their place, so that a run that fails leaves metrics and policy of the earlier one together and whole.
 
-    On a terminal the line is a live bar; elsewhere a plain line about every tenth of the run.
+    On a terminal the line is a live bar; elsewhere a plain line about every tenth of the run. With `silent`
+    nothing is written or shown: another process of the same run does it.
     """
 
-    def __init__(self, folder: Path, title: str, steps: int, show: tuple[str, ...] = ("loss",)) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self, folder: Path, title: str, steps: int, show: tuple[str, ...] = ("loss",), silent: bool = False
+    ) -> None:
+        if not silent:
+            folder.mkdir(parents=True, exist_ok=True)
+        self.silent = silent
         self.folder = folder
         self.title = title
         self.steps = steps
@@ -43,7 +48,7 @@ class RunLog:
         self._begun = False
         console = Console(file=sys.stderr)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console) if console.is_terminal else None
+        self._bar = Progress(*columns, console=console) if console.is_terminal and not silent else None
         self._task = self._bar.add_task(title, total=steps) if self._bar else None
 
     def __enter__(self) -> RunLog:
@@ -57,6 +62,8 @@ class RunLog:
 
     def finish(self) -> None:
         """Put the files of this run in the place of an earlier one's."""
+        if self.silent:
+            return
         for name, path in self._paths.items():
             if path.name != name:
                 (self.folder / name).unlink(missing_ok=True)
@@ -76,6 +83,8 @@ class RunLog:
         Raises:
             UserError: the files are not those that the checkpoint was saved beside.
         """
+        if self.silent:
+            return
         for name, position in positions.items():
             # A run that was killed while it put its files in place may have them under either name.
             places = (self.folder / (name + PARTIAL), self.folder / name)
@@ -98,6 +107,8 @@ class RunLog:
         wrong = [name for name, value in values.items() if not math.isfinite(value)]
         if wrong:
             raise FloatingPointError(f"{', '.join(wrong)} is not finite")
+        if self.silent:
+            return
         self._append("metrics.jsonl", {"step": step, **values})
         line = " ".join(f"{name} {values[name]:.3g}" for name in self.show if name in values)
         if self._bar and self._task is not None:
@@ -107,7 +118,8 @@ class RunLog:
 
     def sample(self, record: Mapping[str, Any]) -> None:
         """Append one token strip (see docs/data.md, samples.jsonl)."""
-        self._append("samples.jsonl", record)
+        if not self.silent:
+            self._append("samples.jsonl", record)
 
     def _append(self, name: str, record: Mapping[str, Any]) -> None:
         if not self._begun:

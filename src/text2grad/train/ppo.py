@@ -20,10 +20,13 @@ from text2grad.align import CreditSettings, TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example
 from text2grad.policy.encode import check_lengths, encode_prompt
+from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy, pack
 from text2grad.policy.settings import GenerationSettings
+from text2grad.policy.shard import gathered
 from text2grad.train.account import describe, strips
-from text2grad.train.rollout import judge, refuse_failures, refuse_not_finite, respond, score
+from text2grad.train.ranks import ALONE, Ranks
+from text2grad.train.rollout import draws_of, judge, merge, refuse_failures, refuse_not_finite, score
 from text2grad.train.run import AUTO, OnStep, Resume, Run, Stopwatch
 from text2grad.train.settings import PPOSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
@@ -45,8 +48,11 @@ def train_ppo(
     title: str = "ppo",
     on_step: OnStep | None = None,
     resume: Resume = AUTO,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Train `policy` in place against `critic`; write metrics, samples and the policy to `folder`.
+
+    Of several processes (`ranks`) each calls this with the same arguments; a step is what it is with one.
 
     An unfinished run in `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit.
 
@@ -57,14 +63,16 @@ def train_ppo(
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
     prompts = encode_examples(policy, examples, generation.max_new_tokens)
+    refuse_idle_processes(settings, ranks)
     table = TokenTable(policy.tokenizer)
-    optimizers = make_optimizers(policy, settings)
-    training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
     identity = {
         **flatten(UNCHECKED, ppo=settings, credit=credit_settings, generation=generation),
         **identity_of(policy, examples, prompts, critic, seed),
     }
     policy.freeze_reference()
+    ranks.spread(policy)
+    optimizers = make_optimizers(policy, settings)
+    training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
     with Run(
         *(folder, title, settings.steps, training, identity, resume),
@@ -73,24 +81,31 @@ def train_ppo(
         f" generation.batch_size ({generation.batch_size})",
         numbers=f"lower ppo.lr ({settings.lr:g})",
         show=("score", "kl", "wrong_sign_rate"),
+        ranks=ranks,
     ) as run:
         order = prompt_order(len(examples), settings, random.Random(seed))
         for step, chosen in run.steps(order):
             watch = Stopwatch()
             with run.unchanged():
-                samples = respond(policy, [prompts[i] for i in chosen], generation)
-                watch.lap("generate")
-                answered = judge([examples[i] for i in chosen], samples, table, critic, credit_settings)
+                rows = ranks.share(len(chosen))
+                with gathered(policy), ranks.agreeing():
+                    draws = draws_of(seed, step, rows, generation.max_new_tokens)
+                    samples = generate(policy, [prompts[i] for i in chosen[rows]], generation, draws=draws)
+                    watch.lap("generate")
+                    part = judge([examples[i] for i in chosen[rows]], samples, table, critic, credit_settings)
+                answered = merge(ranks.everyones(part))
                 refuse_failures(answered.judgements, settings.max_failed)
                 watch.lap("critique")
-                batch = pack([prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device)
-                rollout = score(policy, batch, answered, settings, generation.temperature, training.kl_coefficient)
+                ids = [sample.ids for sample in answered.samples]
+                batch = pack([prompts[i] for i in chosen], ids, pad_id(policy), policy.device)
+                beta = training.kl_coefficient
+                rollout = score(policy, batch, answered, settings, generation.temperature, beta, ranks)
                 watch.lap("score")
             metrics = describe(answered, rollout, training.kl_coefficient)
-            with run.keeping(functools.partial(strips, step, answered, rollout, len(samples))):
+            with run.keeping(functools.partial(strips, step, answered, rollout, len(chosen))):
                 refuse_not_finite(rollout)
                 warming = step < settings.value_warmup
-                metrics |= update(policy, rollout, optimizers, settings, generation.temperature, warming)
+                metrics |= update(policy, rollout, optimizers, settings, generation.temperature, warming, ranks)
             training.kl_coefficient = next_coefficient(training.kl_coefficient, metrics["kl"], settings)
             watch.lap("update")
             metrics |= watch.seconds
@@ -112,6 +127,19 @@ def identity_of(
         "the prompts": digest_of_texts([*(example.model_dump_json() for example in examples), *map(str, prompts)]),
         "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
     }
+
+
+def refuse_idle_processes(settings: PPOSettings, ranks: Ranks) -> None:
+    """Every process needs a response of every step.
+
+    Raises:
+        UserError: there are more processes than responses.
+    """
+    distinct = max(1, settings.rollouts // settings.samples_per_prompt)
+    if distinct * settings.samples_per_prompt < ranks.count:
+        raise UserError(
+            f"{ranks.count} processes share ppo.rollouts {settings.rollouts}", "start fewer, or raise ppo.rollouts"
+        )
 
 
 def pad_id(policy: Policy) -> int:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Failure, Judgement
-from text2grad.policy.generate import Sample, generate
+from text2grad.policy.generate import Sample
 from text2grad.policy.model import Policy, TokenBatch
-from text2grad.policy.settings import GenerationSettings
 from text2grad.rl import advantage as adv
+from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.settings import PPOSettings
 
 
@@ -45,18 +46,19 @@ class Rollout:
     returns: Tensor
 
 
-def respond(policy: Policy, prompts: Sequence[Sequence[int]], generation: GenerationSettings) -> list[Sample]:
-    """One sampled response per prompt.
+def draws_of(seed: int, step: int, rows: slice, tokens: int) -> Tensor:
+    """(N, tokens) random numbers for some rows of a step's batch.
 
-    Raises:
-        FloatingPointError: the policy's probabilities are not numbers.
+    They depend on nothing else, so a row's response is the same in whatever process it is sampled.
     """
-    try:
-        return generate(policy, prompts, generation)
-    except RuntimeError as error:
-        if "probability tensor" not in str(error):
-            raise
-        raise FloatingPointError("the policy's probabilities are not numbers") from error
+    numbers = [np.random.default_rng([seed, step, row]).random(tokens) for row in range(rows.start, rows.stop)]
+    return torch.from_numpy(np.stack(numbers))
+
+
+def merge(parts: Sequence[Answered]) -> Answered:
+    """The shares of all processes as one batch."""
+    columns = zip(*((p.examples, p.samples, p.aligned, p.judgements, p.credits) for p in parts), strict=True)
+    return Answered(*([item for part in column for item in part] for column in columns))
 
 
 def judge(
@@ -106,13 +108,20 @@ def score(
     settings: PPOSettings,
     temperature: float,
     coefficient: float,
+    ranks: Ranks = ALONE,
 ) -> Rollout:
-    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it."""
+    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it.
+
+    Each process passes its share of the rows through the model; the batch and the result are whole in all.
+    """
     with policy.evaluating():
-        size = settings.micro_batch_size
-        rows = [slice(start, start + size) for start in range(0, len(answered.samples), size)]
-        parts = [_score_rows(policy, batch.rows(index), settings, temperature) for index in rows]
-        old_logp, kl, entropy, values, last_value = (torch.cat(column) for column in zip(*parts, strict=True))
+        mine, size = ranks.share(len(answered.samples)), settings.micro_batch_size
+        rows = [slice(start, min(start + size, mine.stop)) for start in range(mine.start, mine.stop, size)]
+        surplus = [rows[-1]] * (ranks.passes(len(answered.samples), size) - len(rows))  # as many passes in all
+        with ranks.passing():
+            parts = [_score_rows(policy, batch.rows(index), settings, temperature) for index in [*rows, *surplus]]
+        columns = [torch.cat(column) for column in zip(*parts[: len(rows)], strict=True)]
+        old_logp, kl, entropy, values, last_value = ranks.joined_rows(columns)
         delta = _delta(answered.credits, batch)
         failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
         cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)

@@ -10,7 +10,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +18,22 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
-from text2grad.train.checkpoint import newest_checkpoint, remove_checkpoints, sync, write_checkpoint
+from text2grad.policy.shard import assembled
+from text2grad.train.checkpoint import (
+    Checkpoint,
+    newest_checkpoint,
+    read_checkpoint,
+    remove_checkpoints,
+    sync,
+    write_checkpoint,
+)
 from text2grad.train.guard import StopRequest, is_out_of_memory, leave, only_run_in, writing
 from text2grad.train.log import RunLog
+from text2grad.train.ranks import ALONE, Ranks, is_lost, lost
 from text2grad.train.settings import Schedule
 from text2grad.train.state import Randomness, Training, versions
 
@@ -58,6 +68,9 @@ class Run:
 
     `identity` names what must be equal for a run to go on. `every`: steps between checkpoints; 0: only when the
     run is stopped. `memory` and `numbers` are what to do when there is no memory, or when a number is none.
+
+    Of several processes (`ranks`) each has its own `Run`; the first one's writes. What ends the run of one ends
+    that of all, at the same step.
     """
 
     def __init__(
@@ -72,12 +85,16 @@ class Run:
         memory: str,
         numbers: str,
         show: tuple[str, ...] = ("loss",),
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self.folder = folder
         self.title = title
         self.total = steps
         self.training = training
         self.identity = {"run.name": title, **identity, **resume.inputs}
+        if ranks.count > 1:
+            self.identity |= {"run.processes": str(ranks.count)}
         self.mode = resume.mode
         self.every = every
         self.cures = {"memory": memory, "numbers": numbers}
@@ -88,10 +105,13 @@ class Run:
 
     def __enter__(self) -> Run:
         with ExitStack() as stack:
-            stack.enter_context(only_run_in(self.folder))
-            self.log = RunLog(self.folder, self.title, self.total, self.show)
-            if self.mode == "restart":
-                remove_checkpoints(self.folder / CHECKPOINTS)
+            with self.ranks.agreeing():
+                if self.ranks.first:
+                    stack.enter_context(only_run_in(self.folder))
+                    if self.mode == "restart":
+                        remove_checkpoints(self.folder / CHECKPOINTS)
+                self.log = RunLog(self.folder, self.title, self.total, self.show, silent=not self.ranks.first)
+            self._refuse_unlike()
             self._go_on()
             self._random = Randomness.now()
             stack.enter_context(self.log)
@@ -102,15 +122,24 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         with self._stack:
             if kind is None:
+                self._finish()
+        if kind is None and (signal := self.ranks.highest(self._stop.signal)):
+            leave(signal)  # asked for in the last step: what would follow must not begin
+        if is_lost(error):
+            self.ranks.broken = True
+            lost(error)  # type: ignore[arg-type]
+        if told := self._in_words(error):
+            raise told from error
+
+    def _finish(self) -> None:
+        policy = assembled(self.training.policy, keep=self.ranks.first)
+        with self.ranks.agreeing():
+            if policy is not None:
                 with writing(self.folder / "policy"):
-                    save_policy(self.training.policy, self.folder / "policy")
+                    save_policy(policy, self.folder / "policy")
                 self.log.finish()
                 remove_checkpoints(self.folder / CHECKPOINTS)
                 (self.folder / DIVERGED).unlink(missing_ok=True)
-        if kind is None and self._stop.signal:
-            leave(self._stop.signal)  # asked for in the last step: what would follow must not begin
-        if told := self._in_words(error):
-            raise told from error
 
     def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:
         """The steps that are left, each with its part of `data`. A signal ends the run between two steps.
@@ -123,23 +152,28 @@ class Run:
             self._random = Randomness.now()
             if self.training.step == self.total:
                 return
-            if self._stop.signal:
-                self._save_and_leave()
+            if signal := self.ranks.highest(self._stop.signal):
+                self._save_and_leave(signal)
             if self.every and self.training.step % self.every == 0:
                 self.save()
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """What fails in here has not touched the policy: the run is saved, and can go on with this very step."""
+        """What fails in here has not touched the policy: the run is saved, and can go on with this very step.
+
+        It fails in all processes or in none (`Ranks.agreeing`), or for good (`Ranks.broken`).
+        """
         try:
             yield
         except FloatingPointError:
             raise
-        except Exception:
-            if self._stop.signal:
-                self._save_and_leave()
+        except Exception as error:
+            if self.ranks.broken or is_lost(error):
+                raise
+            if signal := self.ranks.highest(self._stop.signal):
+                self._save_and_leave(signal)
             self.save()
-            if self._saved:
+            if self._saved and self.ranks.first:
                 print(
                     f"{self.title}: step {self._saved} is saved; the same command goes on from there",
                     file=sys.stderr,
@@ -154,17 +188,25 @@ class Run:
         """
         if self.training.step == self._saved:
             return
+        tensors, randoms = self.training.tensors(), self.ranks.everyones(self._random)
+        with self.ranks.agreeing():
+            if self.ranks.first:
+                self._write(tensors, randoms)
+        self._saved = self.training.step
+
+    def _write(self, tensors: dict[str, Tensor], randoms: Sequence[Randomness]) -> None:
+        owners = {_owner(rank): drawn for rank, drawn in enumerate(randoms)}
+        for owner, drawn in owners.items():
+            tensors |= drawn.tensors(owner)
         with writing(f"checkpoint {self.training.step} of {self.folder}"):
             state = {
                 **self.training.numbers(),
-                "random": self._random.numbers(),
+                **{owner: drawn.numbers() for owner, drawn in owners.items()},
                 "logs": self.log.positions(),
                 "identity": self.identity,
                 "versions": versions(),
             }
-            tensors = self.training.tensors() | self._random.tensors()
             write_checkpoint(self.folder / CHECKPOINTS, self.training.step, tensors, state)
-        self._saved = self.training.step
 
     @contextmanager
     def keeping(self, batch: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[None]:
@@ -175,7 +217,8 @@ class Run:
             path = self.folder / DIVERGED
             with writing(path):
                 lines = [json.dumps(_plain(record), ensure_ascii=False) + "\n" for record in batch()]
-                path.write_text("".join(lines), encoding="utf-8")
+                if self.ranks.first:
+                    path.write_text("".join(lines), encoding="utf-8")
             raise FloatingPointError(f"{error} (the batch is in {path})") from error
 
     def _in_words(self, error: BaseException | None) -> UserError | None:
@@ -187,16 +230,42 @@ class Run:
             return UserError(f"{where}: {error}", f"{self.cures['numbers']}, then {after}")
         return None
 
-    def _save_and_leave(self) -> None:
+    def _save_and_leave(self, signal: int) -> None:
         self.save()
         done = f"stopped after step {self.training.step} of {self.total}; the same command goes on from there"
-        print(f"{self.title}: {done}", file=sys.stderr, flush=True)
-        leave(self._stop.signal)
+        if self.ranks.first:
+            print(f"{self.title}: {done}", file=sys.stderr, flush=True)
+        leave(signal)
+
+    def _refuse_unlike(self) -> None:
+        """All processes must train the same policy on the same data."""
+        mine, *others = self.ranks.everyones(self.identity)
+        for rank, other in enumerate(others, start=1):
+            if changes := changed(mine, other):
+                raise UserError(
+                    f"process {rank} has other settings or inputs than process 0: {', '.join(changes[:3])}",
+                    "start all with the same command, and with the same files in reach",
+                )
+
+    def _find(self) -> Checkpoint | None:
+        """The newest whole checkpoint: the first process looks for it, the others read what it found."""
+        with self.ranks.agreeing():
+            found = newest_checkpoint(self.folder / CHECKPOINTS) if self.ranks.first else None
+        path = self.ranks.of_first(found.path if found else None)
+        with self.ranks.agreeing():
+            if path is not None and found is None:
+                if not path.is_dir():
+                    raise UserError(f"no {path} here", "put run.folder on a disk that all processes share")
+                found = read_checkpoint(path)
+        return found
 
     def _go_on(self) -> None:
-        found = newest_checkpoint(self.folder / CHECKPOINTS)
-        if found is None:
-            return
+        found = self._find()
+        if found is not None:
+            with self.ranks.agreeing():
+                self._go_on_from(found)
+
+    def _go_on_from(self, found: Checkpoint) -> None:
         state, forced = found.state, self.mode == "force"
         changes = [] if forced else changed(state["identity"], self.identity)
         if changes:
@@ -208,11 +277,19 @@ class Run:
             )
         self.training.restore(found.tensors, state)
         self.log.go_back(state["logs"], found.path)
-        Randomness.restore(found.tensors, state["random"])
+        owner = _owner(self.ranks.rank)
+        owner = owner if owner in state else _owner(0)  # forced, with more processes than there were
+        Randomness.restore(found.tensors, state[owner], owner)
         if not forced:
             torch.set_num_threads(state["threads"])  # the order of sums
         self._saved = found.step
-        print(f"{self.title}: goes on after step {found.step} of {self.total}{_aged(state)}", file=sys.stderr)
+        if self.ranks.first:
+            print(f"{self.title}: goes on after step {found.step} of {self.total}{_aged(state)}", file=sys.stderr)
+
+
+def _owner(rank: int) -> str:
+    """The name under which a process's random generators are saved."""
+    return f"random of {rank}" if rank else "random"
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from text2grad import __version__
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
+from text2grad.policy.shard import split_as, whole
 
 VERSIONS = ("torch", "transformers", "peft", "safetensors", "numpy")
 
@@ -42,9 +43,10 @@ class Training:
     step: int = 0
 
     def tensors(self) -> dict[str, Tensor]:
-        """The trained weights and the optimizers' moments, by name."""
-        named = {f"policy.{name}": tensor for name, tensor in _trained(self.policy)}
-        return named | {name: value for name, value in self._moments() if isinstance(value, Tensor)}
+        """The trained weights and the optimizers' moments, by name, whole; where they are split, all must call."""
+        named = {f"policy.{name}": tensor.detach() for name, tensor in _trained(self.policy)}
+        named |= {name: value for name, value in self._moments() if isinstance(value, Tensor)}
+        return {name: whole(tensor) for name, tensor in named.items()}
 
     def numbers(self) -> dict[str, Any]:
         """The rest, as JSON."""
@@ -74,9 +76,14 @@ class Training:
             raise UserError("the checkpoint's weights are not those of this policy", "--restart begins anew")
         with torch.no_grad():
             for name, parameter in mine.items():
-                parameter.copy_(saved[name])
+                parameter.copy_(split_as(saved[name], parameter))
         for number, optimizer in enumerate(self.optimizers):
             moments = _by_parameter({**tensors, **numbers["counts"]}, f"optimizer.{number}.")
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for index, values in moments.items():
+                for key, value in values.items():
+                    if isinstance(value, Tensor) and value.shape == parameters[index].shape:
+                        values[key] = split_as(value, parameters[index])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
         _move_schedule(self.schedule, numbers["updates"])
@@ -120,9 +127,9 @@ class Randomness:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return cls(random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state(), cuda)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, owner: str = "random") -> dict[str, Tensor]:
         """torch's states, by name."""
-        return {"random.torch": self.torch, **{f"random.cuda.{n}": state for n, state in enumerate(self.cuda)}}
+        return {f"{owner}.torch": self.torch, **{f"{owner}.cuda.{n}": each for n, each in enumerate(self.cuda)}}
 
     def numbers(self) -> dict[str, Any]:
         """Python's and numpy's states, as JSON."""
@@ -130,15 +137,15 @@ class Randomness:
         return {"python": self.python, "numpy": {**self.numpy, "state": {**self.numpy["state"], "key": key}}}
 
     @staticmethod
-    def restore(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    def restore(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any], owner: str = "random") -> None:
         """Set the generators to what `tensors` and `numbers` gave."""
         kind, key, gauss = numbers["python"]
         random.setstate((kind, tuple(key), gauss))
         legacy = numbers["numpy"]
         key = np.array(legacy["state"]["key"], dtype=np.uint32)
         np.random.set_state({**legacy, "state": {**legacy["state"], "key": key}})
-        torch.set_rng_state(tensors["random.torch"].clone())
-        cuda = [tensors[name].clone() for name in sorted(tensors) if name.startswith("random.cuda.")]
+        torch.set_rng_state(tensors[f"{owner}.torch"].clone())
+        cuda = [tensors[name].clone() for name in sorted(tensors) if name.startswith(f"{owner}.cuda.")]
         for index, state in enumerate(cuda[: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(state, index)
 

@@ -20,8 +20,10 @@ from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
+from text2grad.policy.shard import whole
 from text2grad.rl.advantage import token_logps
 from text2grad.train.muon import muon_for
+from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.run import AUTO, OnStep, Resume, Run, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
@@ -61,12 +63,14 @@ def train_supervised(
     heldout: Sequence[Pair] = (),
     on_step: OnStep | None = None,
     resume: Resume = AUTO,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Train in place and write the policy to `folder`; returns the last metrics.
 
     `heldout` pairs are only measured, at the end. The loss is the mean over the answer tokens of the whole
     optimizer step, so that accumulation over micro-batches does not change the gradient. An unfinished run in
-    `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit.
+    `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit. Of several processes
+    (`ranks`) each calls this with the same arguments.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not a number, or
@@ -76,23 +80,27 @@ def train_supervised(
         raise UserError(f"{title}: nothing to train on", "check the data file and the split")
     encoded = encode_pairs(policy, pairs, settings)
     batches = list(plan_batches(encoded, settings, seed))
+    identity = identity_of(policy, encoded, settings, seed, title)
+    if ranks.sharded and settings.optimizer == "muon":
+        raise UserError(f"{title}: muon needs whole matrices", "--run.parallel ddp, or optimizer adamw")
+    ranks.spread(policy)
     parameters = policy.policy_parameters()
     optimizer = make_optimizer(policy, settings)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    identity = identity_of(policy, encoded, settings, seed, title)
     metrics: dict[str, float] = {}
     with Run(
         *(folder, title, len(batches), Training(policy, (optimizer,), schedule), identity, resume),
         every=settings.checkpoint_every,
         memory=f"lower micro_batch_size ({settings.micro_batch_size})",
         numbers=f"lower the learning rate ({settings.lr:g})",
+        ranks=ranks,
     ) as run:
         policy.train()
         for step, batch in run.steps(batches):
             with run.keeping(functools.partial(_described, policy, step, batch)):
-                loss = accumulate_gradient(policy, batch, settings.micro_batch_size)
-                norm = float(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm))
+                loss = accumulate_gradient(policy, batch, settings.micro_batch_size, ranks)
+                norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)))
                 if not math.isfinite(loss + norm):
                     raise FloatingPointError("the loss is not a number, no parameter was changed by it")
             optimizer.step()
@@ -181,16 +189,26 @@ def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed:
         total -= len(batches)
 
 
-def accumulate_gradient(policy: Policy, batch: Sequence[Encoded], micro_batch_size: int) -> float:
-    """Add the gradient of the batch's (weighted) token-mean loss; returns it. Similar lengths share a pass."""
+def accumulate_gradient(
+    policy: Policy, batch: Sequence[Encoded], micro_batch_size: int, ranks: Ranks = ALONE
+) -> float:
+    """Add the gradient of the batch's (weighted) token-mean loss; returns it. Similar lengths share a pass.
+
+    All processes make as many passes; one that has run out of pairs counts for nothing.
+    """
     ordered = sorted(batch, key=lambda item: len(item.prompt) + len(item.target))
     tokens = sum(sum(item.weights) for item in batch)
     total = 0.0
-    for start in range(0, len(ordered), micro_batch_size):
-        loss = _loss_sum(policy, ordered[start : start + micro_batch_size]) / tokens
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss.detach())
-    return total
+    mine = ordered[ranks.rank :: ranks.count]
+    with ranks.passing():
+        for number in range(ranks.passes(len(batch), micro_batch_size)):
+            items = mine[number * micro_batch_size : (number + 1) * micro_batch_size]
+            counted = 1.0 if items else 0.0
+            loss = counted * _loss_sum(policy, items or ordered[:1]) / tokens
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+    ranks.sum_gradients(policy.parameters())
+    return ranks.total({"loss": total})["loss"]
 
 
 def _loss_sum(policy: Policy, items: Sequence[Encoded]) -> torch.Tensor:

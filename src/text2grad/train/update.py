@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from text2grad.policy.model import Policy
+from text2grad.policy.shard import whole
 from text2grad.rl import advantage as adv
 from text2grad.rl import loss as losses
+from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.rollout import Rollout, take_rows
 from text2grad.train.run import learning_rate_factor
 from text2grad.train.settings import PPOSettings
@@ -44,16 +46,17 @@ def update(
     settings: PPOSettings,
     temperature: float,
     warming: bool,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Epochs of mini-batches over one rollout. While `warming`, only the value function learns."""
     totals: dict[str, float] = {}
     updates = 0
     for _ in range(settings.epochs):
-        shuffled = torch.randperm(len(rollout.learned), device=rollout.learned.device)
+        shuffled = ranks.of_first(torch.randperm(len(rollout.learned), device=rollout.learned.device))
         for index in shuffled.chunk(settings.mini_batches):
             if not rollout.learned[index].any():
                 continue
-            terms = accumulate_gradient(policy, rollout, index, settings, temperature, warming)
+            terms = accumulate_gradient(policy, rollout, index, settings, temperature, warming, ranks)
             terms["grad_norm"] = apply_gradient(policy, optimizers, settings, warming)
             totals = {name: totals.get(name, 0.0) + value for name, value in terms.items()}
             updates += 1
@@ -61,28 +64,42 @@ def update(
 
 
 def accumulate_gradient(
-    policy: Policy, rollout: Rollout, index: Tensor, settings: PPOSettings, temperature: float, warming: bool
+    policy: Policy,
+    rollout: Rollout,
+    index: Tensor,
+    settings: PPOSettings,
+    temperature: float,
+    warming: bool,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Gradient of one mini-batch, in passes of `micro_batch_size` responses of similar length.
 
-    The denominators are those of the whole mini-batch, so that the size of a pass changes nothing.
+    The denominators are those of the whole mini-batch, so that neither the size of a pass nor the number of
+    processes changes anything. All processes make as many passes; one that has run out of rows counts for nothing.
     """
     learned = rollout.learned[index]
     tokens = float(learned.sum())
     weight = tokens if settings.loss_average == "token" else float(learned.any(dim=1).sum())
     by_length = index[rollout.batch.mask[index].sum(dim=1).argsort()]
     totals: dict[str, float] = {}
-    for rows in torch.split(by_length, settings.micro_batch_size):
-        part = take_rows(rollout, rows)
-        terms = loss_terms(policy, part, settings, temperature)
-        shares = {
-            name: losses.average(term, part.learned, settings.loss_average, weight) for name, term in terms.items()
-        }
-        value_share = settings.value_coefficient * shares["value_loss"]
-        loss = value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share
-        loss.backward()  # type: ignore[no-untyped-call]
-        totals = {n: totals.get(n, 0.0) + float(share.detach()) for n, share in shares.items()}
-    return totals
+    mine = by_length[ranks.rank :: ranks.count]  # all lengths in every process
+    size = settings.micro_batch_size
+    with ranks.passing():
+        for number in range(ranks.passes(len(index), size)):
+            rows = mine[number * size : (number + 1) * size]
+            counted = 1.0 if len(rows) else 0.0
+            part = take_rows(rollout, rows if counted else by_length[:1])
+            terms = loss_terms(policy, part, settings, temperature)
+            shares = {
+                name: counted * losses.average(term, part.learned, settings.loss_average, weight)
+                for name, term in terms.items()
+            }
+            value_share = settings.value_coefficient * shares["value_loss"]
+            loss = value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share
+            loss.backward()  # type: ignore[no-untyped-call]
+            totals = {n: totals.get(n, 0.0) + float(share.detach()) for n, share in shares.items()}
+    ranks.sum_gradients(policy.parameters())
+    return ranks.total(totals)
 
 
 def loss_terms(policy: Policy, part: Rollout, settings: PPOSettings, temperature: float) -> dict[str, Tensor]:
@@ -111,7 +128,7 @@ def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings
         FloatingPointError: the gradient is not a number.
     """
     trained = policy.value_parameters() if warming else policy.policy_parameters() + policy.value_parameters()
-    norm = float(torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm))
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm)))
     if not math.isfinite(norm):
         raise FloatingPointError("the gradient is not a number, no parameter was changed by it")
     optimizers.value.step()

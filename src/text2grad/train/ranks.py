@@ -1,0 +1,280 @@
+"""Processes that train one policy together: what each takes, what they add up, and how they agree on failure.
+
+Every process runs the same loop over the same data. It samples, has criticised and scores its share of a batch;
+then all of them know the whole batch, so that denominators, normalisation and metrics are those of one process.
+Each takes its share of the passes of an update, and the gradients are added up. The first process writes.
+
+Where a process may fail by itself (a critic, a full disk, no memory), all of them meet afterwards in `agreeing`:
+either nobody failed or all stop, at the same place. Only the environment variables of `torchrun` are read, which
+`accelerate launch` and Ray set too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from text2grad.errors import UserError
+from text2grad.policy.model import Policy
+from text2grad.policy.shard import shard
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(hours=2)
+"""How long a process waits for another's critic. One that has died is noticed at once."""
+BUCKET = 64 * 2**20
+"""Bytes of gradients that are added up in one message."""
+GONE = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
+
+
+class PeerLost(UserError):
+    """Another process of the run died, or cannot be reached."""
+
+
+class Ranks:
+    """This process among `count` that train together, and what they do in common.
+
+    `sharded`: each holds a part of the weights, else all of them hold the same. With a count of 1 nothing here
+    costs anything. What is said to meet must be called by all processes, in the same order.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1, sharded: bool = False) -> None:
+        self.rank = rank
+        self.count = count
+        self.sharded = sharded and count > 1
+        self.broken = False
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and talks."""
+        return self.rank == 0
+
+    def share(self, length: int) -> slice:
+        """This process's rows of `length`: in the order of the processes, alike in number but for one."""
+        return slice(length * self.rank // self.count, length * (self.rank + 1) // self.count)
+
+    def passes(self, length: int, size: int) -> int:
+        """Passes of at most `size` rows that the largest share of `length` takes: as many as all must make."""
+        return math.ceil(math.ceil(length / self.count) / size)
+
+    def everyones(self, value: T) -> list[T]:
+        """The value of every process, in their order; all meet."""
+        if self.count == 1:
+            return [value]
+        values: list[T | None] = [None] * self.count
+        with self._heard():
+            dist.all_gather_object(values, value)
+        return values  # type: ignore[return-value]
+
+    def of_first(self, value: T) -> T:
+        """What the first process gave; all meet."""
+        return self.everyones(value if self.first else None)[0]  # type: ignore[return-value]
+
+    def joined_rows(self, columns: Sequence[Tensor]) -> list[Tensor]:
+        """Columns whose rows are those of all processes, one share after the other; all meet."""
+        if self.count == 1:
+            return list(columns)
+        shares = self.everyones([column.cpu() for column in columns])
+        device = columns[0].device
+        return [torch.cat(parts).to(device) for parts in zip(*shares, strict=True)]
+
+    def total(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Sums over the processes, by name; all meet."""
+        if self.count == 1:
+            return dict(values)
+        sums = torch.tensor(list(values.values()), dtype=torch.float64)
+        with self._heard():
+            dist.all_reduce(sums)
+        return dict(zip(values, sums.tolist(), strict=True))
+
+    def highest(self, value: int) -> int:
+        """The highest number that a process gave; all meet."""
+        return max(self.everyones(value))
+
+    def spread(self, policy: Policy) -> None:
+        """Give all processes the first one's trained weights, and split them where they are `sharded`; all meet.
+
+        Optimizers must be made afterwards.
+        """
+        if self.count == 1:
+            return
+        with self._heard():
+            for parameter in policy.parameters():
+                if parameter.requires_grad:
+                    dist.broadcast(parameter.data, 0)
+        if self.sharded:
+            shard(policy, self.count)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up the gradients of all processes; where weights are split the passes did it already. All meet.
+
+        A parameter without a gradient has none in any process: all of them make the same passes.
+        """
+        if self.count == 1 or self.sharded:
+            return
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for bucket in _buckets(gradients):
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            with self._heard():
+                dist.all_reduce(flat)
+            sums = flat.split([gradient.numel() for gradient in bucket])
+            for gradient, total in zip(bucket, sums, strict=True):
+                gradient.copy_(total.view_as(gradient))
+
+    @contextmanager
+    def agreeing(self) -> Iterator[None]:
+        """A process may fail in here by itself, and meets no other; at the end all meet, and all fail if one did.
+
+        Raises:
+            UserError, FloatingPointError: another process failed, and how; of one kind in all processes.
+        """
+        if self.count == 1:
+            yield
+            return
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        if self.broken:
+            raise failure or PeerLost("this run has lost a process")
+        self._agree(failure)
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Forward and backward passes. With split weights they meet, so who fails there cannot tell the others:
+        it must end, and they notice that it is gone."""
+        if not self.sharded:
+            with self.agreeing():
+                yield
+            return
+        try:
+            yield
+        except Exception:
+            self.broken = True
+            raise
+
+    def _agree(self, failure: Exception | None) -> None:
+        said = self.everyones(None if failure is None else _told(failure))
+        failed = [rank for rank, words in enumerate(said) if words is not None]
+        if not failed:
+            return
+        if failure is not None and failed[0] == self.rank:
+            raise failure
+        numbers, words = said[failed[0]] or (False, "")
+        message = f"process {failed[0]} of {self.count}: {words}"
+        raise FloatingPointError(message) if numbers else UserError(message)
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self.broken = True
+            if is_lost(error):
+                lost(error)
+            raise
+
+
+ALONE = Ranks()
+
+
+def _told(failure: Exception) -> tuple[bool, str]:
+    words = str(failure) if isinstance(failure, UserError | FloatingPointError) else ""
+    return isinstance(failure, FloatingPointError), words or f"{type(failure).__name__}: {failure}"
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """Whether an error says that another process cannot be reached."""
+    told = isinstance(error, RuntimeError) and any(each in str(error) for each in GONE)
+    return told or isinstance(error, dist.DistError)
+
+
+def lost(error: BaseException) -> NoReturn:
+    """A lost process as one line."""
+    raise PeerLost(
+        f"another process of this run is gone ({' '.join(str(error).split())[:120]})",
+        "its own words say why; the same command goes on from the last checkpoint",
+    ) from error
+
+
+def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Gradients of one type, at most `BUCKET` bytes at a time."""
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+        bucket: list[Tensor] = []
+        for gradient in gradients:
+            if gradient.dtype != dtype:
+                continue
+            if bucket and sum(each.nbytes for each in bucket) + gradient.nbytes > BUCKET:
+                yield bucket
+                bucket = []
+            bucket.append(gradient)
+        if bucket:
+            yield bucket
+
+
+@contextmanager
+def joined(sharded: bool) -> Iterator[Ranks]:
+    """Meet the other processes that the environment names; alone where it names none.
+
+    A process group that is there already (Ray's) is used and left as it is. Within, a `UserError` is shown by the
+    first process alone, unless only another knows of it.
+
+    Raises:
+        UserError: the environment is incomplete, or this process has no GPU where others have one.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Ranks()
+        return
+    began = not dist.is_initialized()
+    if began:
+        _begin()
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), sharded)
+    try:
+        yield ranks
+    except UserError as error:
+        error.shown = ranks.first or ranks.broken
+        raise
+    finally:
+        if began:
+            dist.destroy_process_group()
+
+
+def _begin() -> None:
+    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise UserError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {', '.join(missing)} not set",
+            "start with torchrun, accelerate launch or --launcher ray, or unset WORLD_SIZE",
+        )
+    backend = "gloo"
+    if torch.cuda.is_available():
+        local = int(os.environ["LOCAL_RANK"])
+        if local >= torch.cuda.device_count():
+            raise UserError(f"process {os.environ['RANK']} has no GPU", "start one process for each GPU")
+        torch.cuda.set_device(local)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=PATIENCE)
+
+
+def profile_shards() -> bool:
+    """Whether the profile that `accelerate launch` was given asks for split weights (FSDP, DeepSpeed ZeRO 1 to 3).
+
+    Raises:
+        UserError: it asks to keep weights or moments in the CPU's memory or on a disk.
+    """
+    environment = os.environ
+    offloads = [environment.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{what}_DEVICE") for what in ("OPTIMIZER", "PARAM")]
+    if environment.get("FSDP_OFFLOAD_PARAMS") == "true" or any(device not in (None, "none") for device in offloads):
+        raise UserError("the profile asks for offload, which is not done here", "take it out of the profile")
+    if environment.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        return environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2") != "0"
+    return environment.get("ACCELERATE_USE_FSDP") == "true"
