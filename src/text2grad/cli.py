@@ -54,6 +54,13 @@ class Target(StrEnum):
     REWARD_MODEL = "reward-model"
 
 
+class Launcher(StrEnum):
+    """Who starts the processes of `train`."""
+
+    NONE = "none"
+    RAY = "ray"
+
+
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
@@ -323,6 +330,12 @@ def train(
     name: Annotated[
         str, typer.Option("--name", metavar="NAME", help="Folder of this run below <run.folder>/ppo.")
     ] = "text2grad",
+    launcher: Annotated[
+        Launcher, typer.Option("--launcher", help="ray: start the processes with Ray Train, and again if one dies.")
+    ] = Launcher.NONE,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, metavar="N", help="Processes that --launcher ray starts.")
+    ] = None,
     restart: Restart = False,
     force: Force = False,
     config: Configuration = "demo",
@@ -337,14 +350,28 @@ def train(
     Ctrl-C and SIGTERM end it after the step (exit codes 130 and 143). Stopped or killed, the same command
     goes on where the last checkpoint is (ppo.checkpoint_every), and ends as if it had never stopped.
 
+    Several processes share the work under torchrun, accelerate launch or --launcher ray: docs/distributed.md.
+
     \b
-    Example:
+    Examples:
       text2grad train --config mine.yaml --name scalar_ppo --credit.scheme last_token
+      text2grad train --config mine.yaml --launcher ray --workers 4
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
-    chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_train(chosen, name, _resume_mode(restart, force)), as_json)
+    if workers and launcher is not Launcher.RAY:
+        raise UsageError("--workers is for --launcher ray", "or torchrun --nproc_per_node N -m text2grad.cli train")
+    chosen, mode = _configuration(context, config), _resume_mode(restart, force)
+
+    def stage() -> Mapping[str, Any]:
+        if launcher is Launcher.NONE:
+            found: Mapping[str, Any] = _stages().run_train(chosen, name, mode)
+            return found
+        from text2grad.stages.cluster import run_train_on_ray
+
+        return run_train_on_ray(chosen, name, mode, workers or 1)
+
+    run_stage(stage, as_json)
 
 
 @app.command(epilog=SETTINGS_HELP)

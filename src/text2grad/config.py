@@ -39,7 +39,12 @@ class RunSettings(Settings):
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="CPU threads of torch; null: the cores idle at the start, at most 4",
+        description="CPU threads of torch; null: the cores idle at the start, at most 4, shared by the processes",
+    )
+    parallel: Literal["auto", "ddp", "fsdp"] = Field(
+        default="auto",
+        description="weights in several processes: ddp: whole in each; fsdp: split; auto: as accelerate's profile"
+        " says, else ddp",
     )
 
 

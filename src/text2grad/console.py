@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ def run_stage(stage: Callable[[], Mapping[str, Any]], as_json: bool, quiet: bool
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0":
+        return  # the first of several processes speaks
     if as_json:
         typer.echo(json.dumps(_jsonable(summary)))
     elif not quiet:

@@ -7,6 +7,7 @@ Every function here that talks to other processes says so: all of them must call
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,6 +37,8 @@ def shard(policy: Policy, count: int) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)  # a sum: the denominators are those of the whole batch
             module.set_force_sum_reduction_for_comms(True)
+    # Outputs are views here, and nothing is done to them in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
 def is_sharded(policy: Policy) -> bool:

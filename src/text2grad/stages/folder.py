@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, load_task
+from text2grad.train.ranks import Ranks, joined, profile_shards
 from text2grad.train.run import Resume, ResumeMode, seed_everything
 
 IMPORTED = "imported"
@@ -25,9 +29,16 @@ def prepare(config: Config) -> Path:
     """Set threads, seeds and logging; nothing is written yet, so that a stage that cannot start leaves no trace.
 
     Raises:
-        UserError: nothing can be written to the run folder.
+        UserError: nothing can be written to the run folder; or several processes were started for a stage of one.
     """
-    torch.set_num_threads(config.run.threads or idle_cores())
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count > 1 and not torch.distributed.is_initialized():
+        raise UserError(
+            f"{count} processes were started, and this command is one process",
+            "sft, train-reward and train share their work; start the others without a launcher",
+        )
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", count))
+    torch.set_num_threads(config.run.threads or max(1, idle_cores() // beside))
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     seed_everything(config.run.seed)
@@ -36,6 +47,17 @@ def prepare(config: Config) -> Path:
     if not place.is_dir() or not os.access(place, os.W_OK):
         raise UserError(f"cannot write to {folder}: {place} is no folder to write to", "set --run.folder FOLDER")
     return folder
+
+
+@contextmanager
+def processes(config: Config) -> Iterator[Ranks]:
+    """The processes that a launcher started, this one among them (docs/distributed.md)."""
+    wanted = config.run.parallel
+    with joined(wanted == "fsdp" or (wanted == "auto" and profile_shards())) as ranks:
+        if ranks.count > 1 and ranks.first:
+            how = "split" if ranks.sharded else "whole in each"
+            print(f"{ranks.count} processes ({torch.distributed.get_backend()}), weights {how}", file=sys.stderr)
+        yield ranks
 
 
 def resuming(config: Config, mode: ResumeMode, **inputs: str) -> Resume:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from text2grad.config import Config, with_tiny_rates
 from text2grad.policy.model import load_policy
 from text2grad.stages.critics import critic_inputs, make_critic, runner_of
-from text2grad.stages.folder import note_settings, prepare, resuming, start_policy, task_of
+from text2grad.stages.folder import note_settings, prepare, processes, resuming, start_policy, task_of
 from text2grad.train.ppo import train_ppo
 from text2grad.train.run import ResumeMode, seed_everything
 
 
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[str, Any]:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or goes on with it where it is unfinished."""
-    folder = prepare(config)
-    task = task_of(config)
-    policy = load_policy(start_policy(config))
-    seed_everything(config.run.seed)
-    with runner_of(config) as runner:
-        critic = make_critic(config, config.critic.kind, task, runner)
-        for place in (folder, folder / "ppo" / name):
-            note_settings(config, place, begins=True)
+    with processes(config) as ranks, ExitStack() as stack:
+        with ranks.agreeing():
+            folder = prepare(config)
+            task = task_of(config)
+            policy = load_policy(start_policy(config))
+            seed_everything(config.run.seed)
+            runner = stack.enter_context(runner_of(config))
+            critic = make_critic(config, config.critic.kind, task, runner)
+            if ranks.first:
+                for place in (folder, folder / "ppo" / name):
+                    note_settings(config, place, begins=True)
         train_ppo(
             policy,
             task.examples("train"),
@@ -33,6 +37,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
             config.run.seed,
             name,
             resume=resuming(config, resume, **critic_inputs(config)),
+            ranks=ranks,
         )
-    note_settings(config, folder / "ppo" / name)
+        if ranks.first:
+            note_settings(config, folder / "ppo" / name)
     return {"steps": config.ppo.steps, "out": str(folder / "ppo" / name / "policy")}

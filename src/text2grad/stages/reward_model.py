@@ -24,7 +24,15 @@ from text2grad.feedback import Critique, Example, Failure, Feedback, Message, So
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy, load_policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT, reward_model_critic
-from text2grad.stages.folder import note_settings, prepare, read_feedback, resuming, start_policy, write_json
+from text2grad.stages.folder import (
+    note_settings,
+    prepare,
+    processes,
+    read_feedback,
+    resuming,
+    start_policy,
+    write_json,
+)
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
 from text2grad.train.run import ResumeMode
@@ -35,17 +43,23 @@ JUDGE_PROMPT = "compare_critiques"
 
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
     """Train the reward model on z; writes `reward_model/policy` and `evaluation/reward_model.json`."""
-    folder = prepare(config)
-    train, _ = reward_data(config)
-    policy = load_policy(config.reward_model.policy or start_policy(config))
-    training = with_tiny_rates(config).reward_model.training
-    chosen = without_repeats(train, config.reward_model.repeats)
-    pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
-    note_settings(config, folder, begins=True)
-    place, again = folder / "reward_model", resuming(config, resume)
-    metrics = train_supervised(policy, pairs, training, place, config.run.seed, "reward model", resume=again)
-    note_settings(config, folder)
-    quality = measure_reward_model(config)
+    with processes(config) as ranks:
+        with ranks.agreeing():
+            folder = prepare(config)
+            train, _ = reward_data(config)
+            policy = load_policy(config.reward_model.policy or start_policy(config))
+            training = with_tiny_rates(config).reward_model.training
+            chosen = without_repeats(train, config.reward_model.repeats)
+            pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
+            if ranks.first:
+                note_settings(config, folder, begins=True)
+        place, again = folder / "reward_model", resuming(config, resume)
+        metrics = train_supervised(
+            policy, pairs, training, place, config.run.seed, "reward model", resume=again, ranks=ranks
+        )
+        if ranks.first:
+            note_settings(config, folder)
+    quality = measure_reward_model(config) if ranks.first else {}
     counts = {"records": len(train), "trained_on": len(pairs)}
     return {**counts, **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
 

@@ -13,7 +13,7 @@ from text2grad.policy.model import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.folder import note_settings, prepare, resuming, task_of
+from text2grad.stages.folder import note_settings, prepare, processes, resuming, task_of
 from text2grad.stages.reward_model import reward_data, reward_pair
 from text2grad.tasks.base import Task, read_prompt
 from text2grad.train.run import ResumeMode
@@ -22,15 +22,26 @@ from text2grad.train.supervised import Pair, train_supervised
 
 def run_sft(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
     """Fine-tune the base model on reference answers; writes `sft`, or goes on with it where it is unfinished."""
-    folder = prepare(config)
-    task = task_of(config)
-    examples = [example for example in task.examples("sft") if example.reference]
-    policy = load_policy(base_policy(config, task, examples))
-    pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
-    note_settings(config, folder, begins=True)
-    settings, again = with_tiny_rates(config).sft, resuming(config, resume)
-    metrics = train_supervised(policy, pairs, settings, folder / "sft", config.run.seed, "sft", resume=again)
-    note_settings(config, folder)
+    with processes(config) as ranks:
+        with ranks.agreeing():
+            folder = prepare(config)
+            task = task_of(config)
+            examples = [example for example in task.examples("sft") if example.reference]
+            base = base_policy(config, task, examples) if ranks.first else None
+        base = ranks.of_first(base)
+        with ranks.agreeing():
+            assert base is not None
+            policy = load_policy(base)
+            pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
+            if ranks.first:
+                note_settings(config, folder, begins=True)
+        settings, again = with_tiny_rates(config).sft, resuming(config, resume)
+        place = folder / "sft"
+        metrics = train_supervised(
+            policy, pairs, settings, place, config.run.seed, "sft", resume=again, ranks=ranks
+        )
+        if ranks.first:
+            note_settings(config, folder)
     return {"examples": len(pairs), **metrics, "out": str(folder / "sft" / "policy")}
 
 

@@ -125,7 +125,7 @@ class Ranks:
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             with self._heard():
                 dist.all_reduce(flat)
-            sums = flat.split([gradient.numel() for gradient in bucket])
+            sums = torch.split(flat, [gradient.numel() for gradient in bucket])
             for gradient, total in zip(bucket, sums, strict=True):
                 gradient.copy_(total.view_as(gradient))
 

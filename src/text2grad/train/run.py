@@ -92,9 +92,8 @@ class Run:
         self.title = title
         self.total = steps
         self.training = training
-        self.identity = {"run.name": title, **identity, **resume.inputs}
-        if ranks.count > 1:
-            self.identity |= {"run.processes": str(ranks.count)}
+        processes = f"{ranks.count} (split weights)" if ranks.sharded else str(ranks.count)
+        self.identity = {"run.name": title, "run.processes": processes, **identity, **resume.inputs}
         self.mode = resume.mode
         self.every = every
         self.cures = {"memory": memory, "numbers": numbers}
@@ -112,6 +111,7 @@ class Run:
                         remove_checkpoints(self.folder / CHECKPOINTS)
                 self.log = RunLog(self.folder, self.title, self.total, self.show, silent=not self.ranks.first)
             self._refuse_unlike()
+            torch.set_num_threads(self.ranks.of_first(torch.get_num_threads()))
             self._go_on()
             self._random = Randomness.now()
             stack.enter_context(self.log)

@@ -1,0 +1,120 @@
+"""`train --launcher ray`: the same stage in several processes that Ray Train starts, and starts again if one dies.
+
+Ray knows nothing of text2grad's checkpoints: a worker that is started again finds the newest one in the run folder,
+as after any other stop. So the folder must be on a disk that all machines of the cluster share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from text2grad.config import Config
+from text2grad.errors import UserError
+from text2grad.stages.ppo import run_train
+from text2grad.train.checkpoint import remove_checkpoints
+from text2grad.train.ranks import PeerLost
+from text2grad.train.run import CHECKPOINTS, ResumeMode
+
+RESTARTS = 3
+OBJECT_STORE = 100 * 2**20
+"""Bytes; nothing large goes through it."""
+OUTCOME = "outcome.json"
+
+
+def run_train_on_ray(config: Config, name: str, resume: ResumeMode, workers: int) -> dict[str, Any]:
+    """`run_train` in `workers` processes of the cluster at RAY_ADDRESS, or of this machine without one.
+
+    A process that dies ends the others; all are started again, up to `RESTARTS` times.
+
+    Raises:
+        UserError: Ray is not installed, the training failed for a reason of its own, or died too often.
+    """
+    ray = _ray()
+    config = config.model_copy(
+        update={"run": config.run.model_copy(update={"folder": config.run.folder.absolute()})}
+    )
+    place = config.run.folder / "ppo" / name
+    if resume == "restart":  # not again after a worker died
+        remove_checkpoints(place / CHECKPOINTS)
+        resume = "auto"
+    storage = config.run.folder / "ray"
+    outcome = storage / name / OUTCOME
+    outcome.unlink(missing_ok=True)
+    job = {"config": config, "name": name, "resume": resume, "outcome": outcome, "path": sys.path}
+    _begin(ray, workers)
+    try:
+        _fit(job, workers, storage)
+    finally:
+        ray.shutdown()
+    found: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
+    if error := found.get("error"):
+        raise UserError(error, exit_code=found["exit_code"])
+    return {**found, "workers": workers}
+
+
+def _ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.train
+    except ImportError as error:
+        raise UserError(f"--launcher ray needs Ray Train ({error})", "pip install 'text2grad[ray]'") from error
+    return ray
+
+
+def _begin(ray: Any, workers: int) -> None:
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init()
+        return
+    cores = max(workers, os.cpu_count() or 1)
+    ray.init(address="local", num_cpus=cores, include_dashboard=False, object_store_memory=OBJECT_STORE)
+
+
+def _fit(job: dict[str, Any], workers: int, storage: Path) -> None:
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    gpu = job["config"].policy.device != "cpu" and _has_gpus()
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config=job,
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpu else "gloo", timeout_s=7200),
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu),
+        run_config=RunConfig(
+            name=job["name"], storage_path=str(storage), failure_config=FailureConfig(max_failures=RESTARTS)
+        ),
+    )
+    try:
+        trainer.fit()
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "ray":
+            raise
+        raise UserError(
+            f"the training died, {RESTARTS} times after it was started again: {str(error).strip().splitlines()[0]}",
+            "the workers' words stand above; the same command goes on from the last checkpoint",
+        ) from error
+
+
+def _has_gpus() -> bool:
+    import ray
+
+    return float(ray.cluster_resources().get("GPU", 0)) > 0
+
+
+def train_worker(job: dict[str, Any]) -> None:
+    """What each worker does; the first leaves the summary, or a failure that another start would not mend."""
+    sys.path += [entry for entry in job["path"] if entry not in sys.path]
+    outcome: Path = job["outcome"]
+    try:
+        found = run_train(job["config"], job["name"], job["resume"])
+    except PeerLost:
+        raise
+    except UserError as error:
+        found = {"error": str(error), "exit_code": error.exit_code}
+    if os.environ.get("RANK", "0") == "0":
+        outcome.parent.mkdir(parents=True, exist_ok=True)
+        outcome.write_text(json.dumps(found), encoding="utf-8")

@@ -1,0 +1,215 @@
+"""What the processes of these tests do. Each scene is a function that every process runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from text2grad.align import CreditSettings, TokenTable
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.generate import generate
+from text2grad.policy.model import Policy, load_policy, pack
+from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
+from text2grad.policy.shard import gathered, whole
+from text2grad.train import supervised
+from text2grad.train.ppo import pad_id, train_ppo
+from text2grad.train.ranks import ALONE, Ranks, joined
+from text2grad.train.rollout import Rollout, draws_of, judge, merge, score
+from text2grad.train.run import seed_everything
+from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.supervised import Pair, encode_pairs, train_supervised
+from text2grad.train.update import accumulate_gradient
+
+TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
+COUNT = 7
+"""Responses of a batch: shares of 3 and 4, so that processes have different numbers of passes to make."""
+SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
+SETTINGS = PPOSettings(
+    steps=4, rollouts=COUNT, epochs=2, mini_batches=2, micro_batch_size=3, lr=1e-3, schedule="cosine",
+    value_warmup=1, checkpoint_every=1, samples_every=1, samples_written=COUNT, kl_target=0.01, kl_horizon=8,
+    normalisation="whiten",
+)  # fmt: skip
+TRAINING = SupervisedSettings(epochs=3, batch_size=3, micro_batch_size=1, lr=1e-2, checkpoint_every=1)
+KINDS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "detached": {"value_head": "detached"},
+    "lora": {"lora": LoraSettings(r=2, dropout=0.0)},
+    "lora separate": {"lora": LoraSettings(r=2, dropout=0.0), "value_head": "separate"},
+}
+
+
+class Halves:
+    """Praises the first half of a response and blames the second; the score is the text's alone."""
+
+    source = Source(kind="program")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        return [self.judge(text) for text in responses]
+
+    def judge(self, text: str) -> Judgement:
+        cut = len(text) // 2
+        pieces = [(0, cut, 1), (cut, len(text), -1)]
+        spans = [Span(start=a, end=b, label=c, text=text[a:b]) for a, b, c in pieces if b > a]  # type: ignore[arg-type]
+        return Critique(text="half and half", spans=tuple(spans), score=(len(text) % 5 - 2) / 2)
+
+
+class Stops(Halves):
+    """In one process, does something at its n-th call."""
+
+    def __init__(self, rank: int, at: int, what: str) -> None:
+        self.calls, self.what, self.at = 0, what, at if os.environ["RANK"] == str(rank) else 0
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        self.calls += 1
+        if self.calls == self.at:
+            DEEDS[self.what]()
+            if self.what == "down":
+                return [Failure(kind="exhausted", message="the endpoint is down") for _ in responses]
+        return super().critique(examples, responses)
+
+
+def fail() -> None:
+    raise ValueError("no answer from the judge")
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+DEEDS: dict[str, Callable[[], object]] = {
+    "fail": fail, "terminate": terminate, "die": lambda: os._exit(9), "down": lambda: None,
+}  # fmt: skip
+
+
+def examples() -> list[Example]:
+    return [Example(id=str(n), prompt=(Message(role="user", content=text),)) for n, text in enumerate(TEXTS * 2)]
+
+
+def load(model: Path, kind: str) -> Policy:
+    seed_everything(5)
+    policy = load_policy(PolicySettings(model=str(model), **KINDS[kind]))
+    torch.nn.init.normal_(policy.value_head.outer.weight, std=0.3)
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    policy.freeze_reference()
+    return policy.eval()
+
+
+def collect(policy: Policy, ranks: Ranks) -> Rollout:
+    """A batch by the same steps as `train_ppo`."""
+    prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples()[:COUNT]]
+    rows = ranks.share(COUNT)
+    with gathered(policy), ranks.agreeing():
+        samples = generate(policy, prompts[rows], SPEECH, draws=draws_of(5, 0, rows, SPEECH.max_new_tokens))
+        part = judge(examples()[:COUNT][rows], samples, TokenTable(policy.tokenizer), Halves(), CreditSettings())
+    answered = merge(ranks.everyones(part))
+    batch = pack(prompts, [sample.ids for sample in answered.samples], pad_id(policy), policy.device)
+    return score(policy, batch, answered, SETTINGS, SPEECH.temperature, 0.1, ranks)
+
+
+def gradients(policy: Policy, rollout: Rollout, ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, float]]:
+    terms = accumulate_gradient(policy, rollout, torch.arange(COUNT), SETTINGS, 1.0, False, ranks)
+    named = {name: whole(p.grad) for name, p in policy.named_parameters() if p.grad is not None}
+    return named, terms
+
+
+def compare(model: Path, sharded: bool) -> dict[str, Any]:
+    """Rollout and gradient of one batch, in one process and in two, for every kind of policy."""
+    torch.set_num_threads(1)
+    with joined(sharded) as ranks:
+        facts: dict[str, Any] = {
+            "world": dist.get_world_size(), "backend": dist.get_backend(), "rank": dist.get_rank(), "kinds": {},
+        }  # fmt: skip
+        for kind in KINDS:
+            alone = load(model, kind)
+            expected = collect(alone, ALONE)
+            wanted, terms = gradients(alone, expected, ALONE)
+            policy = load(model, kind)
+            if ranks.rank == 1:
+                with torch.no_grad():
+                    policy.value_head.outer.bias.fill_(9.0)  # to be replaced by the first process's
+            ranks.spread(policy)
+            found = collect(policy, ranks)
+            got, told = gradients(policy, found, ranks)
+            facts["kinds"][kind] = {
+                "same names": wanted.keys() == got.keys(),
+                "same responses": torch.equal(expected.batch.response_ids, found.batch.response_ids),
+                "rollout": max(distance(getattr(expected, name), getattr(found, name)) for name in COLUMNS),
+                "gradient": max(distance(wanted[name], got[name]) for name in wanted),
+                "size": max(float(wanted[name].abs().max()) for name in wanted),
+                "value size": float(wanted["value_head.inner.weight"].abs().max()),
+                "terms": max(abs(terms[name] - told[name]) for name in terms),
+                "parts": {name: part_of(p) for name, p in policy.named_parameters()},
+            }
+        facts["supervised"] = compare_supervised(model, ranks)
+    return facts
+
+
+COLUMNS = ("old_logp", "kl", "entropy", "values", "rewards", "advantages", "returns")
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+def part_of(parameter: Tensor) -> tuple[int, int]:
+    """Rows of a parameter that this process holds, and of all."""
+    held = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+    return len(held), len(parameter)
+
+
+def pairs() -> list[Pair]:
+    return [Pair(str(n), (Message(role="user", content=text),), text * n) for n, text in enumerate(TEXTS, start=1)]
+
+
+def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
+    found = {}
+    for name, each in (("alone", ALONE), ("together", ranks)):
+        policy = load(model, "full")
+        each.spread(policy)
+        loss = supervised.accumulate_gradient(policy, encode_pairs(policy, pairs(), TRAINING)[:3], 1, each)
+        found[name] = loss, {n: whole(p.grad) for n, p in policy.named_parameters() if p.grad is not None}
+    (loss, wanted), (told, got) = found["alone"], found["together"]
+    gradient = max(distance(wanted[name], got[name]) for name in wanted)
+    return {
+        "loss": abs(loss - told),
+        "gradient": gradient,
+        "size": max(float(g.abs().max()) for g in wanted.values()),
+    }
+
+
+def train(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] = (0, 0, ""), **changes: Any) -> str:
+    """A whole PPO run."""
+    torch.set_num_threads(1)
+    seed_everything(5)
+    with joined(sharded) as ranks:
+        policy = load_policy(PolicySettings(model=str(model)))
+        settings = SETTINGS.model_copy(update=changes)
+        train_ppo(
+            *(policy, examples(), Stops(*stop), settings, CreditSettings(), SPEECH, folder, 5, "x"), ranks=ranks
+        )
+    return "done"
+
+
+def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
+    """A supervised run of adapters; then the same again by two processes with different data."""
+    torch.set_num_threads(1)
+    seed_everything(5)
+    with joined(sharded) as ranks:
+        policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=2, dropout=0.0)))
+        metrics = train_supervised(policy, pairs(), TRAINING, folder / "sft", 5, "sft", pairs()[:1], ranks=ranks)
+        assert metrics["heldout_loss"] > 0
+        policy = load_policy(PolicySettings(model=str(model)))
+        seen = examples()[ranks.rank :]
+        train_ppo(policy, seen, Halves(), SETTINGS, CreditSettings(), SPEECH, folder / "x", 5, "x", ranks=ranks)
+    return "not refused"

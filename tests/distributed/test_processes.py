@@ -1,0 +1,178 @@
+"""The same training in two real processes: equal to one, exact after a stop, and never stuck."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import run_in
+from safetensors.torch import load_file
+from scenes import COUNT, KINDS, SETTINGS, TEXTS, compare, train, train_with_adapters
+
+from text2grad.policy.model import load_policy
+from text2grad.policy.settings import PolicySettings, TinySettings
+from text2grad.policy.tiny import make_tiny_model
+
+BOTH = pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
+    make_tiny_model(path, TEXTS, settings, seed=3)
+    return path
+
+
+@pytest.fixture(scope="module")
+def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Uninterrupted runs of two processes: whole weights, split weights."""
+    made = {}
+    for sharded in (False, True):
+        folder = tmp_path_factory.mktemp("straight")
+        assert run_in(2, train, folder, model, folder / "run", sharded) == ["done", "done"]
+        made[sharded] = folder / "run"
+    return made
+
+
+@BOTH
+def test_rollout_and_gradient_are_those_of_one_process(model: Path, tmp_path: Path, sharded: bool) -> None:
+    both = run_in(2, compare, tmp_path, model, sharded)
+    assert [(facts["world"], facts["backend"], facts["rank"]) for facts in both] == [(2, "gloo", 0), (2, "gloo", 1)]
+    for facts in both:
+        assert facts["kinds"].keys() == KINDS.keys()
+        for kind, found in facts["kinds"].items():
+            assert found["same names"] and found["same responses"], kind
+            assert found["rollout"] < 1e-5, (kind, found)
+            assert found["size"] > 1e-2 and found["value size"] > 1e-4, (kind, found)
+            assert found["gradient"] < 1e-6 + 1e-5 * found["size"], (kind, found)
+            assert found["terms"] < 1e-5, (kind, found)
+        assert facts["supervised"]["size"] > 1e-2
+        assert facts["supervised"]["loss"] < 1e-5 and facts["supervised"]["gradient"] < 1e-5
+    for kind in KINDS:
+        check_parts([facts["kinds"][kind]["parts"] for facts in both], sharded)
+
+
+def check_parts(held: list[dict[str, tuple[int, int]]], sharded: bool) -> None:
+    """With split weights each process has half of the rows, of the value head and the adapters too."""
+    for name, (_, rows) in held[0].items():
+        parts = [each[name][0] for each in held]
+        assert parts == ([(rows + 1) // 2, rows // 2] if sharded else [rows, rows]), name
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in lines]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    files = sorted((folder / "policy").glob("*.safetensors"))
+    return {f"{path.name} {name}": t for path in files for name, t in load_file(path).items()}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Equal to the bit: logs, samples, weights."""
+    assert logged(one) == logged(other)
+    assert (one / "samples.jsonl").read_bytes() == (other / "samples.jsonl").read_bytes()
+    for path in (one / "policy").glob("*.safetensors"):
+        assert path.read_bytes() == (other / "policy" / path.name).read_bytes(), path.name
+
+
+@BOTH
+def test_a_run_of_two_processes_is_that_of_one(
+    model: Path, tmp_path: Path, straight: dict[bool, Path], sharded: bool
+) -> None:
+    alone = tmp_path / "alone"
+    assert run_in(1, train, tmp_path, model, alone, False) == ["done"]
+    rows, others = logged(alone), logged(straight[sharded])
+    assert len(rows) == len(others) == SETTINGS.steps
+    for row, other in zip(rows, others, strict=True):
+        assert other == pytest.approx(row, rel=2e-3, abs=2e-4)
+    said = [[json.loads(line) for line in (f / "samples.jsonl").open()] for f in (alone, straight[sharded])]
+    assert [each["response"] for each in said[0]] == [each["response"] for each in said[1]]
+    assert len(said[0]) == SETTINGS.steps * COUNT
+    mine, theirs = weights(alone), weights(straight[sharded])
+    assert mine.keys() == theirs.keys()
+    began = load_policy(PolicySettings(model=str(model))).model.state_dict()
+    moved = max(float((t - began[name.split()[1]]).abs().max()) for name, t in mine.items() if "value" not in name)
+    assert moved > 1e-3
+    # Adam divides by the gradient's size: where that is nothing but rounding, so is the step.
+    off = torch.cat([(mine[name] - theirs[name]).abs().flatten() for name in mine])
+    assert float(off.mean()) < 1e-2 * moved
+    assert sorted(path.name for path in straight[sharded].iterdir()) == ["metrics.jsonl", "policy", "samples.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("sharded", "what", "ended"),
+    [
+        (False, "fail", [("UserError", "process 1 of 2: ValueError: no answer from the judge"),
+                         ("ValueError", "no answer from the judge")]),
+        (True, "terminate", [("SystemExit", "143"), ("SystemExit", "143")]),
+    ],
+    ids=["critic fails, ddp", "SIGTERM, fsdp"],
+)  # fmt: skip
+def test_what_stops_one_process_stops_both_and_they_go_on_exactly(
+    model: Path,
+    tmp_path: Path,
+    straight: dict[bool, Path],
+    sharded: bool,
+    what: str,
+    ended: list[Any],
+) -> None:
+    place = tmp_path / "run"
+    assert run_in(2, train, tmp_path, model, place, sharded, (1, 3, what)) == ended
+    names = [path.name for path in sorted((place / "checkpoints").iterdir())]
+    assert names[-1] == ("checkpoint-2" if what == "fail" else "checkpoint-3")
+    assert not (place / "policy").exists()
+    assert run_in(1, train, tmp_path, model, place, False)[0][1].startswith(
+        f"the unfinished run in {place} began with other settings or inputs: run.processes 2"
+    )
+    assert run_in(2, train, tmp_path, model, place, sharded) == ["done", "done"]
+    assert_same(straight[sharded], place)
+
+
+@BOTH
+def test_a_process_that_dies_is_noticed(model: Path, tmp_path: Path, sharded: bool) -> None:
+    """The other one ends with a line; the run goes on from the last checkpoint."""
+    first, second = run_in(2, train, tmp_path, model, tmp_path / "run", sharded, (1, 3, "die"))
+    assert second is None
+    assert first[0] == "PeerLost" and "another process of this run is gone" in first[1]
+    assert "goes on from the last checkpoint" in first[1]
+    assert (tmp_path / "run" / "checkpoints" / "checkpoint-2").is_dir()
+
+
+def test_failed_critiques_count_over_all_processes(model: Path, tmp_path: Path) -> None:
+    """4 of 7 fail, all in one process: both stop, or neither if so many are allowed."""
+    ended = run_in(2, train, tmp_path, model, tmp_path / "a", False, (1, 2, "down"))
+    words = "4 of 7 critiques failed, the first: exhausted: the endpoint is down"
+    assert [kind for kind, _ in ended] == ["UserError", "UserError"]
+    assert all(told.startswith(words) for _, told in ended)
+    run_in(2, train_allowing, tmp_path, model, tmp_path / "a")
+    assert logged(tmp_path / "a")[1]["critic_failed"] == pytest.approx(4 / 7)
+
+
+def train_allowing(model: Path, folder: Path) -> str:
+    return train(model, folder, False, (1, 1, "down"), max_failed=0.9)
+
+
+def test_adapters_and_other_data_in_one_process(model: Path, tmp_path: Path) -> None:
+    """Split adapters are written as adapters; processes that see different data are refused."""
+    ended = run_in(2, train_with_adapters, tmp_path, model, tmp_path, True)
+    words = "process 1 has other settings or inputs than process 0: the prompts"
+    assert [(kind, told.startswith(words)) for kind, told in ended] == [("UserError", True)] * 2
+    saved = load_file(tmp_path / "sft" / "policy" / "adapter_model.safetensors")
+    assert any(float(tensor.abs().max()) > 0 for name, tensor in saved.items() if "lora_B" in name)
+    assert load_policy(PolicySettings(model=str(tmp_path / "sft" / "policy")))
+    assert not (tmp_path / "x" / "metrics.jsonl").exists()
+
+
+def test_more_processes_than_responses_are_refused(model: Path, tmp_path: Path) -> None:
+    ended = run_in(2, train_one, tmp_path, model, tmp_path / "run")
+    assert ended == [("UserError", "2 processes share ppo.rollouts 1 (start fewer, or raise ppo.rollouts)")] * 2
+
+
+def train_one(model: Path, folder: Path) -> str:
+    return train(model, folder, False, rollouts=1)
