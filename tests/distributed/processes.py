@@ -7,8 +7,10 @@ import os
 import pickle
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ def run_in(count: int, work: Callable[..., Any], folder: Path, *words: Any) -> l
     An exception is a result too: (its type's name, its text). A process that only dies gives None.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["scenes"])
+    _start_server()
     folder.mkdir(parents=True, exist_ok=True)
     port = _free_port()
     places = [folder / f"result-{rank}" for rank in range(count)]
@@ -42,6 +44,18 @@ def run_in(count: int, work: Callable[..., Any], folder: Path, *words: Any) -> l
     return [pickle.loads(place.read_bytes()) if place.exists() else None for place in places]
 
 
+def _start_server() -> None:
+    """The server imports the scenes, if it finds them: it knows of no path but PYTHONPATH's."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    forkserver.set_forkserver_preload(["scenes"])
+    forkserver.ensure_running()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
 def _free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -56,4 +70,5 @@ def _begin(rank: int, count: int, port: int, work: Callable[..., Any], words: Se
     except BaseException as error:
         traceback.print_exc(file=sys.stderr)
         result = (type(error).__name__, str(error))
+    print(f"process {rank}: {time.process_time():.1f} CPU seconds", file=sys.stderr)
     place.write_bytes(pickle.dumps(result))

@@ -14,12 +14,14 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from text2grad.align import CreditSettings, TokenTable
+from text2grad.config import find_config, load_config
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy, load_policy, pack
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.shard import gathered, whole
+from text2grad.stages.ppo import run_train
 from text2grad.train import supervised
 from text2grad.train.ppo import pad_id, train_ppo
 from text2grad.train.ranks import ALONE, Ranks, joined
@@ -213,3 +215,10 @@ def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
         seen = examples()[ranks.rank :]
         train_ppo(policy, seen, Halves(), SETTINGS, CreditSettings(), SPEECH, folder / "x", 5, "x", ranks=ranks)
     return "not refused"
+
+
+def train_by_config(words: Sequence[str]) -> int:
+    """The stage behind `text2grad train`; says how many processes there were."""
+    with joined(False):
+        run_train(load_config(find_config("demo"), words), "x")
+        return dist.get_world_size()

@@ -68,6 +68,11 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in lines]
 
 
+def responses(folder: Path) -> list[str]:
+    lines = (folder / "samples.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["response"] for line in lines]
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     files = sorted((folder / "policy").glob("*.safetensors"))
     return {f"{path.name} {name}": t for path in files for name, t in load_file(path).items()}
@@ -91,9 +96,8 @@ def test_a_run_of_two_processes_is_that_of_one(
     assert len(rows) == len(others) == SETTINGS.steps
     for row, other in zip(rows, others, strict=True):
         assert other == pytest.approx(row, rel=2e-3, abs=2e-4)
-    said = [[json.loads(line) for line in (f / "samples.jsonl").open()] for f in (alone, straight[sharded])]
-    assert [each["response"] for each in said[0]] == [each["response"] for each in said[1]]
-    assert len(said[0]) == SETTINGS.steps * COUNT
+    said = responses(alone)
+    assert said == responses(straight[sharded]) and len(said) == SETTINGS.steps * COUNT
     mine, theirs = weights(alone), weights(straight[sharded])
     assert mine.keys() == theirs.keys()
     began = load_policy(PolicySettings(model=str(model))).model.state_dict()

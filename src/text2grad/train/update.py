@@ -52,7 +52,8 @@ def update(
     totals: dict[str, float] = {}
     updates = 0
     for _ in range(settings.epochs):
-        shuffled = ranks.of_first(torch.randperm(len(rollout.learned), device=rollout.learned.device))
+        device = rollout.learned.device
+        shuffled = ranks.of_first(torch.randperm(len(rollout.learned), device=device).cpu()).to(device)
         for index in shuffled.chunk(settings.mini_batches):
             if not rollout.learned[index].any():
                 continue

@@ -1,0 +1,87 @@
+"""The real command with Ray Train: one of two workers is killed, and the policy is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dying_task import DyingTask
+from processes import run_in
+from safetensors.torch import load_file
+from scenes import TEXTS, train_by_config
+
+from text2grad.cli import main
+from text2grad.policy.settings import TinySettings
+from text2grad.policy.tiny import make_tiny_model
+
+HERE = Path(__file__).parent
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'text2grad[ray]'"
+)
+SETTINGS = (
+    *("--task.name", f"dying_task:{DyingTask.__name__}", "--critic.kind", "program", "--critic.gate", "false"),
+    *("--run.threads", "1", "--policy.device", "cpu", "--sandbox.workers", "1", "--generation.max_new_tokens", "8"),
+    *("--ppo.steps", "6", "--ppo.rollouts", "6", "--ppo.checkpoint_every", "2", "--ppo.max_failed", "1"),
+    *("--ppo.value_warmup", "1", "--ppo.lr", "1e-3"),
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
+    make_tiny_model(path, TEXTS, settings, seed=3)
+    return path
+
+
+@needs_ray
+def test_a_killed_worker_changes_nothing(model: Path, tmp_path: Path) -> None:
+    place = tmp_path / "ray" / "ppo" / "x"
+    words = ("--policy.model", str(model), *SETTINGS)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "DIE_IN": str(place),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [sys.executable, "-m", "text2grad.cli", "train", "--name", "x", "--launcher", "ray", "--workers", "2"]
+    done = subprocess.run(
+        [*command, "--json", "--run.folder", str(tmp_path / "ray"), *words],
+        env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (place / "killed").exists()
+    assert "x: goes on after step" in done.stderr + done.stdout
+    assert '"workers": 2' in done.stdout.splitlines()[-1]
+
+    undisturbed = run_in(2, train_by_config, tmp_path, ("--run.folder", str(tmp_path / "straight"), *words))
+    assert undisturbed == [2, 2]
+    other = tmp_path / "straight" / "ppo" / "x" / "policy"
+    for path in (place / "policy").glob("*.safetensors"):
+        mine, theirs = load_file(path), load_file(other / path.name)
+        assert mine.keys() == theirs.keys()
+        assert all(mine[name].equal(theirs[name]) for name in mine), path.name
+    assert not (place / "checkpoints").exists()
+
+
+def test_ray_that_is_not_installed_is_one_line(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SystemExit) as left:
+        main(["train", "--launcher", "ray", "--run.folder", str(tmp_path), "--policy.model", str(model)])
+    assert left.value.code == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: --launcher ray needs Ray Train (") and "pip install 'text2grad[ray]'" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_workers_without_ray_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["train", "--workers", "2"])
+    assert left.value.code == 2
+    assert "torchrun --nproc_per_node N" in capsys.readouterr().err
