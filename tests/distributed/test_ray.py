@@ -51,7 +51,7 @@ def test_a_killed_worker_changes_nothing(model: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "text2grad.cli", "train", "--name", "x", "--launcher", "ray", "--workers", "2"]
     done = subprocess.run(
         [*command, "--json", "--run.folder", str(tmp_path / "ray"), *words],
-        env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path,
+        env=environment, capture_output=True, text=True, timeout=540, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert (place / "killed").exists()

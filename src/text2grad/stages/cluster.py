@@ -70,6 +70,7 @@ def _begin(ray: Any, workers: int) -> None:
     if os.environ.get("RAY_ADDRESS"):
         ray.init()
         return
+    os.environ.setdefault("RAY_worker_niceness", "0")  # they are the work; Ray would put them behind everybody's
     cores = max(workers, os.cpu_count() or 1)
     ray.init(address="local", num_cpus=cores, include_dashboard=False, object_store_memory=OBJECT_STORE)
 
