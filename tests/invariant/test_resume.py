@@ -507,17 +507,17 @@ def test_an_empty_response_is_learned_from_and_written(
 ) -> None:
     """The policy ends its turn at once in half of the responses."""
     end = load_policy(PolicySettings(model=str(model))).tokenizer.eos_token_id
-    original = ppo.respond
+    original = ppo.generate
 
-    def half(policy: Policy, prompts: Any, generation: Any) -> list[Sample]:
-        samples = original(policy, prompts, generation)
+    def half(policy: Policy, prompts: Any, generation: Any, draws: Any) -> list[Sample]:
+        samples = original(policy, prompts, generation, draws=draws)
         return [Sample([end], False) if n % 2 else sample for n, sample in enumerate(samples)]
 
-    monkeypatch.setattr(ppo, "respond", half)
+    monkeypatch.setattr(ppo, "generate", half)
     by_ppo(model, tmp_path / "run", Halves())
     lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
     assert "" in {json.loads(line)["response"] for line in lines}
-    monkeypatch.setattr(ppo, "respond", lambda _, prompts, __: [Sample([end], False) for _ in prompts])
+    monkeypatch.setattr(ppo, "generate", lambda _, prompts, __, draws: [Sample([end], False) for _ in prompts])
     by_ppo(model, tmp_path / "none", Halves())
 
 
