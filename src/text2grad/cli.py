@@ -23,6 +23,7 @@ from text2grad.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAG
 
 if TYPE_CHECKING:
     from text2grad.config import Config
+    from text2grad.train.run import ResumeMode
 
 app = typer.Typer(
     name="text2grad",
@@ -588,7 +589,7 @@ def _stages() -> Any:
     return stages
 
 
-def _resume_mode(restart: bool, force: bool) -> str:
+def _resume_mode(restart: bool, force: bool) -> ResumeMode:
     if restart and force:
         raise UsageError("--restart and --force contradict each other", "take one of them")
     return "restart" if restart else "force" if force else "auto"
