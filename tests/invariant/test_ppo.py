@@ -17,7 +17,6 @@ from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy, load_policy, pack
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
-from text2grad.rl import advantage as adv
 from text2grad.train.account import describe
 from text2grad.train.ppo import pad_id
 from text2grad.train.rollout import Answered, Rollout, judge, score, take_rows
@@ -92,6 +91,16 @@ def test_accumulation_does_not_change_the_gradient(policy: Policy) -> None:
         torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-6)
 
 
+def test_the_size_of_a_scoring_pass_changes_nothing(policy: Policy) -> None:
+    """Rows come back in their own order, whatever order and width they were read in."""
+    found = [collect(policy, PPOSettings(rollouts=8, micro_batch_size=size), CreditSettings())[1] for size in (8, 3, 1)]
+    lengths = found[0].batch.mask.sum(dim=1)
+    assert len(set(lengths.tolist())) > 2
+    for other in found[1:]:
+        for name in ("old_logp", "kl", "entropy", "values", "advantages", "returns"):
+            torch.testing.assert_close(getattr(other, name), getattr(found[0], name), rtol=1e-4, atol=1e-5)
+
+
 def test_the_first_ratio_is_one(policy: Policy) -> None:
     settings = PPOSettings(rollouts=8, micro_batch_size=3)
     _, rollout = collect(policy, settings, CreditSettings())
@@ -118,12 +127,10 @@ def test_padding_changes_nothing(policy: Policy) -> None:
     together = pack(asked, replies, pad_id(policy), policy.device)
     with policy.evaluating():
         output = policy(together)
-        padded = adv.token_logps(output.logits, together.response_ids, 1.0)
         for row, (prompt, reply) in enumerate(zip(asked, replies, strict=True)):
             alone = pack([prompt], [reply], pad_id(policy), policy.device)
             single = policy(alone)
-            logp = adv.token_logps(single.logits, alone.response_ids, 1.0)
-            torch.testing.assert_close(padded[row, : len(reply)], logp[0], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(output.logp[row, : len(reply)], single.logp[0], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(output.values[row, : len(reply)], single.values[0], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(output.last_value[row], single.last_value[0], rtol=1e-5, atol=1e-5)
 

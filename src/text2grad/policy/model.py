@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from text2grad.errors import UserError
 from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.halves import hidden_states, logits_of, splits
 from text2grad.policy.settings import LoraSettings, PolicySettings
+from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 VALUE_FILE = "value_head.safetensors"
 VALUE_TRUNK = "value_trunk"
@@ -59,12 +62,34 @@ class TokenBatch:
             self.mask[index],
         )
 
+    def trimmed(self) -> TokenBatch:
+        """Without the columns that are padding in all rows: on the left of the prompts, right of the responses."""
+        width = int(self.mask.sum(dim=1).max())
+        whole = int(self.input_ids.shape[1]) - (self.width - width)
+        first = int((self.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
+        cut = slice(first, whole)
+        return TokenBatch(
+            self.input_ids[:, cut],
+            self.attention_mask[:, cut],
+            self.position_ids[:, cut],
+            self.response_ids[:, :width],
+            self.mask[:, :width],
+        )
+
+    def passes(self, index: Tensor, size: int) -> tuple[Tensor, ...]:
+        """The rows `index` in groups of at most `size` of similar length, so that little of a pass is padding."""
+        lengths = self.attention_mask[index].sum(dim=1)
+        return torch.split(index[lengths.argsort(stable=True)], size)
+
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """`logits` (B, T, V), `values` (B, T) = V(s_t), `last_value` (B,) = V of the state after the response."""
+    """`logp`, `entropy`, `kl` (B, T), 0 outside the mask, None if not asked for; `values` (B, T) = V(s_t);
+    `last_value` (B,) = V of the state after the response."""
 
-    logits: Tensor
+    logp: Tensor
+    entropy: Tensor | None
+    kl: Tensor | None
     values: Tensor
     last_value: Tensor
 
@@ -88,6 +113,15 @@ def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], p
         response_ids=input_ids[:, prompt_width:],
         mask=torch.tensor(mask, device=device),
     )
+
+
+def _spread(column: Tensor, mask: Tensor) -> Tensor:
+    """(N,) numbers of the True positions of `mask` (B, T), put where they belong; 0 elsewhere."""
+    return column.new_zeros(mask.shape).masked_scatter(mask, column)
+
+
+def _unchanged(states: Tensor) -> Tensor:
+    return states
 
 
 class ValueHead(nn.Module):
@@ -122,6 +156,8 @@ class Policy(nn.Module):
         self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
         self.base_is_merged = False  # then the base is on no disk, and an adapter alone could not be read back
         self._frozen: tuple[Any, ...] = ()  # in a tuple, so that train() and parameters() pass it over
+        self._splits = splits(model)
+        self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     @property
     def device(self) -> torch.device:
@@ -134,52 +170,73 @@ class Policy(nn.Module):
         """The longest sequence the model reads, in tokens, if its configuration says so."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
-    def forward(self, batch: TokenBatch) -> PolicyOutput:
-        """Logits and values of every response token in one pass over the trunk.
+    def forward(
+        self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False, kl: KLKind | None = None
+    ) -> PolicyOutput:
+        """What the policy says about the sampled tokens, and their values, in one pass over the trunk.
 
-        Only the last T+1 positions reach the vocabulary, so no logits of the prompt are ever kept.
+        The head reads response tokens alone, a few at a time (`rl.vocabulary`): no logits of the prompt, of
+        padding, or of the whole batch are ever in memory. With `kl` the reference reads the batch too.
         """
-        hidden, logits = self._trunk(self.model, batch)
+        hidden, view = self._read(self.model, batch)
+        reference = self._reference_view(batch) if kl else None
+        ids = batch.response_ids[batch.mask]
+        scores = score_tokens(view, ids, temperature, entropy=entropy, reference=reference, kl=kl or "full")
         states = hidden
         if self.value_kind == "detached":
             states = hidden.detach()
         elif self.value_trunk is not None:
-            states, _ = self._trunk(self.value_trunk, batch)
+            states, _ = self._read(self.value_trunk, batch)
         values = self.value_head(states)
         lengths = batch.mask.sum(dim=1, keepdim=True)
-        return PolicyOutput(logits[:, :-1], values[:, :-1], values.gather(1, lengths).squeeze(1))
+        columns = [None if each is None else _spread(each, batch.mask) for each in scores]
+        return PolicyOutput(*columns, values[:, :-1], values.gather(1, lengths).squeeze(1))  # type: ignore[arg-type]
 
-    def logits(self, batch: TokenBatch) -> Tensor:
-        """Logits (B, T, V) alone; for the reference and for supervised training."""
-        return self._trunk(self.model, batch)[1][:, :-1]
+    def logps(self, batch: TokenBatch) -> Tensor:
+        """Log-probabilities (B, T) of the response tokens alone, 0 outside the mask; for supervised training."""
+        _, view = self._read(self.model, batch)
+        return _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask)
 
-    @staticmethod
-    def _trunk(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    def _read(self, model: Any, batch: TokenBatch) -> tuple[Tensor, View]:
+        """Hidden states (B, T+1, H) before and after every response token, and what the head makes logits of."""
         keep = batch.width + 1
-        output = model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            output_hidden_states=True,
-            logits_to_keep=keep,
-            use_cache=False,
-        )
-        return output.hidden_states[-1][:, -keep:], output.logits
+        inputs = {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.attention_mask,
+            "position_ids": batch.position_ids,
+        }
+        if self._splits:
+            hidden = hidden_states(model, inputs)[:, -keep:]
+            return hidden, View(partial(logits_of, model), hidden[:, :-1][batch.mask], self._vocabulary)
+        whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
+        logits = whole.logits[:, -keep:-1][batch.mask]
+        return whole.hidden_states[-1][:, -keep:], View(_unchanged, logits, self._vocabulary)
+
+    def _reference_view(self, batch: TokenBatch) -> View:
+        with torch.no_grad(), self._as_reference() as model:
+            _, view = self._read(model, batch)
+
+        def head(states: Tensor) -> Tensor:
+            with torch.no_grad(), self._as_reference():
+                return view.head(states)
+
+        return view._replace(head=head)
+
+    @contextmanager
+    def _as_reference(self) -> Iterator[Any]:
+        """The reference model: the frozen copy, or the policy with its adapters off while this lasts."""
+        if self._frozen:
+            yield self._frozen[0]
+        elif isinstance(self.model, PeftModel):
+            with self.model.disable_adapter():
+                yield self.model
+        else:
+            raise RuntimeError("freeze_reference() was not called before training")
 
     def freeze_reference(self) -> None:
         """Make today's weights the reference. With adapters nothing is copied: adapters off is the reference."""
         if not isinstance(self.model, PeftModel):
             self._frozen = (copy.deepcopy(self.model).eval().requires_grad_(False),)
-
-    def reference_logits(self, batch: TokenBatch) -> Tensor:
-        """Logits (B, T, V) of the reference policy, without gradient."""
-        with torch.no_grad():
-            if self._frozen:
-                return self._trunk(self._frozen[0], batch)[1][:, :-1]
-            if not isinstance(self.model, PeftModel):
-                raise RuntimeError("freeze_reference() was not called before training")
-            with self.model.disable_adapter():
-                return self.logits(batch)
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """What the policy loss trains."""

@@ -20,7 +20,6 @@ from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
-from text2grad.rl.advantage import token_logps
 from text2grad.train.muon import muon_for
 from text2grad.train.run import AUTO, OnStep, Resume, Run, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
@@ -195,11 +194,11 @@ def accumulate_gradient(policy: Policy, batch: Sequence[Encoded], micro_batch_si
 
 def _loss_sum(policy: Policy, items: Sequence[Encoded]) -> torch.Tensor:
     batch = _pack(policy, items)
-    logp = token_logps(policy.logits(batch), batch.response_ids)
     weights = torch.zeros(batch.mask.shape)
     for row, item in enumerate(items):
         weights[row, : len(item.weights)] = torch.tensor(item.weights)
-    return -(logp.masked_fill(~batch.mask, 0.0) * weights.to(logp.device)).sum()
+    logp = policy.logps(batch)
+    return -(logp * weights.to(logp.device)).sum()
 
 
 def _pack(policy: Policy, items: Sequence[Encoded]) -> TokenBatch:
