@@ -1,10 +1,10 @@
 """Memory of the KL over the whole vocabulary, and of an update, beside all logits at once.
 
 A small Llama with a large vocabulary scores 8 responses of 512 tokens against its reference: with the chunks of
-`rl.vocabulary`, and with both log-softmax tensors in memory. Each runs in a process of its own; what counts is how far the
-largest resident set rises above what it was with both models loaded. `peak_ratio` divides our rise by the size
-of the two log-softmax tensors alone; what computing them takes besides is in `measured_peak_ratio`. `update_*`: one
-forward and backward of the log-probabilities, beside the same from all logits.
+`rl.vocabulary`, and with both log-softmax tensors in memory. Each runs in a process of its own; what counts is how
+far the largest resident set rises above what it was with both models loaded. `peak_ratio` divides our rise by the
+size of the two log-softmax tensors alone; what computing them takes besides is in `measured_peak_ratio`.
+`update_*`: one forward and backward of the log-probabilities, beside the same from all logits.
 
     python benchmarks/full_kl.py [--vocabulary 128256] [--responses 8] [--tokens 512]
 
@@ -86,7 +86,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     """One way: by how much the peak of memory rose in MB, and the CPU seconds it took. Writes the values."""
     way, file = options.inside
     policy, batch = make(options)
-    before, began = peak_mb(), cpu_seconds()
+    before, began = resident_mb(), cpu_seconds()
     values = {
         "chunked": chunked, "whole": whole, "chunked_update": chunked_update, "whole_update": whole_update,
     }[way](policy, batch)  # fmt: skip
@@ -157,6 +157,12 @@ def whole_update(policy: Policy, batch: TokenBatch) -> Tensor:
 def peak_mb() -> float:
     """The largest resident set of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def resident_mb() -> float:
+    """The resident set of this process now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
 def cpu_seconds() -> float:

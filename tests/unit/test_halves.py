@@ -1,4 +1,4 @@
-"""A model in two halves gives what the whole gives, whatever it does to its logits; one that does not split is read whole."""
+"""A model in two halves gives what the whole gives, whatever it does to its logits; else it is read whole."""
 
 from __future__ import annotations
 

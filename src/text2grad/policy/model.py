@@ -171,17 +171,24 @@ class Policy(nn.Module):
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     def forward(
-        self, batch: TokenBatch, temperature: float = 1.0, entropy: bool = False, kl: KLKind | None = None
+        self,
+        batch: TokenBatch,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        kl: KLKind | None = None,
+        fixed: bool = False,
     ) -> PolicyOutput:
         """What the policy says about the sampled tokens, and their values, in one pass over the trunk.
 
         The head reads response tokens alone, a few at a time (`rl.vocabulary`): no logits of the prompt, of
-        padding, or of the whole batch are ever in memory. With `kl` the reference reads the batch too.
+        padding, or of the whole batch are ever in memory. With `kl` the reference reads the batch too. Where the
+        policy is `fixed`, gradients reach what belongs to the value function alone, and nothing is kept for others.
         """
-        hidden, view = self._read(self.model, batch)
-        reference = self._reference_view(batch) if kl else None
-        ids = batch.response_ids[batch.mask]
-        scores = score_tokens(view, ids, temperature, entropy=entropy, reference=reference, kl=kl or "full")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+            hidden, view = self._read(self.model, batch)
+            reference = self._reference_view(batch) if kl else None
+            ids = batch.response_ids[batch.mask]
+            scores = score_tokens(view, ids, temperature, entropy=entropy, reference=reference, kl=kl or "full")
         states = hidden
         if self.value_kind == "detached":
             states = hidden.detach()
@@ -189,8 +196,13 @@ class Policy(nn.Module):
             states, _ = self._read(self.value_trunk, batch)
         values = self.value_head(states)
         lengths = batch.mask.sum(dim=1, keepdim=True)
-        columns = [None if each is None else _spread(each, batch.mask) for each in scores]
-        return PolicyOutput(*columns, values[:, :-1], values.gather(1, lengths).squeeze(1))  # type: ignore[arg-type]
+        return PolicyOutput(
+            logp=_spread(scores.logp, batch.mask),
+            entropy=None if scores.entropy is None else _spread(scores.entropy, batch.mask),
+            kl=None if scores.kl is None else _spread(scores.kl, batch.mask),
+            values=values[:, :-1],
+            last_value=values.gather(1, lengths).squeeze(1),
+        )
 
     def logps(self, batch: TokenBatch) -> Tensor:
         """Log-probabilities (B, T) of the response tokens alone, 0 outside the mask; for supervised training."""

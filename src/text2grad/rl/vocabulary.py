@@ -98,4 +98,3 @@ def _kl(kind: KLKind, log_p: Tensor, log_ref: Tensor, logp: Tensor, ids: Tensor)
         return adv.kl_between(log_p, log_ref)
     estimator = adv.kl_k1 if kind == "k1" else adv.kl_k3
     return estimator(logp[None], adv.of_tokens(log_ref, ids)[None])[0]
-

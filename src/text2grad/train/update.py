@@ -73,7 +73,7 @@ def accumulate_gradient(
     totals: dict[str, float] = {}
     for rows in rollout.batch.passes(index, settings.micro_batch_size):
         part = take_rows(rollout, rows)
-        terms = loss_terms(policy, part, settings, temperature)
+        terms = loss_terms(policy, part, settings, temperature, warming)
         shares = {
             name: losses.average(term, part.learned, settings.loss_average, weight) for name, term in terms.items()
         }
@@ -84,9 +84,11 @@ def accumulate_gradient(
     return totals
 
 
-def loss_terms(policy: Policy, part: Rollout, settings: PPOSettings, temperature: float) -> dict[str, Tensor]:
+def loss_terms(
+    policy: Policy, part: Rollout, settings: PPOSettings, temperature: float, warming: bool = False
+) -> dict[str, Tensor]:
     """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
-    output = policy(part.batch, temperature, entropy=settings.entropy_coefficient > 0)
+    output = policy(part.batch, temperature, entropy=settings.entropy_coefficient > 0, fixed=warming)
     logp = output.logp
     policy_loss, clipped = losses.policy_loss(logp, part.old_logp, part.advantages, part.learned, settings.clip)
     entropy_loss = torch.zeros_like(policy_loss)
