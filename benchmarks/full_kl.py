@@ -4,9 +4,9 @@ A small Llama with a large vocabulary scores 8 responses of 512 tokens against i
 `rl.vocabulary`, and with both log-softmax tensors in memory. Each runs in a process of its own; what counts is how
 far the largest resident set rises above what it was with both models loaded. `peak_ratio` divides our rise by the
 size of the two log-softmax tensors alone; what computing them takes besides is in `measured_peak_ratio`.
-`update_*`: one forward and backward of the log-probabilities, beside the same from all logits.
+`--update` adds `update_*`: one forward and backward of the log-probabilities, beside the same from all logits.
 
-    python benchmarks/full_kl.py [--vocabulary 128256] [--responses 8] [--tokens 512]
+    python benchmarks/full_kl.py [--update] [--vocabulary 128256] [--responses 8] [--tokens 512]
 
 The last line of stdout is one JSON object. The values are compared in float32, token by token.
 """
@@ -32,7 +32,7 @@ from text2grad.policy.tiny import make_tokenizer
 from text2grad.rl import advantage as adv
 
 ROOT = Path(__file__).resolve().parents[1]
-WAYS = ("chunked", "whole", "chunked_update", "whole_update")
+SCORING, UPDATE = ("chunked", "whole"), ("chunked_update", "whole_update")
 PROMPT, TEMPERATURE = 16, 0.7
 
 
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--responses", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=512, help="of a response")
     parser.add_argument("--hidden", type=int, default=128, help="width of the model")
+    parser.add_argument("--update", action="store_true", help="forward and backward of an update too")
     parser.add_argument("--inside", nargs=2, metavar=("WAY", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -54,7 +55,7 @@ def compare(options: argparse.Namespace) -> dict[str, float]:
     """Each way in its own process, and what they say about one another."""
     found, values = {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        for way in WAYS:
+        for way in (*SCORING, *(UPDATE if options.update else ())):
             file = Path(folder) / way
             command = [sys.executable, __file__, *sys.argv[1:], "--inside", way, str(file)]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
@@ -64,18 +65,20 @@ def compare(options: argparse.Namespace) -> dict[str, float]:
             print(f"{way}: {found[way]}", file=sys.stderr)
     both = 2 * options.responses * options.tokens * options.vocabulary * 4 / 2**20
     peaks = {way: each["peak_mb"] for way, each in found.items()}
-    return {
+    figures = {
         "peak_ratio": round(peaks["chunked"] / both, 4),
         "max_abs_difference": difference(values["chunked"], values["whole"]),
         "mean_kl": round(float(values["whole"].mean()), 4),
         "measured_peak_ratio": round(peaks["chunked"] / peaks["whole"], 4),
-        "update_peak_ratio": round(peaks["chunked_update"] / peaks["whole_update"], 4),
-        "update_max_relative_difference": difference(values["chunked_update"], values["whole_update"])
-        / float(values["whole_update"].abs().max()),
         "both_log_softmax_mb": round(both),
         **{f"{way}_peak_mb": round(peak) for way, peak in peaks.items()},
         **{f"{way}_cpu_s": each["cpu_s"] for way, each in found.items()},
     }
+    if options.update:
+        gradients = [values[way] for way in UPDATE]
+        figures["update_peak_ratio"] = round(peaks["chunked_update"] / peaks["whole_update"], 4)
+        figures["update_max_relative_difference"] = difference(*gradients) / float(gradients[1].abs().max())
+    return figures
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:

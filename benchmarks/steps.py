@@ -7,6 +7,7 @@ cost counts). `text2grad`: it writes a critique after prompt and response, and s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -121,7 +122,8 @@ class Stepper:
         times.append(self.clock())
         update(self.policy, rollout, self.optimizers, self.settings, 1.0, warming=False)
         times.append(self.clock())
-        return {name: after - before for name, before, after in zip(PHASES, times, times[1:], strict=True)}
+        spans = (after - before for before, after in itertools.pairwise(times))
+        return dict(zip(PHASES, spans, strict=True))
 
     def _write(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[Sample]:
         """`tokens` tokens after each prompt: none ends before."""
