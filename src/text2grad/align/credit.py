@@ -43,7 +43,7 @@ class CreditSettings(Settings):
     )
     signs: Signs = Field(
         default="critique",
-        description="of spans; verdict: all take the score's sign; agreeing: spans that contradict the score pay nothing",
+        description="of spans; verdict: the score's sign for all; agreeing: none that contradicts the score",
     )
     span_weight: float = Field(default=1.0, description="factor of all span rewards")
     poor_weight: float = Field(default=1.0, description="further factor of poor spans")

@@ -50,7 +50,7 @@ class PPOSettings(Settings):
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     advantage: Literal["gae", "group"] = Field(
         default="gae",
-        description="group: no value function; a response against the others to its prompt, a token against its response",
+        description="group: no values; a response against the others to its prompt, a token against the rest",
     )
     group_span_weight: float = Field(default=1.0, ge=0, description="of the token's term in group advantages")
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount of later rewards")
