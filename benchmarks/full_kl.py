@@ -169,8 +169,8 @@ def resident_mb() -> float:
 
 
 def cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
+import resource
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,8 +107,8 @@ def show(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":
