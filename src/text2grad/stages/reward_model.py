@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from text2grad import wire
 from text2grad.align import Aligned, TokenTable
 from text2grad.chat import Chat, OpenAIChat
 from text2grad.config import Config, RewardModelSettings, with_tiny_rates
-from text2grad.critics.prompted import fitted_messages, judge_messages
+from text2grad.critics.prompted import PromptedCritic, fitted_messages, judge_messages
 from text2grad.errors import UserError
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
 from text2grad.eval.marks import agreement, read_marks
 from text2grad.eval.reward_model import reward_model_report
-from text2grad.eval.spans import SpanCase, span_report
+from text2grad.eval.spans import SpanCase, span_report, token_scores
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source, read_jsonl, write_jsonl
-from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.adapters import BASE_DIGEST, digest_of_base, name_base
+from text2grad.policy.encode import encode_prompt, encode_target, load_tokenizer
 from text2grad.policy.model import Policy, load_policy
-from text2grad.stages.critics import REWARD_MODEL_PROMPT, reward_model_critic
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages.critics import REWARD_MODEL_PROMPT, critic_over, reward_model_critic
 from text2grad.stages.folder import note_settings, prepare, read_feedback, resuming, start_policy, write_json
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
 from text2grad.train.run import ResumeMode
+from text2grad.train.settings import EarlyStoppingSettings
+from text2grad.train.state import digest_of_texts, flatten
+from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Pair, train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
@@ -37,17 +44,111 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
     """Train the reward model on z; writes `reward_model/policy` and `evaluation/reward_model.json`."""
     folder = prepare(config)
     train, _ = reward_data(config)
-    policy = load_policy(config.reward_model.policy or start_policy(config))
+    settings = learner_settings(config)
+    policy = load_policy(settings)
     training = with_tiny_rates(config).reward_model.training
+    validation: list[Feedback] = []
+    if config.reward_model.early_stopping is not None:
+        train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
     chosen = without_repeats(train, config.reward_model.repeats)
     pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
     note_settings(config, folder, begins=True)
-    place, again = folder / "reward_model", resuming(config, resume)
-    metrics = train_supervised(policy, pairs, training, place, config.run.seed, "reward model", resume=again)
+    if config.reward_model.shared:
+        name_base(policy, settings.model)
+    stopping = early_stopping(config, policy, validation)
+    metrics = train_supervised(
+        *(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model"),
+        resume=resuming(config, resume, **validation_inputs(config, validation)),
+        section="reward_model.training",
+        stopping=stopping,
+    )
+    if config.reward_model.shared:
+        note_base(policy, folder / "reward_model" / "policy")
     note_settings(config, folder)
     quality = measure_reward_model(config)
-    counts = {"records": len(train), "trained_on": len(pairs)}
+    counts = {"records": len(train) + len(validation), "trained_on": len(pairs)}
     return {**counts, **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
+
+
+def learner_settings(config: Config) -> PolicySettings:
+    """The model that becomes the reward model.
+
+    Raises:
+        UserError: it is to share the policy's base weights, and has others, or no adapter.
+    """
+    start = start_policy(config)
+    chosen = config.reward_model.policy or start
+    if config.reward_model.shared and chosen.model != start.model:
+        told = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
+        raise UserError(told, "reward_model.policy null, or reward_model.shared false")
+    if config.reward_model.shared and (chosen.lora is None or start.lora is None):
+        raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
+    return chosen
+
+
+def validation_split(
+    records: Sequence[Feedback], settings: EarlyStoppingSettings, seed: int
+) -> tuple[list[Feedback], list[Feedback]]:
+    """Training records without those of `settings.share` of the prompts, and at most `settings.records` of these.
+
+    Raises:
+        UserError: there are not two prompts.
+    """
+    questions = sorted({words_of(question_of(record)) for record in records})
+    if len(questions) < 2:
+        raise UserError(
+            "one training prompt cannot be split for early stopping", "reward_model.early_stopping null"
+        )
+    dice = random.Random(seed)
+    count = min(len(questions) - 1, max(1, round(settings.share * len(questions))))
+    apart = set(dice.sample(questions, count))
+    train = [record for record in records if words_of(question_of(record)) not in apart]
+    others = [record for record in records if words_of(question_of(record)) in apart]
+    readable = [record for record in others if isinstance(record.judgement(), Critique)]
+    return train, dice.sample(readable, min(settings.records, len(readable)))
+
+
+def validation_inputs(config: Config, validation: Sequence[Feedback]) -> dict[str, str]:
+    """What early stopping depends on beside the training data, by name; nothing where it is off."""
+    settings = config.reward_model
+    if settings.early_stopping is None:
+        return {}
+    return {
+        **flatten((), **{"reward_model.early_stopping": settings.early_stopping}),
+        **flatten((), **{"reward_model.generation": settings.generation}),
+        "reward_model.grounded": settings.grounded,
+        "the validation records": digest_of_texts(record.model_dump_json() for record in validation),
+    }
+
+
+def early_stopping(config: Config, policy: Policy, validation: Sequence[Feedback]) -> EarlyStopping | None:
+    """Measures the policy in training as the critic it becomes, on records that it is not trained on.
+
+    Raises:
+        UserError: no validation record can be measured on.
+    """
+    settings = config.reward_model.early_stopping
+    if settings is None:
+        return None
+    gold = [record for record, _ in fitting(policy, validation, config.reward_model)]
+    if not gold:
+        cure = "raise reward_model.early_stopping.share, or reward_model.early_stopping null"
+        raise UserError("no critique of the validation prompts can be measured on", cure)
+    start = start_policy(config)
+    table = TokenTable(load_tokenizer(start.model, start.chat_template))
+    critic = critic_over(config, policy, "reward model in training")
+    return EarlyStopping(policy, settings, lambda: span_f1(judged_cases(critic, gold, table), config))
+
+
+def span_f1(cases: Sequence[SpanCase], config: Config) -> float:
+    """The mean of the F1 of good tokens and the F1 of poor tokens."""
+    rates = token_scores(cases, config.credit.membership)
+    return (rates["good_f1"] + rates["poor_f1"]) / 2
+
+
+def note_base(policy: Policy, folder: Path) -> None:
+    """Leave beside an adapter what identifies the weights it was trained on."""
+    (folder / BASE_DIGEST).write_text(digest_of_base(policy.model) + "\n", encoding="utf-8")
 
 
 def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feedback]:
@@ -232,11 +333,16 @@ def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
     gold = [record for record, _ in fitting(policy, heldout, config.reward_model)]
     if not gold:
         return []
-    critic = reward_model_critic(config)
-    table = TokenTable(policy.tokenizer)
+    return list(
+        zip(gold, judged_cases(reward_model_critic(config), gold, TokenTable(policy.tokenizer)), strict=True)
+    )
+
+
+def judged_cases(critic: PromptedCritic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:
+    """What a critic says of the responses of some records, beside what the records say."""
     predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
     return [
-        (record, SpanCase(_critique(record), judgement, _aligned(record, table)))
+        SpanCase(_critique(record), judgement, _aligned(record, table))
         for record, judgement in zip(gold, predicted, strict=True)
     ]
 

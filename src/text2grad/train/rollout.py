@@ -76,6 +76,20 @@ def judge(
     return Answered(examples, samples, aligned, judgements, credits)
 
 
+def judged(
+    examples: list[Example],
+    samples: list[Sample],
+    table: TokenTable,
+    critic: Critic,
+    settings: CreditSettings,
+    max_failed: float,
+) -> Answered:
+    """`judge`, refused where too many critiques failed."""
+    answered = judge(examples, samples, table, critic, settings)
+    refuse_failures(answered.judgements, max_failed)
+    return answered
+
+
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
     """Stop when more than a share `limit` of the critiques failed: a policy cannot learn from silence."""
     failures = [judgement for judgement in judgements if isinstance(judgement, Failure)]
@@ -99,6 +113,18 @@ def refuse_not_finite(rollout: Rollout) -> None:
         raise FloatingPointError(f"{', '.join(wrong)} not finite before the update, no parameter was changed")
 
 
+def measure(policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float) -> tuple[Tensor, ...]:
+    """What the policy and its reference say of a batch, whatever a critic says.
+
+    Log-probabilities, KL, entropy and values (B, T), and the last values (B,).
+    """
+    with policy.evaluating():
+        size = settings.micro_batch_size
+        rows = [slice(start, start + size) for start in range(0, len(batch.mask), size)]
+        parts = [_score_rows(policy, batch.rows(index), settings, temperature) for index in rows]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
 def score(
     policy: Policy,
     batch: TokenBatch,
@@ -106,13 +132,16 @@ def score(
     settings: PPOSettings,
     temperature: float,
     coefficient: float,
+    measured: tuple[Tensor, ...] | None = None,
 ) -> Rollout:
-    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it."""
+    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it.
+
+    `measured` is what `measure` gave, where that was done before.
+    """
     with policy.evaluating():
-        size = settings.micro_batch_size
-        rows = [slice(start, start + size) for start in range(0, len(answered.samples), size)]
-        parts = [_score_rows(policy, batch.rows(index), settings, temperature) for index in rows]
-        old_logp, kl, entropy, values, last_value = (torch.cat(column) for column in zip(*parts, strict=True))
+        if measured is None:
+            measured = measure(policy, batch, settings, temperature)
+        old_logp, kl, entropy, values, last_value = measured
         delta = _delta(answered.credits, batch)
         failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
         cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
