@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,54 @@ def test_a_valid_answer_is_never_changed(
         assert row.allowed(scores, left)[token], (z, tokens.pieces[token])
         row.take(token)
     assert row.ended
+
+
+@pytest.mark.parametrize("room", [64, 200])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_greedy_answer_is_the_likeliest_of_what_is_allowed(vocabulary: Vocabulary, name: str, room: int) -> None:
+    """The oracle: the whole mask, made token by token."""
+    rng = np.random.default_rng(len(name) + room)
+    row = Row(vocabulary, HOSTILE[name], greedy=True)
+    for left in range(room, 0, -1):
+        scores = rng.normal(size=vocabulary.width).astype(np.float32)
+        mask = row.allowed(scores, left)
+        likeliest = int(scores.argmax())
+        chosen = likeliest
+        if not row.takes(likeliest, left):
+            chosen = row.likeliest(vocabulary.masks([row.matcher])[0], scores, left)
+        assert chosen == int(np.where(mask, scores, -np.inf).argmax()), left
+        row.take(chosen)
+        if row.ended:
+            break
+    assert row.ended
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_answers_that_the_limit_closed_are_counted(policy: Policy, temperature: float) -> None:
+    """An untrained model hardly ever ends by itself; one that has written a whole answer is not forced."""
+    settings = GenerationSettings(max_new_tokens=64, temperature=temperature, batch_size=3)
+    chat = LocalChat(policy, settings, "untrained", vocabulary_for(policy, "on"))
+    responses = [HOSTILE["prose"], HOSTILE["code"], "a b", HOSTILE["repeats"]]
+    answers = chat.complete_about([ask(text) for text in responses], responses)
+    assert all(isinstance(answer, Completion) and answer.forced for answer in answers)
+    critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
+    example = Example(id="1", prompt=(Message(role="user", content="?"),))
+    assert [said.forced for said in critic.critique([example], ["the cat"]) if isinstance(said, Critique)] == [1]
+
+
+def test_an_answer_that_ends_by_itself_was_not_forced(vocabulary: Vocabulary, tokenizer: Any) -> None:
+    z = '{"critique": "", "good_spans": ["a"], "poor_spans": []}'
+    for room, forced in ((300, False), (len(encode_target(tokenizer, z)), True)):
+        row = Row(vocabulary, "a b", greedy=True)
+        for left, token in zip(range(room, 0, -1), encode_target(tokenizer, z), strict=False):
+            scores = np.zeros(vocabulary.width, dtype=np.float32)
+            scores[token] = 1.0
+            if room < 300 and not row.forced:
+                scores[vocabulary.spelled[b"e"][0]] = 2.0  # it would rather write on than end
+            mask = row.allowed(scores, left)
+            assert mask[token]
+            row.take(token)
+        assert row.ended and row.forced is forced
 
 
 def ask(text: str) -> list[Message]:

@@ -261,7 +261,12 @@ def _save_model(model: Any, folder: Path) -> None:
     if not isinstance(model, PeftModel):
         model.save_pretrained(folder, safe_serialization=True)
         return
-    model.save_pretrained(folder, safe_serialization=True, selected_adapters=[POLICY_ADAPTER])
+    model.save_pretrained(
+        str(folder),
+        safe_serialization=True,
+        selected_adapters=[POLICY_ADAPTER],
+        save_embedding_layers=False,  # nobody adds tokens; peft would look for the base model to make sure
+    )
     for path in (folder / POLICY_ADAPTER).iterdir():
         path.replace(folder / path.name)
     (folder / POLICY_ADAPTER).rmdir()
