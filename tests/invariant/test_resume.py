@@ -148,7 +148,8 @@ def start_of(policy: Policy) -> list[torch.Tensor]:
 def nearness(policy: Policy, start: list[torch.Tensor]) -> float:
     """Falls with every step, and draws lots."""
     moved = sum(
-        float((now - then).abs().sum()) for now, then in zip(policy.policy_parameters(), start, strict=True)
+        float((now.detach() - then).abs().sum())
+        for now, then in zip(policy.policy_parameters(), start, strict=True)
     )
     return -moved + 0 * float(torch.rand(()))
 

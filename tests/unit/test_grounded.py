@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.policy import grounded
 from text2grad.policy.encode import encode_prompt, encode_target, stop_ids
 from text2grad.policy.generate import LocalChat, generate
-from text2grad.policy.grounded import Grounded, Row, Vocabulary, vocabulary_for
+from text2grad.policy.grounded import GroundedAnswers, Row, Vocabulary, vocabulary_for
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.train.settings import SupervisedSettings
@@ -131,10 +130,22 @@ def test_a_greedy_answer_is_the_likeliest_of_what_is_allowed(vocabulary: Vocabul
     assert row.ended
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_answers_that_the_limit_closed_are_counted(policy: Policy, temperature: float) -> None:
-    """An untrained model hardly ever ends by itself; one that has written a whole answer is not forced."""
-    settings = GenerationSettings(max_new_tokens=64, temperature=temperature, batch_size=3)
+@pytest.mark.parametrize("greedy", [True, False])
+def test_a_row_is_forced_where_the_likeliest_token_leaves_no_room(vocabulary: Vocabulary, greedy: bool) -> None:
+    rest = vocabulary.cost(b'", "good_spans": [], "poor_spans": []}') + 1
+    for room, forced in ((300, False), (rest + 1, False), (rest, True)):
+        row = Row(vocabulary, "a b", greedy)
+        for token in vocabulary.spell(b'{"critique": "'):
+            row.take(token)
+        scores = np.zeros(vocabulary.width, dtype=np.float32)
+        scores[vocabulary.spelled[b"e"][0]] = 2.0  # it would rather write on than end
+        assert row.allowed(scores, room)[vocabulary.spelled[b"e"][0]] is np.bool_(not forced)
+        assert row.forced is forced
+
+
+def test_answers_that_the_limit_closed_are_counted(policy: Policy) -> None:
+    """An untrained model does not end by itself."""
+    settings = GenerationSettings(max_new_tokens=64, temperature=0.0, batch_size=3)
     chat = LocalChat(policy, settings, "untrained", vocabulary_for(policy, "on"))
     responses = [HOSTILE["prose"], HOSTILE["code"], "a b", HOSTILE["repeats"]]
     answers = chat.complete_about([ask(text) for text in responses], responses)
@@ -142,21 +153,6 @@ def test_answers_that_the_limit_closed_are_counted(policy: Policy, temperature: 
     critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
     example = Example(id="1", prompt=(Message(role="user", content="?"),))
     assert [said.forced for said in critic.critique([example], ["the cat"]) if isinstance(said, Critique)] == [1]
-
-
-def test_an_answer_that_ends_by_itself_was_not_forced(vocabulary: Vocabulary, tokenizer: Any) -> None:
-    z = '{"critique": "", "good_spans": ["a"], "poor_spans": []}'
-    for room, forced in ((300, False), (len(encode_target(tokenizer, z)), True)):
-        row = Row(vocabulary, "a b", greedy=True)
-        for left, token in zip(range(room, 0, -1), encode_target(tokenizer, z), strict=False):
-            scores = np.zeros(vocabulary.width, dtype=np.float32)
-            scores[token] = 1.0
-            if room < 300 and not row.forced:
-                scores[vocabulary.spelled[b"e"][0]] = 2.0  # it would rather write on than end
-            mask = row.allowed(scores, left)
-            assert mask[token]
-            row.take(token)
-        assert row.ended and row.forced is forced
 
 
 def ask(text: str) -> list[Message]:
@@ -250,8 +246,9 @@ def test_a_trained_models_valid_answers_stay_as_they_were(
     assert [tokenizer.decode(sample.ids[:-1]) for sample in plain] == [z for _, _, z in cases]
     tokens = Vocabulary(tokenizer, len(tokenizer))
     texts = [text for _, text, _ in cases]
-    masked = generate(policy, prompts, greedy, lambda rows: Grounded(tokens, [texts[row] for row in rows], greedy))
-    assert masked == plain
+    grounded = GroundedAnswers(tokens, texts, greedy)
+    assert generate(policy, prompts, greedy, grounded) == plain
+    assert grounded.forced == [False, False]
 
 
 def test_the_critic_hands_over_the_responses(policy: Policy) -> None:
