@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from text2grad.align import CreditSettings
+from text2grad.critics.noise import NoiseSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox.settings import SandboxSettings
@@ -108,6 +109,9 @@ class CriticSettings(Settings):
     )
     grounded: bool = Field(
         default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
+    )
+    noise: NoiseSettings | None = Field(
+        default=None, description="put into the spans of whoever gives the feedback, for studies; null: none"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from text2grad.config import Config, CriticKind
+from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UserError
@@ -29,7 +30,12 @@ def runner_of(config: Config) -> Runner:
 
 
 def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
-    """The critic named by `kind`. All of them are the same to whoever calls them."""
+    """The critic named by `kind`, with `critic.noise`. All of them are the same to whoever calls them."""
+    critic = _critic_of(config, kind, task, runner)
+    return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
+
+
+def _critic_of(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
     if kind == "program":
         settings = config.critic
         return ProgramCritic(runner, brief=settings.brief, repairs=settings.repairs, gate=settings.gate)
