@@ -71,7 +71,7 @@ class RewardModelSettings(Settings):
     )
 
 
-CriticKind = Literal["reward_model", "program", "prompted", "human"]
+CriticKind = Literal["reward_model", "program", "reference", "prompted", "human"]
 
 
 class CriticSettings(Settings):
@@ -79,7 +79,8 @@ class CriticSettings(Settings):
 
     kind: CriticKind = Field(
         default="reward_model",
-        description="reward_model: trained here; prompted: any OpenAI-compatible endpoint",
+        description="reward_model: trained here; program: runs tests; reference: compares with the reference answer;"
+        " prompted: any OpenAI-compatible endpoint",
     )
     model: str = Field(default="", description="name at the endpoint (prompted) or folder (reward_model)")
     base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")

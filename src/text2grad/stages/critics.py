@@ -8,6 +8,7 @@ from text2grad.config import Config, CriticKind
 from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import PromptedCritic
+from text2grad.critics.reference import ReferenceCritic
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.policy.generate import LocalChat
@@ -39,6 +40,8 @@ def _critic_of(config: Config, kind: CriticKind, task: Task, runner: Runner) -> 
     if kind == "program":
         settings = config.critic
         return ProgramCritic(runner, brief=settings.brief, repairs=settings.repairs, gate=settings.gate)
+    if kind == "reference":
+        return ReferenceCritic()
     if kind == "human":
         from text2grad.critics.human import HumanCritic
 
@@ -107,7 +110,12 @@ def reward_model_critic(config: Config) -> PromptedCritic:
 
 
 def judge_of(config: Config) -> Critic | None:
-    """The reward model of this run, if there is one and it is wanted for measuring (`evaluate.token_reward`)."""
+    """Who judges answers to prompts held out, where that is wanted (`evaluate.token_reward`).
+
+    The reward model of this run, if there is one; where a program compares with references, that program.
+    """
+    if config.critic.kind == "reference":
+        return ReferenceCritic() if config.evaluate.token_reward else None
     folder = config.run.folder / "reward_model" / "policy"
     wanted = config.evaluate.token_reward and (folder.is_dir() or config.critic.model)
     return reward_model_critic(config) if wanted and config.critic.kind == "reward_model" else None
