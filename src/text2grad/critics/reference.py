@@ -32,7 +32,7 @@ class ReferenceCritic:
     Good: phrases that stand in the reference in the same order and hold a word of content. Poor: words that stand
     neither in the reference nor in the prompt, words said more often than in either, and everything after the first
     line. What the reference says and the answer does not is named in words, for no span can point at it.
-    The score is 2 F - 1, F the ROUGE-L F1 with stemming of the whole answer.
+    The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it.
     """
 
     source = Source(kind="program", model="reference", prompt_version="1")
@@ -48,9 +48,10 @@ class ReferenceCritic:
         if not said:
             return _without_words(response)
         source = {word.stem for message in example.prompt for word in read_words(message.content)}
-        first_line = response.find("\n", said[0].start) if "\n" in response[said[0].start :] else len(response)
-        kept = common([word.stem for word in wanted], [word.stem for word in said])
-        labels = _labels(said, kept, wanted, source, first_line)
+        ends = response.find("\n", said[0].start)
+        first_line = [word for word in said if ends < 0 or word.start < ends]
+        kept = common([word.stem for word in wanted], [word.stem for word in first_line])
+        labels = _labels(said, kept, wanted, source, len(first_line))
         spans = _spans(response, said, labels)
         missing = tuple(_missing(example.reference, wanted, said))
         score = 2 * f_measure(len(kept), len(wanted), len(said)) - 1
@@ -109,7 +110,7 @@ def _labels(
     labels = []
     for index, word in enumerate(said):
         times[word.stem] = times.get(word.stem, 0) + 1
-        if word.start >= first_line:
+        if index >= first_line:
             labels.append((POOR, BEYOND))
         elif index in kept:
             labels.append((GOOD, KEPT))
