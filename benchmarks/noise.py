@@ -8,8 +8,8 @@ results.jsonl is not run again.
     python benchmarks/noise.py [--seeds 3] [--kinds flip displace drop] [--shares 0 .05 .1 .2 .4] [--steps 12]
 
 Leaves noise.svg in --out. The last line of stdout is one JSON object: `text2grad` (kind -> share -> mean held-out
-pass rate), `scalar_ppo`, `sft`, each greedy and sampled, and `gain_ends` (kind -> the first share at which the sampled
-rate is not above scalar PPO's; null: none that was run).
+pass rate), `scalar_ppo`, `sft`, each greedy and sampled, and `gain_ends` (kind -> the first share at which the
+sampled rate is not above scalar PPO's; null: none that was run).
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def main() -> None:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--runs", type=Path, nargs="*", default=[], help="finished demo runs to copy, for their seeds")
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], help="finished demo runs to copy")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--warmup", type=int, default=3, help="of the steps, those that train the value function alone")
+    parser.add_argument("--warmup", type=int, default=3, help="steps that train the value function alone")
     parser.add_argument("--critic", choices=("reward_model", "program"), default="reward_model")
     parser.add_argument("--out", type=Path, default=Path("runs/noise"))
     chosen = parser.parse_args()

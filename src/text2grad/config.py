@@ -79,8 +79,8 @@ class CriticSettings(Settings):
 
     kind: CriticKind = Field(
         default="reward_model",
-        description="reward_model: trained here; program: runs tests; reference: compares with the reference answer;"
-        " prompted: any OpenAI-compatible endpoint",
+        description="reward_model: trained here; program: runs tests; reference: compares with the reference"
+        " answer; prompted: any OpenAI-compatible endpoint",
     )
     model: str = Field(default="", description="name at the endpoint (prompted) or folder (reward_model)")
     base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")

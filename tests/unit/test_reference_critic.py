@@ -82,5 +82,5 @@ def test_without_a_reference_there_is_no_verdict() -> None:
 
 
 def test_the_common_words_stand_in_the_same_order() -> None:
-    assert common("a b c d".split(), "d a x b d".split()) == {1, 3, 4}
+    assert common(list("abcd"), list("daxbd")) == {1, 3, 4}
     assert common([], ["a"]) == common(["a"], []) == set()

@@ -14,6 +14,7 @@ from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Sp
 
 GOOD, POOR, NEITHER = 1, -1, 0
 KEPT, INVENTED, AGAIN, BEYOND = "as a person put it", "nobody wrote this", "said twice", "after the first line"
+TITLES = {KEPT: "Kept", INVENTED: "Nobody wrote", AGAIN: "Said twice", BEYOND: "Too much"}
 NAMED = 6  # words and phrases of a kind that a critique names
 
 
@@ -60,7 +61,7 @@ class ReferenceCritic:
 
 def read_words(text: str) -> list[Word]:
     """The words of a text as ROUGE counts them: letters and digits; words of over three letters are stemmed."""
-    return [Word(found.start(), found.end(), stem(found[0].lower())) for found in re.finditer(r"[A-Za-z0-9]+", text)]
+    return [Word(*found.span(), stem(found[0].lower())) for found in re.finditer(r"[A-Za-z0-9]+", text)]
 
 
 @cache
@@ -128,9 +129,10 @@ def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[int, str]
     spans = []
     for (label, reason), run in groupby(zip(labels, said, strict=True), key=lambda pair: pair[0]):
         words = [word for _, word in run]
-        if label == NEITHER or (label == GOOD and not any(is_content(response[word.start : word.end]) for word in words)):
-            continue
         start, end = words[0].start, words[-1].end
+        says_something = any(is_content(response[word.start : word.end]) for word in words)
+        if label == NEITHER or (label == GOOD and not says_something):
+            continue
         spans.append(
             Span.model_validate(
                 {"start": start, "end": end, "label": label, "text": response[start:end], "reason": reason}
@@ -153,10 +155,7 @@ def _missing(reference: str, wanted: Sequence[Word], said: Sequence[Word]) -> li
 
 def _text(spans: Sequence[Span], missing: Sequence[str]) -> str:
     """The critique in words."""
-    parts = [
-        (title, [span.text for span in spans if span.reason == reason])
-        for title, reason in (("Kept", KEPT), ("Nobody wrote", INVENTED), ("Said twice", AGAIN), ("Too much", BEYOND))
-    ]
+    parts = [(title, [span.text for span in spans if span.reason == reason]) for reason, title in TITLES.items()]
     named = [f"{title}: {_quoted(texts)}." for title, texts in [*parts, ("Missing", list(missing))] if texts]
     return " ".join(named) or "Nothing of it is wrong and no phrase is kept."
 

@@ -27,8 +27,8 @@ SHINGLE, MOST_SHARED = 4, 0.5
 class DocstringsTask:
     """Functions of packages the policy has never seen are held out; near-duplicates of anything trained on are not.
 
-    Of the functions of the other packages a share (`TRAIN_SHARE`) are the prompts of `train`, the rest is `sft`: the
-    policy is optimised on prompts that it has not imitated.
+    Of the functions of the other packages a share (`TRAIN_SHARE`) are the prompts of `train`, the rest is `sft`:
+    the policy is optimised on prompts that it has not imitated.
 
     Raises:
         UserError: no documented functions are found, or all of them fall on one side of the split.

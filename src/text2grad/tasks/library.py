@@ -44,8 +44,8 @@ class Documented:
 def installed_functions() -> list[Documented]:
     """The documented functions of the standard library and of the installed packages.
 
-    Reading them takes most of a minute, so they are kept in the user's cache folder under a name that changes when a
-    package is installed, removed or upgraded. A cache that cannot be written or read is done without.
+    Reading them takes most of a minute, so they are kept in the user's cache folder under a name that changes when
+    a package is installed, removed or upgraded. A cache that cannot be written or read is done without.
     """
     roots = library_roots()
     kept = _cache_folder() / f"docstrings-{_installed(roots)}.jsonl"
@@ -85,10 +85,10 @@ def library_roots() -> list[Path]:
 
 
 def documented_functions(roots: Sequence[Path], per_package: int = PER_PACKAGE) -> Iterator[Documented]:
-    """At most `per_package` functions of every top-level package, in a fixed order; the first package of a name counts.
+    """At most `per_package` functions of every top-level package, in a fixed order.
 
-    Files are taken in the order of a hash of their path, so that a large package is not its first few modules. Tests,
-    vendored copies, and files that do not parse are passed over.
+    Of two packages of one name the first counts. Files are taken in the order of a hash of their path, so that a
+    large package is not its first few modules. Tests, vendored copies, and files that do not parse are passed over.
     """
     seen: set[str] = set()
     for root in roots:
