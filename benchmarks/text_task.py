@@ -1,8 +1,8 @@
 """Real text: one-line summaries of functions (task `docstrings`) by SFT, scalar PPO and text2grad.
 
 Both PPO runs of a seed start from the same SFT policy and see the same prompts, rollouts, steps and critic (the
-program that compares with the person's line; its score is ROUGE-L). They differ in the credit scheme, in gamma as in
-the demo, and in the learning rate: each has the best of the same grid on a validation seed (`--tune`, seed 100),
+program that compares with the person's line; its score is ROUGE-L). They differ in the credit scheme, in gamma as
+in the demo, and in the learning rate: each has the best of the same grid on a validation seed (`--tune`, seed 100),
 which is none of the seeds shown. What stands in --out/results.jsonl is not run again.
 
     python benchmarks/text_task.py [--seeds 3] [--tune]

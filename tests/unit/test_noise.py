@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from text2grad.config import find_config, load_config
 from text2grad.critics.noise import NoiseSettings, NoisyCritic
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
 
@@ -112,3 +113,9 @@ def test_counts_are_those_of_the_step(kind: str) -> None:
     whole = float(3 * len(plain()))
     assert critic.counts() == {"noise_spans": whole, "noise_altered": whole}
     assert critic.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
+
+
+def test_the_command_line_chooses_the_noise() -> None:
+    config = load_config(find_config("demo"), ["--critic.noise.kind", "drop", "--critic.noise.share=.2"])
+    assert config.critic.noise == NoiseSettings(kind="drop", share=0.2)
+    assert load_config(find_config("demo")).critic.noise is None
