@@ -28,7 +28,7 @@ from text2grad.config import Config, find_config, load_config
 from text2grad.demo import SCALAR_PPO
 
 ARMS = ("scalar_ppo", "text2grad")
-GRID = (1e-4, 3e-4)
+GRID = (3e-4, 1e-4)
 CHOSEN = {"scalar_ppo": 1e-4, "text2grad": 1e-4}
 VALIDATION = 100
 MEASURES = ("rouge1", "rouge2", "rouge_l", "bleu", "verdict", "answer_reward", "length")
@@ -71,9 +71,9 @@ def measured(arm: str, rate: float, config: Config) -> Row:
     """Train one arm and measure it on held-out packages; CPU seconds of the whole."""
     before = sum(os.times()[:4])
     name = "sft" if arm == "sft" else f"{arm}_{rate:g}"
-    if arm == "sft":
+    if arm == "sft" and not (config.run.folder / "sft" / "policy").is_dir():
         stages.run_sft(config)
-    else:
+    elif arm != "sft":
         stages.run_train(of_arm(arm, rate, config), name, "restart")
     figures = stages.run_evaluate(config, name, "policy")
     steps = read(config.run.folder / "ppo" / name / "metrics.jsonl")

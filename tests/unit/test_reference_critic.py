@@ -49,6 +49,7 @@ def test_a_run_of_function_words_is_no_phrase() -> None:
 
 def test_words_said_too_often_are_poor() -> None:
     assert labelled("open files files files") == [("open files", 1), ("files files", -1)]
+    assert labelled("the open files of the") == [("the open files", 1)]
 
 
 def test_what_comes_after_the_first_line_is_poor() -> None:

@@ -117,7 +117,7 @@ def _labels(
             labels.append((GOOD, KEPT))
         elif word.stem not in known | source:
             labels.append((POOR, INVENTED))
-        elif times[word.stem] > max(1, sum(other.stem == word.stem for other in wanted)):
+        elif is_content(word.stem) and times[word.stem] > max(1, sum(other.stem == word.stem for other in wanted)):
             labels.append((POOR, AGAIN))
         else:
             labels.append((NEITHER, ""))

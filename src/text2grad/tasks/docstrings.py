@@ -17,7 +17,7 @@ from text2grad.feedback import Example, Message
 from text2grad.tasks.base import Split, TaskSettings, split_of
 from text2grad.tasks.library import Documented, documented_functions, installed_functions, words
 
-REST, SIGNATURE = 110, 40
+REST, SIGNATURE = 90, 40
 """Characters shown of what follows the first line (unless `task.context_characters` says otherwise), and of the
 signature: a model that is made on the spot has a short context."""
 TRAIN_SHARE = 0.2
@@ -104,21 +104,19 @@ def _digest(text: str, seed: int) -> bytes:
 
 
 def _example(found: Documented, room: int) -> Example:
-    signature = shortened(found.signature, SIGNATURE)
+    """Everything in small letters and names in words: a small model copies what has the same tokens on both sides."""
+    signature = shortened(found.signature.replace("_", " "), SIGNATURE)
     content = f"{spoken(found.name)} {signature}\n{shortened(found.rest, room)}"
     return Example(
         id=found.place,
-        prompt=(Message(role="user", content=content),),
-        reference=found.summary,
+        prompt=(Message(role="user", content=content.lower()),),
+        reference=found.summary.lower(),
         meta={"package": found.package},
     )
 
 
 def spoken(name: str) -> str:
-    """A name as words: `HTTPServer.get_userName` -> `http server . get user name`.
-
-    A small model copies words that have the same tokens in the prompt and in its answer.
-    """
+    """A name as words: `HTTPServer.get_userName` -> `http server . get user name`."""
     parts = [re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", part) for part in name.split(".")]
     return " . ".join(" ".join(word.lower() for word in part) for part in parts if part)
 
