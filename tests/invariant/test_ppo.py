@@ -217,6 +217,31 @@ def test_warm_up_moves_the_value_function_alone(policy: Policy) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(value_before, policy.value_parameters(), strict=True))
 
 
+def test_group_advantages_need_no_values(policy: Policy) -> None:
+    """Whatever the value head says, the gradient is the same, and the head itself gets none."""
+    settings = PPOSettings(advantage="group", samples_per_prompt=2, rollouts=8, normalisation="none")
+    _, rollout = collect(policy, settings, CreditSettings())
+    size, weight = settings.samples_per_prompt, settings.group_span_weight
+    expected = adv.group_advantages(rollout.rewards, rollout.learned, size, weight)
+    torch.testing.assert_close(rollout.advantages, expected, rtol=0, atol=0)
+    everything = torch.arange(len(rollout.learned))
+    accumulate_gradient(policy, rollout, everything, settings, GENERATION.temperature, False)
+    assert all(p.grad is None or not p.grad.any() for p in policy.value_parameters())
+    first = gradients(policy)
+    torch.nn.init.normal_(policy.value_head.outer.weight, std=3.0)
+    _, other = collect(policy, settings, CreditSettings())
+    accumulate_gradient(policy, other, everything, settings, GENERATION.temperature, False)
+    torch.testing.assert_close(gradients(policy), first, rtol=0, atol=0)
+
+
+def test_groups_are_answers_to_one_prompt() -> None:
+    with pytest.raises(ValueError, match="set samples_per_prompt to 4"):
+        PPOSettings(advantage="group")
+    with pytest.raises(ValueError, match="rollouts 64 is no multiple of samples_per_prompt 6"):
+        PPOSettings(advantage="group", samples_per_prompt=6)
+    assert PPOSettings(advantage="group", samples_per_prompt=4).warmup_steps == 0
+
+
 def test_delta_lands_on_the_sampled_tokens(policy: Policy) -> None:
     answered, rollout = collect(policy, PPOSettings(rollouts=8), CreditSettings(weighting="token"))
     for row, (sample, aligned) in enumerate(zip(answered.samples, answered.aligned, strict=True)):

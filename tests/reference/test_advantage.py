@@ -301,3 +301,41 @@ def test_wrong_shapes_are_named() -> None:
         advantage.normalise(x, mask, "center")
     with pytest.raises(ValueError, match=r"temperature is 0\.0, expected > 0"):
         advantage.token_logps(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long), 0.0)
+
+
+# Group advantages
+
+
+def slow_group_advantages(rewards: np.ndarray, learned: np.ndarray, size: int, weight: float) -> np.ndarray:
+    """Row by row, from the formula."""
+    result = np.zeros_like(rewards)
+    for row in range(len(rewards)):
+        first = row // size * size
+        totals = [rewards[i][learned[i]].sum() for i in range(first, first + size) if learned[i].any()]
+        for t in np.flatnonzero(learned[row]):
+            mine = rewards[row][learned[row]]
+            gained = (mine.sum() - np.mean(totals)) / (np.std(totals) + 1e-8)
+            result[row, t] = gained + weight * (rewards[row, t] - mine.mean())
+    return result
+
+
+def test_group_advantages_by_hand() -> None:
+    rewards = torch.tensor([[1.0, 1.0], [0.0, GARBAGE], [5.0, 5.0], [4.0, 6.0]])
+    learned = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
+    got = advantage.group_advantages(rewards, learned, 2, 0.5)
+    close(got, torch.tensor([[1.0, 1.0], [-1.0, 0.0], [0.0, 0.0], [-0.5, 0.5]]))
+
+
+def test_group_advantages_are_those_of_the_slow_formula_failed_critiques_left_out() -> None:
+    generator = np.random.default_rng(0)
+    for size in (2, 3, 4):
+        rewards = generator.normal(size=(12, 7))
+        lengths = generator.integers(0, 8, size=12)  # 0: the critique failed
+        learned = np.arange(7) < lengths[:, None]
+        got = advantage.group_advantages(torch.tensor(rewards), torch.tensor(learned), size, 0.7)
+        close(got, torch.tensor(slow_group_advantages(rewards, learned, size, 0.7)))
+
+
+def test_responses_that_are_no_groups_are_refused() -> None:
+    with pytest.raises(ValueError, match="5 responses are no groups of 2"):
+        advantage.group_advantages(torch.zeros(5, 2), torch.ones(5, 2, dtype=torch.bool), 2, 1.0)

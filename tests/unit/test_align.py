@@ -348,6 +348,25 @@ def test_same_sign_spans_are_a_union_with_the_larger_share() -> None:
     assert delta(TEXT, case) == [0, 0.5, 0.5, 0.25, 0.25, 0.25, 0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("score", "signs", "expected"),
+    [
+        (-1.0, "critique", [1, -1, 0, 0]),
+        (-1.0, "verdict", [-1, -1, 0, 0]),
+        (0.5, "verdict", [1, 1, 0, 0]),
+        (0.0, "verdict", [0, 0, 0, 0]),
+        (-1.0, "agreeing", [0, -1, 0, 0]),
+        (0.5, "agreeing", [1, 0, 0, 0]),
+        (None, "agreeing", [0, 0, 0, 0]),
+    ],
+)
+def test_signs_of_spans(score: float | None, signs: Any, expected: list[float]) -> None:
+    case = critique("one two three", good=("one",), poor=("two",), score=score)
+    assert delta("one two three", case, signs=signs) == expected
+    paid = credit(case, words("one two three"), CreditSettings(signs=signs))
+    assert paid.no_score == int(score is None)
+
+
 def test_weights_of_spans_and_of_poor_spans() -> None:
     case = critique(TEXT, good=("fox",), poor=("dog",))
     paid = delta(TEXT, case, span_weight=0.1, poor_weight=2.0, unlabelled=0.05)

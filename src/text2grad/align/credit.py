@@ -22,6 +22,7 @@ from text2grad.settings import Settings
 Scheme = Literal["spans", "last_token", "every_token", "linear_decay", "token_importance"]
 Weighting = Literal["token", "span", "balanced"]
 Membership = Literal["overlap", "contained"]
+Signs = Literal["critique", "verdict", "agreeing"]
 Weights = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -39,6 +40,10 @@ class CreditSettings(Settings):
     )
     membership: Membership = Field(
         default="overlap", description="a token belongs to a span that overlaps, or contains, its non-space text"
+    )
+    signs: Signs = Field(
+        default="critique",
+        description="of spans; verdict: the score's sign for all; agreeing: none that contradicts the score",
     )
     span_weight: float = Field(default=1.0, description="factor of all span rewards")
     poor_weight: float = Field(default=1.0, description="further factor of poor spans")
@@ -109,7 +114,7 @@ def _score_credit(score: float | None, length: int, settings: CreditSettings) ->
 
 def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
     members = _members(critique.spans, aligned, settings.membership)
-    labels = _labels(critique.spans)
+    labels = _signed(_labels(critique.spans), critique.score, settings.signs)
     sureness = np.array([span.weight for span in critique.spans], dtype=np.float64)
     weights = _within_spans(members, sureness, aligned, settings)
     good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
@@ -126,13 +131,21 @@ def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings)
         delta.astype(np.float32),
         labelled=int(np.count_nonzero(alone)),
         cancelled=int(np.count_nonzero(is_good & is_poor)),
-        no_score=int(bool(settings.outcome_weight) and critique.score is None),
+        no_score=int(critique.score is None and (bool(settings.outcome_weight) or settings.signs != "critique")),
         uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
     )
 
 
 def _labels(spans: Sequence[Span]) -> NDArray[np.int64]:
     return np.array([span.label for span in spans], dtype=np.int64)
+
+
+def _signed(labels: NDArray[np.int64], score: float | None, signs: Signs) -> NDArray[np.int64]:
+    """The sign that each span pays with, (S,): its own, or what the verdict makes of it; 0 pays nothing."""
+    if signs == "critique":
+        return labels
+    verdict = 0 if score is None else int(np.sign(score))
+    return np.full_like(labels, verdict) if signs == "verdict" else np.where(labels == verdict, labels, 0)
 
 
 def _members(spans: Sequence[Span], aligned: Aligned, membership: Membership) -> Flags:

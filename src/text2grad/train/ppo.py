@@ -89,7 +89,7 @@ def train_ppo(
             metrics = describe(answered, rollout, training.kl_coefficient)
             with run.keeping(functools.partial(strips, step, answered, rollout, len(samples))):
                 refuse_not_finite(rollout)
-                warming = step < settings.value_warmup
+                warming = step < settings.warmup_steps
                 metrics |= update(policy, rollout, optimizers, settings, generation.temperature, warming)
             training.kl_coefficient = next_coefficient(training.kl_coefficient, metrics["kl"], settings)
             watch.lap("update")

@@ -122,6 +122,9 @@ def score(
         advantages, returns = adv.gae(rewards, values, batch.mask, settings.gamma, settings.lam, bootstrap)
         if settings.value_target == "mc":
             returns = adv.mc_returns(rewards, batch.mask, settings.gamma, bootstrap)
+        if settings.advantage == "group":
+            size, weight = settings.samples_per_prompt, settings.group_span_weight
+            advantages, returns = adv.group_advantages(rewards, learned, size, weight), values
         advantages = adv.normalise(advantages, learned, settings.normalisation)
     return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from text2grad.settings import Settings
 
@@ -48,6 +48,11 @@ class PPOSettings(Settings):
     schedule: Schedule = Field(default="constant", description="of the learning rate")
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
+    advantage: Literal["gae", "group"] = Field(
+        default="gae",
+        description="group: no values; a response against the others to its prompt, a token against the rest",
+    )
+    group_span_weight: float = Field(default=1.0, ge=0, description="of the token's term in group advantages")
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount of later rewards")
     lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; 0: each token by itself")
     clip: float = Field(default=0.2, gt=0, description="epsilon of the policy ratio; inf: no clipping")
@@ -77,3 +82,24 @@ class PPOSettings(Settings):
     )
     samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
     samples_written: int = Field(default=8, ge=0, description="token strips written each time")
+
+    @model_validator(mode="after")
+    def _groups_are_whole(self) -> PPOSettings:
+        if self.advantage == "group":
+            if self.samples_per_prompt < 2:
+                raise ValueError("advantage group compares answers to one prompt: set samples_per_prompt to 4")
+            if self.rollouts % self.samples_per_prompt:
+                raise ValueError(
+                    f"rollouts {self.rollouts} is no multiple of samples_per_prompt {self.samples_per_prompt}"
+                )
+        return self
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps that train only the value function; none where there is none."""
+        return self.value_warmup if self.advantage == "gae" else 0
+
+    @property
+    def value_weight(self) -> float:
+        """Of the value loss; 0 where no advantage asks for values."""
+        return self.value_coefficient if self.advantage == "gae" else 0.0

@@ -32,7 +32,7 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     head = torch.optim.AdamW(
         policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay, fused=True
     )
-    updates = max(1, settings.steps - settings.value_warmup) * settings.epochs * settings.mini_batches
+    updates = max(1, settings.steps - settings.warmup_steps) * settings.epochs * settings.mini_batches
     factor = learning_rate_factor(settings.schedule, 0.0, updates)
     return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))
 
@@ -78,7 +78,7 @@ def accumulate_gradient(
         shares = {
             name: losses.average(term, part.learned, settings.loss_average, weight) for name, term in terms.items()
         }
-        value_share = settings.value_coefficient * shares["value_loss"]
+        value_share = settings.value_weight * shares["value_loss"]
         loss = value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share
         loss.backward()  # type: ignore[no-untyped-call]
         totals = {n: totals.get(n, 0.0) + float(share.detach()) for n, share in shares.items()}

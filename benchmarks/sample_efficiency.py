@@ -1,0 +1,273 @@
+"""How many rollouts does a method need: text2grad, scalar PPO and their variants on the embedded code task.
+
+Of every seed: SFT, annotation and one reward model, shared by all methods. Each method then runs PPO against that
+reward model with the same prompts, rollouts, epochs and optimizer steps, and is measured on held-out problems by
+their tests while it trains. The learning rate of each method is chosen on --tune-seeds over one grid for all; the
+figures come from --seeds, which are not looked at for it. A run that stands in --out is not repeated.
+
+    python benchmarks/sample_efficiency.py [--arms text2grad scalar] [--seeds 0 1 2] [--tune-seeds 100 101]
+        [--lrs 2.5e-5 5e-5 1e-4 2e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
+
+Leaves table.md and curves.svg in --out. The last line of stdout is one JSON object: `text2grad_final` and
+`scalar_final` (held-out pass@1 of sampled answers, mean over the seeds), `rollout_ratio` (rollouts text2grad needs
+for scalar PPO's final rate / scalar PPO's rollouts, mean over the seeds; one that never reaches it counts 1),
+`seeds` (of each the final rates and the ratio), `collapsed` (runs that ended below the SFT policy), `arms`.
+Wanted: rollout_ratio at most .5, text2grad_final at least .10 above scalar_final, nothing collapsed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from figure import svg
+from text2grad.config import Config, find_config, load_config
+from text2grad.report.curves import Line, mean_line
+
+Run = dict[str, Any]
+
+ARMS: dict[str, dict[str, object]] = {
+    "text2grad": {},
+    "scalar": {"credit.scheme": "last_token", "ppo.gamma": 1.0},
+    "dense": {"credit.scheme": "every_token"},
+    "token": {"credit.weighting": "token"},
+    "tenth_token": {"credit.weighting": "token", "credit.span_weight": 0.1},
+    "balanced": {"credit.weighting": "balanced"},
+    "no_verdict": {"credit.outcome_weight": 0.0},
+    "twice_verdict": {"credit.outcome_weight": 2.0},
+    "verdict_signs": {"credit.signs": "verdict"},
+    "agreeing_signs": {"credit.signs": "agreeing"},
+    "poor_twice": {"credit.poor_weight": 2.0},
+    "poor_half": {"credit.poor_weight": 0.5},
+    "gamma_1": {"ppo.gamma": 1.0},
+    "definition_1": {"ppo.gamma": 0.0, "ppo.lam": 0.0},
+    "whiten": {"ppo.normalisation": "whiten"},
+    "not_normalised": {"ppo.normalisation": "none"},
+    "no_warmup": {"ppo.value_warmup": 0},
+    "separate_critic": {"policy.value_head": "separate"},
+    "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
+    "group_scalar": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4, "credit.scheme": "last_token"},
+    "paper": {
+        **{"credit.weighting": "token", "credit.outcome_weight": 0.0, "ppo.gamma": 1.0, "ppo.kl_target": 6.0},
+        **{"ppo.normalisation": "whiten", "ppo.value_warmup": 0, "ppo.kl_coefficient": 0.2},
+    },
+}
+
+
+def main() -> None:
+    chosen = options()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
+        list(pool.map(prepare, [(chosen.out, seed) for seed in {*chosen.seeds, *chosen.tune_seeds}]))
+        tuning = [(arm, lr, seed) for seed in chosen.tune_seeds for arm in chosen.arms for lr in chosen.lrs]
+        tried = list(pool.map(trained, [job(chosen, *each) | {"every": chosen.steps} for each in tuning]))
+        best = {arm: best_rate([run for run in tried if run["arm"] == arm]) for arm in chosen.arms}
+        say(f"learning rates: {best}")
+        final = [(arm, best[arm], seed) for seed in chosen.seeds for arm in chosen.arms]
+        runs = list(pool.map(trained, [job(chosen, *each) for each in final]))
+    (chosen.out / "table.md").write_text(table(tried, runs), encoding="utf-8")
+    drawn = svg(list(curves(runs)), "held-out pass@1, sampled", "rollouts")
+    (chosen.out / "curves.svg").write_text(drawn, encoding="utf-8")
+    print(json.dumps(figures(runs)))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["text2grad", "scalar"], metavar="ARM")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--tune-seeds", nargs="+", type=int, default=[100, 101])
+    parser.add_argument("--lrs", nargs="+", type=float, default=[2.5e-5, 5e-5, 1e-4, 2e-4])
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--every", type=int, default=3, help="steps between measurements; tuning looks at the end")
+    parser.add_argument("--samples", type=int, default=8, help="answers per held-out problem")
+    parser.add_argument("--workers", type=int, default=2, help="runs side by side, one thread each")
+    parser.add_argument("--out", type=Path, default=Path("runs/sample_efficiency"))
+    chosen = parser.parse_args()
+    if set(chosen.seeds) & set(chosen.tune_seeds):
+        parser.error("a seed cannot be both tuned on and reported")
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    return chosen
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def settings(out: Path, seed: int, words: dict[str, object]) -> Config:
+    base = {"run.folder": out / f"seed-{seed}", "run.seed": seed, "run.threads": 1, "task.seed": seed}
+    return load_config(find_config("demo"), [f"--{key}={value}" for key, value in {**base, **words}.items()])
+
+
+def prepare(place: tuple[Path, int]) -> None:
+    """SFT policy and reward model of one seed, by the command line as anyone would make them."""
+    out, seed = place
+    folder = out / f"seed-{seed}"
+    words = [f"--{k}={v}" for k, v in {"run.seed": seed, "run.threads": 1, "task.seed": seed}.items()]
+    products = {"sft": "sft/policy", "annotate": "feedback.jsonl", "train-reward": "evaluation/reward_model.json"}
+    for stage, product in products.items():
+        if not (folder / product).exists():
+            command = [
+                sys.executable,
+                "-m",
+                "text2grad.cli",
+                stage,
+                "--config",
+                "demo",
+                "--run.folder",
+                str(folder),
+            ]
+            subprocess.run([*command, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            say(f"seed {seed}: {stage} done")
+
+
+def job(chosen: argparse.Namespace, arm: str, lr: float, seed: int) -> Run:
+    keep = ("out", "steps", "every", "samples")
+    return {"arm": arm, "lr": lr, "seed": seed, **{name: getattr(chosen, name) for name in keep}}
+
+
+def trained(one: Run) -> Run:
+    """The run of one method, learning rate and seed: as it stands in the folder, or made now."""
+    name = f"{one['arm']}-{one['lr']:g}-{one['steps']}"
+    path = one["out"] / f"seed-{one['seed']}" / "curves" / f"{name}.json"
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        run = {key: one[key] for key in ("arm", "lr", "seed", "steps")} | {"curve": train(one, name)}
+        path.write_text(json.dumps(run), encoding="utf-8")
+        say(f"{one['seed']} {name}: " + " ".join(f"{point['sampled']:.3f}" for point in run["curve"]))
+    result: Run = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+def train(one: Run, name: str) -> list[dict[str, float]]:
+    """Held-out rates before the first step and every few steps of one PPO run; measuring changes nothing in it."""
+    import torch
+
+    from text2grad.policy.model import load_policy
+    from text2grad.stages.critics import make_critic, runner_of
+    from text2grad.stages.evaluate import evaluate_policy, measure_with
+    from text2grad.stages.folder import start_policy, task_of
+    from text2grad.train.ppo import train_ppo
+    from text2grad.train.run import Resume, seed_everything
+    from text2grad.train.state import Randomness
+
+    torch.set_num_threads(1)
+    words = {**ARMS[one["arm"]], "ppo.lr": one["lr"], "ppo.steps": one["steps"], "evaluate.samples": one["samples"]}
+    config = settings(one["out"], one["seed"], words)
+    task = task_of(config)
+    policy = load_policy(start_policy(config))
+    heldout = task.examples("heldout")
+    curve: list[dict[str, float]] = []
+    with runner_of(config) as runner:
+
+        def measured(step: int, metrics: dict[str, float]) -> None:
+            if (step + 1) % one["every"] and step + 1 != one["steps"]:
+                return
+            before = Randomness.now()
+            summary = evaluate_policy(policy, heldout, config, measure_with(task, runner))["summary"]
+            Randomness.restore(before.tensors(), before.numbers())
+            kept = {key: metrics[key] for key in ("score", "kl", "wrong_sign_rate") if key in metrics}
+            rates = {way: summary[f"{way}_pass"] for way in ("sampled", "greedy")}
+            curve.append({"rollouts": (step + 1) * config.ppo.rollouts, **rates, **kept})
+
+        measured(-1, {})
+        seed_everything(one["seed"])
+        critic = make_critic(config, config.critic.kind, task, runner)
+        train_ppo(
+            *(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation),
+            *(config.run.folder / "ppo" / name, one["seed"], name, measured, Resume("restart")),
+        )
+    return curve
+
+
+def best_rate(runs: Sequence[Run]) -> float:
+    """The learning rate whose runs end highest."""
+    rates = sorted({run["lr"] for run in runs})
+    return float(max(rates, key=lambda lr: fmean(final(run) for run in runs if run["lr"] == lr)))
+
+
+def final(run: Run) -> float:
+    """The sampled rate at the end."""
+    return float(run["curve"][-1]["sampled"])
+
+
+def rollouts_to(run: Run, rate: float) -> float | None:
+    """Rollouts after which the curve first reaches `rate`, straight lines between measurements; None: never."""
+    points = [(point["rollouts"], point["sampled"]) for point in run["curve"]]
+    if points[0][1] >= rate:
+        return 0.0
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if y1 >= rate:
+            return float(x0 + (x1 - x0) * (rate - y0) / (y1 - y0))
+    return None
+
+
+def figures(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the benchmark says in numbers."""
+    by = {(run["arm"], run["seed"]): run for run in runs}
+    arms = list(dict.fromkeys(run["arm"] for run in runs))
+    finals = {arm: [final(run) for run in runs if run["arm"] == arm] for arm in arms}
+    result: dict[str, Any] = {"arms": {arm: round(fmean(rates), 4) for arm, rates in finals.items()}}
+    result["collapsed"] = [f"{r['arm']} {r['seed']}" for r in runs if final(r) < r["curve"][0]["sampled"]]
+    if {"text2grad", "scalar"} <= set(arms):
+        seeds = {
+            seed: compared(by["text2grad", seed], by["scalar", seed]) for arm, seed in by if arm == "text2grad"
+        }
+        result["text2grad_final"] = round(fmean(finals["text2grad"]), 4)
+        result["scalar_final"] = round(fmean(finals["scalar"]), 4)
+        result["rollout_ratio"] = round(fmean(each["rollout_ratio"] for each in seeds.values()), 4)
+        result["seeds"] = seeds
+    return result
+
+
+def compared(ours: Run, scalar: Run) -> dict[str, float]:
+    reached = rollouts_to(ours, final(scalar))
+    spent = scalar["curve"][-1]["rollouts"]
+    ratio = 1.0 if reached is None else reached / spent
+    start = ours["curve"][0]["sampled"]
+    return {"sft": start, "text2grad": final(ours), "scalar": final(scalar), "rollout_ratio": round(ratio, 4)}
+
+
+def table(tried: Sequence[Run], runs: Sequence[Run]) -> str:
+    """Every learning rate of every method on the tuning seeds, then the chosen one on the others."""
+    lines = ["| method | lr | tuning seeds: sampled pass@1 at the end | mean |", "| --- | --- | --- | --- |"]
+    lines += [_row(each) for each in grouped(tried)]
+    lines += ["", "| method | lr | seeds: sampled pass@1 at the end | mean |", "| --- | --- | --- | --- |"]
+    lines += [_row(each) for each in grouped(runs)]
+    return "\n".join(lines) + "\n"
+
+
+def grouped(runs: Sequence[Run]) -> Iterator[list[Run]]:
+    for arm, lr in dict.fromkeys((run["arm"], run["lr"]) for run in runs):
+        yield [run for run in runs if (run["arm"], run["lr"]) == (arm, lr)]
+
+
+def _row(runs: Sequence[Run]) -> str:
+    rates = [final(run) for run in runs]
+    each = " / ".join(f"{rate:.3f}" for rate in rates)
+    return f"| {runs[0]['arm']} | {runs[0]['lr']:g} | {each} | {fmean(rates):.3f} |"
+
+
+def curves(runs: Sequence[Run]) -> Iterator[Line]:
+    """Of each method the seeds, thin, and their mean."""
+    for arm in dict.fromkeys(run["arm"] for run in runs):
+        lines = [
+            Line(arm, tuple((p["rollouts"], p["sampled"]) for p in run["curve"]), thin=True)
+            for run in runs
+            if run["arm"] == arm
+        ]
+        yield from lines
+        yield mean_line(arm, lines)
+
+
+if __name__ == "__main__":
+    main()
