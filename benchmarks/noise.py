@@ -20,20 +20,19 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from figure import svg
 from text2grad import stages
 from text2grad.config import Config, find_config, load_config
 from text2grad.critics.noise import NoiseSettings
 from text2grad.demo import SCALAR_LR, SCALAR_PPO
-from text2grad.report.curves import HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, chart
+from text2grad.report.curves import Line
 
 KINDS, SHARES = ("flip", "displace", "drop"), (0.0, 0.05, 0.1, 0.2, 0.4)
 SCALAR, SFT, CLEAN = "scalar_ppo", "sft", "text2grad"
-COLOURS = ("#0b6e4f", "#b3541e", "#3a5ba0", "#777777", "#bbbbbb")
 Row = dict[str, Any]
 
 
@@ -171,25 +170,7 @@ def figure(figures: Row) -> str:
     last = max(x for line in lines for x, _ in line.points)
     for name in (SCALAR, SFT):
         lines.append(Line(name, ((0.0, figures[name]["sampled"]), (last, figures[name]["sampled"]))))
-    drawn = chart("sampled pass rate", lines, [line.name for line in lines])
-    assert drawn is not None
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT + 16:g}" '
-        'font-family="sans-serif" font-size="10"><rect width="100%" height="100%" fill="white"/>'
-    ]
-    parts += [f'<text x="{t.at}" y="{HEIGHT - 10}" text-anchor="middle">{t.text}</text>' for t in drawn.x_ticks]
-    for tick in drawn.y_ticks:
-        parts.append(f'<path d="M{LEFT} {tick.at}H{WIDTH - RIGHT}" stroke="#e5e5e5"/>')
-        parts.append(f'<text x="{LEFT - 4}" y="{tick.at + 3}" text-anchor="end">{tick.text}</text>')
-    for path, colour in zip(drawn.paths, COLOURS, strict=False):
-        parts.append(f'<path d="{path.data}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-    for label, colour in zip(drawn.labels, COLOURS, strict=False):
-        at = f'x="{WIDTH - RIGHT + 4}" y="{label.y + 3}"'
-        parts.append(f'<text {at} fill="{colour}">{escape(label.text)}</text>')
-    parts.append(f'<text x="{LEFT}" y="{TOP - 1}">held-out pass rate, sampled</text>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT + 6}" text-anchor="middle">% of spans with noise</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return svg(lines, "held-out pass rate, sampled", "% of spans with noise")
 
 
 if __name__ == "__main__":
