@@ -9,7 +9,7 @@ import pytest
 
 from text2grad.config import find_config, load_config
 from text2grad.critics.noise import NoiseSettings, NoisyCritic
-from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, overlap_of
 
 WORDS = "the quick brown fox jumps over the lazy dog again and again"
 
@@ -104,6 +104,13 @@ def test_text_verdict_and_failures_stay() -> None:
     judged = noisy(kind="drop", share=1.0).critique([example("a"), example("b")], [WORDS, "broken"])
     assert judged[0] == Critique(text="said", spans=(), score=0.5)
     assert isinstance(judged[1], Failure)
+
+
+def test_a_critic_that_must_not_overlap_still_must_not() -> None:
+    critic = EveryWord()
+    critic.overlap = "never"  # type: ignore[attr-defined]
+    assert overlap_of(NoisyCritic(critic, NoiseSettings(), 0)) == "never"
+    assert overlap_of(noisy()) == "allowed"
 
 
 @pytest.mark.parametrize("kind", ["flip", "displace", "drop"])

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from text2grad.feedback import Critic, Critique, Example, Judgement, Span
+from text2grad.feedback import Critic, Critique, Example, Judgement, Span, overlap_of
 from text2grad.settings import Settings
 
 
@@ -33,6 +33,7 @@ class NoisyCritic:
         self.settings = settings
         self.seed = seed
         self.source = critic.source
+        self.overlap = overlap_of(critic)
         self._spans = self._altered = 0
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:

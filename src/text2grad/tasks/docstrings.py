@@ -104,7 +104,7 @@ def _digest(text: str, seed: int) -> bytes:
 
 
 def _example(found: Documented, room: int) -> Example:
-    """Everything in small letters and names in words: a small model copies what has the same tokens on both sides."""
+    """All in small letters, names in words: a small model copies what has the same tokens on both sides."""
     signature = shortened(found.signature.replace("_", " "), SIGNATURE)
     content = f"{spoken(found.name)} {signature}\n{shortened(found.rest, room)}"
     return Example(

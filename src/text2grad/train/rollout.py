@@ -76,6 +76,20 @@ def judge(
     return Answered(examples, samples, aligned, judgements, credits)
 
 
+def judged(
+    examples: list[Example],
+    samples: list[Sample],
+    table: TokenTable,
+    critic: Critic,
+    settings: CreditSettings,
+    max_failed: float,
+) -> Answered:
+    """`judge`, refused where too many critiques failed."""
+    answered = judge(examples, samples, table, critic, settings)
+    refuse_failures(answered.judgements, max_failed)
+    return answered
+
+
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
     """Stop when more than a share `limit` of the critiques failed: a policy cannot learn from silence."""
     failures = [judgement for judgement in judgements if isinstance(judgement, Failure)]
@@ -99,6 +113,25 @@ def refuse_not_finite(rollout: Rollout) -> None:
         raise FloatingPointError(f"{', '.join(wrong)} not finite before the update, no parameter was changed")
 
 
+def measure(policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float) -> tuple[Tensor, ...]:
+    """What the policy and its reference say of a batch, whatever a critic says.
+
+    Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the last values (B,).
+    """
+    with policy.evaluating():
+        everything = torch.arange(len(batch.mask), device=batch.mask.device)
+        columns = [torch.zeros(batch.mask.shape, device=batch.mask.device) for _ in range(4)]
+        last_value = torch.zeros(len(batch.mask), device=batch.mask.device)
+        for rows in batch.passes(everything, settings.micro_batch_size):
+            part = batch.rows(rows).trimmed()
+            output = policy(part, temperature, entropy=True, kl=settings.kl)
+            values = output.values.masked_fill(~part.mask, 0.0)
+            for column, found in zip(columns, (output.logp, output.kl, output.entropy, values), strict=True):
+                column[rows, : part.width] = found
+            last_value[rows] = output.last_value
+        return *columns, last_value
+
+
 def score(
     policy: Policy,
     batch: TokenBatch,
@@ -106,13 +139,16 @@ def score(
     settings: PPOSettings,
     temperature: float,
     coefficient: float,
+    measured: tuple[Tensor, ...] | None = None,
 ) -> Rollout:
-    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it."""
+    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it.
+
+    `measured` is what `measure` gave, where that was done before.
+    """
     with policy.evaluating():
-        size = settings.micro_batch_size
-        rows = [slice(start, start + size) for start in range(0, len(answered.samples), size)]
-        parts = [_score_rows(policy, batch.rows(index), settings, temperature) for index in rows]
-        old_logp, kl, entropy, values, last_value = (torch.cat(column) for column in zip(*parts, strict=True))
+        if measured is None:
+            measured = measure(policy, batch, settings, temperature)
+        old_logp, kl, entropy, values, last_value = measured
         delta = _delta(answered.credits, batch)
         failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
         cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
@@ -129,20 +165,6 @@ def score(
     return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
 
 
-def _score_rows(policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float) -> tuple[Tensor, ...]:
-    output = policy(batch)
-    reference = policy.reference_logits(batch)
-    logp = adv.token_logps(output.logits, batch.response_ids, temperature)
-    if settings.kl == "full":
-        kl = adv.kl_full(output.logits, reference, temperature)
-    else:
-        estimator = adv.kl_k1 if settings.kl == "k1" else adv.kl_k3
-        kl = estimator(logp, adv.token_logps(reference, batch.response_ids, temperature))
-    entropy = adv.entropy(output.logits, temperature)
-    columns = (logp, kl, entropy, output.values)
-    return *(column.masked_fill(~batch.mask, 0.0) for column in columns), output.last_value
-
-
 def _delta(credits: Sequence[Credit], batch: TokenBatch) -> Tensor:
     delta = torch.zeros(batch.mask.shape, device=batch.mask.device)
     for row, item in enumerate(credits):
@@ -152,18 +174,6 @@ def _delta(credits: Sequence[Credit], batch: TokenBatch) -> Tensor:
 
 def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:
     """Some rows of a rollout, without the columns that are padding in all of them."""
-    width = int(rollout.batch.mask[rows].sum(dim=1).max())
-    surplus = rollout.batch.width - width
-    batch = rollout.batch.rows(rows)
-    whole = int(batch.input_ids.shape[1]) - surplus
-    first = int((batch.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
-    cut = slice(first, whole)
-    narrow = TokenBatch(
-        batch.input_ids[:, cut],
-        batch.attention_mask[:, cut],
-        batch.position_ids[:, cut],
-        batch.response_ids[:, :width],
-        batch.mask[:, :width],
-    )
-    tensors = {name: value[rows, :width] for name, value in vars(rollout).items() if isinstance(value, Tensor)}
-    return replace(rollout, batch=narrow, **tensors)
+    batch = rollout.batch.rows(rows).trimmed()
+    tensors = {name: x[rows, : batch.width] for name, x in vars(rollout).items() if isinstance(x, Tensor)}
+    return replace(rollout, batch=batch, **tensors)
