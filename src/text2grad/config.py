@@ -24,7 +24,7 @@ from text2grad.policy.settings import GenerationSettings, Grounding, PolicySetti
 from text2grad.sandbox.settings import SandboxSettings
 from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
-from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
 from text2grad.wire import QuoteSearch
 
 TINY = "tiny"
@@ -59,7 +59,14 @@ class RewardModelSettings(Settings):
     poor_weight: float = Field(
         default=1.0, gt=0, description="weight of the list of poor spans in the loss: they are the rare class"
     )
+    shared: bool = Field(
+        default=False,
+        description="an adapter beside the policy's: policy, reference, reward model on one set of base weights",
+    )
     training: SupervisedSettings = SupervisedSettings()
+    early_stopping: EarlyStoppingSettings | None = Field(
+        default=None, description="null: all of reward_model.training.epochs"
+    )
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
     grounded: Grounding = Field(
         default="auto",

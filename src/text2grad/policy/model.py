@@ -31,6 +31,7 @@ from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 VALUE_FILE = "value_head.safetensors"
 VALUE_TRUNK = "value_trunk"
+POLICY_ADAPTER = "policy"
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -155,6 +156,9 @@ class Policy(nn.Module):
         self.value_head = ValueHead(int(model.config.get_text_config().hidden_size)).to(model.device)
         self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
         self.base_is_merged = False  # then the base is on no disk, and an adapter alone could not be read back
+        self.adapter: str | None = (
+            None  # of a view of another policy's model (policy.adapters): the one it speaks with
+        )
         self._frozen: tuple[Any, ...] = ()  # in a tuple, so that train() and parameters() pass it over
         self._splits = splits(model)
         self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
@@ -261,14 +265,25 @@ class Policy(nn.Module):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Dropout off, gradients off, and back again."""
+        """Dropout off, gradients off, a view's own adapter in force, and back again."""
         was_training = self.model.training
         self.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._with_adapter():
                 yield
         finally:
             self.train(was_training)
+
+    @contextmanager
+    def _with_adapter(self) -> Iterator[None]:
+        if self.adapter is None:
+            yield
+            return
+        self.model.base_model.set_adapter(self.adapter, inference_mode=True)
+        try:
+            yield
+        finally:
+            self.model.base_model.set_adapter(POLICY_ADAPTER)
 
     def save(self, folder: Path) -> None:
         """Write model or adapter, tokenizer, value head and its own trunk if it has one; safetensors and JSON only.
@@ -277,7 +292,7 @@ class Policy(nn.Module):
         """
         folder.mkdir(parents=True, exist_ok=True)
         model = _merged(self.model) if self.base_is_merged else self.model
-        model.save_pretrained(folder, safe_serialization=True)
+        _save_model(model, folder)
         if self.value_trunk is not None:
             _merged(self.value_trunk).save_pretrained(folder / VALUE_TRUNK, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
@@ -308,6 +323,22 @@ def load_policy(settings: PolicySettings) -> Policy:
         own = _load_model(str(trunk), settings.dtype)
         policy.value_trunk = (add_lora(own, settings.lora) if settings.lora else own).to(device)
     return policy.eval()
+
+
+def _save_model(model: Any, folder: Path) -> None:
+    """A model, or the policy's adapter alone: peft writes a named one into a folder of that name."""
+    if not isinstance(model, PeftModel):
+        model.save_pretrained(folder, safe_serialization=True)
+        return
+    model.save_pretrained(
+        str(folder),
+        safe_serialization=True,
+        selected_adapters=[POLICY_ADAPTER],
+        save_embedding_layers=False,  # nobody adds tokens; peft would look for the base model to make sure
+    )
+    for path in (folder / POLICY_ADAPTER).iterdir():
+        path.replace(folder / path.name)
+    (folder / POLICY_ADAPTER).rmdir()
 
 
 def _merged(model: Any) -> Any:
@@ -355,7 +386,7 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, config)
+        return get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     except ValueError as error:
         raise UserError(
             f"cannot add adapters: {error}", "set policy.lora.targets to modules of this model"

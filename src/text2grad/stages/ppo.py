@@ -19,7 +19,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
     policy = load_policy(start_policy(config))
     seed_everything(config.run.seed)
     with runner_of(config) as runner:
-        critic = make_critic(config, config.critic.kind, task, runner)
+        critic = make_critic(config, config.critic.kind, task, runner, policy)
         for place in (folder, folder / "ppo" / name):
             note_settings(config, place, begins=True)
         train_ppo(

@@ -10,10 +10,10 @@ critique failed is masked out of the loss and counted.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from text2grad.align import CreditSettings, TokenTable
@@ -23,13 +23,14 @@ from text2grad.policy.encode import check_lengths, encode_prompt
 from text2grad.policy.model import Policy, pack
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe, strips
-from text2grad.train.rollout import judge, refuse_failures, refuse_not_finite, respond, score
+from text2grad.train.overlap import overlaps, together
+from text2grad.train.rollout import judged, measure, refuse_not_finite, respond, score
 from text2grad.train.run import AUTO, OnStep, Resume, Run, Stopwatch
 from text2grad.train.settings import PPOSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
 from text2grad.train.update import make_optimizers, next_coefficient, update
 
-UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed"}
+UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.overlap"}
 """What a run may change when it goes on: it does not change what is learned."""
 
 
@@ -56,6 +57,7 @@ def train_ppo(
     """
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
+    overlap = overlaps(critic, settings.overlap)
     prompts = encode_examples(policy, examples, generation.max_new_tokens)
     table = TokenTable(policy.tokenizer)
     optimizers = make_optimizers(policy, settings)
@@ -80,14 +82,18 @@ def train_ppo(
             with run.unchanged():
                 samples = respond(policy, [prompts[i] for i in chosen], generation)
                 watch.lap("generate")
-                answered = judge([examples[i] for i in chosen], samples, table, critic, credit_settings)
-                refuse_failures(answered.judgements, settings.max_failed)
-                watch.lap("critique")
                 batch = pack([prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device)
-                rollout = score(policy, batch, answered, settings, generation.temperature, training.kl_coefficient)
+                asked = [examples[i] for i in chosen]
+                answered, measured = together(
+                    partial(judged, asked, samples, table, critic, credit_settings, settings.max_failed),
+                    partial(measure, policy, batch, settings, generation.temperature),
+                    *(overlap, watch),
+                )
+                beta = training.kl_coefficient
+                rollout = score(policy, batch, answered, settings, generation.temperature, beta, measured)
                 watch.lap("score")
             metrics = describe(answered, rollout, training.kl_coefficient)
-            with run.keeping(functools.partial(strips, step, answered, rollout, len(samples))):
+            with run.keeping(partial(strips, step, answered, rollout, len(samples))):
                 refuse_not_finite(rollout)
                 warming = step < settings.warmup_steps
                 metrics |= update(policy, rollout, optimizers, settings, generation.temperature, warming)

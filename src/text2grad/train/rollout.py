@@ -76,6 +76,20 @@ def judge(
     return Answered(examples, samples, aligned, judgements, credits)
 
 
+def judged(
+    examples: list[Example],
+    samples: list[Sample],
+    table: TokenTable,
+    critic: Critic,
+    settings: CreditSettings,
+    max_failed: float,
+) -> Answered:
+    """`judge`, refused where too many critiques failed."""
+    answered = judge(examples, samples, table, critic, settings)
+    refuse_failures(answered.judgements, max_failed)
+    return answered
+
+
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
     """Stop when more than a share `limit` of the critiques failed: a policy cannot learn from silence."""
     failures = [judgement for judgement in judgements if isinstance(judgement, Failure)]
@@ -99,6 +113,25 @@ def refuse_not_finite(rollout: Rollout) -> None:
         raise FloatingPointError(f"{', '.join(wrong)} not finite before the update, no parameter was changed")
 
 
+def measure(policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float) -> tuple[Tensor, ...]:
+    """What the policy and its reference say of a batch, whatever a critic says.
+
+    Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the last values (B,).
+    """
+    with policy.evaluating():
+        everything = torch.arange(len(batch.mask), device=batch.mask.device)
+        columns = [torch.zeros(batch.mask.shape, device=batch.mask.device) for _ in range(4)]
+        last_value = torch.zeros(len(batch.mask), device=batch.mask.device)
+        for rows in batch.passes(everything, settings.micro_batch_size):
+            part = batch.rows(rows).trimmed()
+            output = policy(part, temperature, entropy=True, kl=settings.kl)
+            values = output.values.masked_fill(~part.mask, 0.0)
+            for column, found in zip(columns, (output.logp, output.kl, output.entropy, values), strict=True):
+                column[rows, : part.width] = found
+            last_value[rows] = output.last_value
+        return *columns, last_value
+
+
 def score(
     policy: Policy,
     batch: TokenBatch,
@@ -106,10 +139,16 @@ def score(
     settings: PPOSettings,
     temperature: float,
     coefficient: float,
+    measured: tuple[Tensor, ...] | None = None,
 ) -> Rollout:
-    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it."""
+    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it.
+
+    `measured` is what `measure` gave, where that was done before.
+    """
     with policy.evaluating():
-        old_logp, kl, entropy, values, last_value = _read(policy, batch, settings, temperature)
+        if measured is None:
+            measured = measure(policy, batch, settings, temperature)
+        old_logp, kl, entropy, values, last_value = measured
         delta = _delta(answered.credits, batch)
         failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
         cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
@@ -124,21 +163,6 @@ def score(
             advantages, returns = adv.group_advantages(rewards, learned, size, weight), values
         advantages = adv.normalise(advantages, learned, settings.normalisation)
     return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
-
-
-def _read(policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float) -> tuple[Tensor, ...]:
-    """Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the last values (B,)."""
-    everything = torch.arange(len(batch.mask), device=batch.mask.device)
-    columns = [torch.zeros(batch.mask.shape, device=batch.mask.device) for _ in range(4)]
-    last_value = torch.zeros(len(batch.mask), device=batch.mask.device)
-    for rows in batch.passes(everything, settings.micro_batch_size):
-        part = batch.rows(rows).trimmed()
-        output = policy(part, temperature, entropy=True, kl=settings.kl)
-        values = output.values.masked_fill(~part.mask, 0.0)
-        for column, found in zip(columns, (output.logp, output.kl, output.entropy, values), strict=True):
-            column[rows, : part.width] = found
-        last_value[rows] = output.last_value
-    return *columns, last_value
 
 
 def _delta(credits: Sequence[Credit], batch: TokenBatch) -> Tensor:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,22 @@ from text2grad.policy.model import Policy
 VERSIONS = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
+class Keeper(Protocol):
+    """A part of a loop with a state of its own, saved and restored with the rest (`stopping.EarlyStopping`)."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of the state, under names of its own."""
+        ...
+
+    def numbers(self) -> dict[str, Any]:
+        """The rest, as JSON."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Take over what the two gave; `tensors` holds others as well."""
+        ...
+
+
 @dataclass
 class Training:
     """What a loop changes: weights, optimizers, learning rate, KL coefficient, and how many steps are done.
@@ -40,11 +56,13 @@ class Training:
     schedule: LambdaLR
     kl_coefficient: float = 0.0
     step: int = 0
+    keeper: Keeper | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """The trained weights and the optimizers' moments, by name."""
         named = {f"policy.{name}": tensor for name, tensor in _trained(self.policy)}
-        return named | {name: value for name, value in self._moments() if isinstance(value, Tensor)}
+        named |= {name: value for name, value in self._moments() if isinstance(value, Tensor)}
+        return named | (self.keeper.tensors() if self.keeper else {})
 
     def numbers(self) -> dict[str, Any]:
         """The rest, as JSON."""
@@ -54,6 +72,7 @@ class Training:
             "updates": self.schedule.last_epoch,
             "counts": {name: value for name, value in self._moments() if not isinstance(value, Tensor)},
             "threads": torch.get_num_threads(),
+            **({"keeper": self.keeper.numbers()} if self.keeper else {}),
         }
 
     def _moments(self) -> Iterator[tuple[str, Any]]:
@@ -78,6 +97,8 @@ class Training:
         for number, optimizer in enumerate(self.optimizers):
             moments = _by_parameter({**tensors, **numbers["counts"]}, f"optimizer.{number}.")
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        if self.keeper and "keeper" in numbers:
+            self.keeper.restore(tensors, numbers["keeper"])
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
         _move_schedule(self.schedule, numbers["updates"])
 

@@ -24,6 +24,7 @@ from text2grad.train.muon import muon_for
 from text2grad.train.run import AUTO, OnStep, Resume, Run, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
+from text2grad.train.stopping import EarlyStopping
 
 LENGTH_POOL = 16
 
@@ -60,12 +61,15 @@ def train_supervised(
     heldout: Sequence[Pair] = (),
     on_step: OnStep | None = None,
     resume: Resume = AUTO,
+    section: str = "sft",
+    stopping: EarlyStopping | None = None,
 ) -> dict[str, float]:
     """Train in place and write the policy to `folder`; returns the last metrics.
 
-    `heldout` pairs are only measured, at the end. The loss is the mean over the answer tokens of the whole
-    optimizer step, so that accumulation over micro-batches does not change the gradient. An unfinished run in
-    `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit.
+    `section` is where the user finds `settings`. With `stopping` the run may end early, and the policy is the one
+    that measured best. `heldout` pairs are only measured, at the end. The loss is the mean over the answer tokens
+    of the whole optimizer step, so that accumulation over micro-batches does not change the gradient. An unfinished
+    run in `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not a number, or
@@ -79,13 +83,14 @@ def train_supervised(
     optimizer = make_optimizer(policy, settings)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    identity = identity_of(policy, encoded, settings, seed, title)
+    identity = identity_of(policy, encoded, settings, seed, section)
+    training = Training(policy, (optimizer,), schedule, keeper=stopping)
     metrics: dict[str, float] = {}
     with Run(
-        *(folder, title, len(batches), Training(policy, (optimizer,), schedule), identity, resume),
+        *(folder, title, len(batches), training, identity, resume),
         every=settings.checkpoint_every,
-        memory=f"lower micro_batch_size ({settings.micro_batch_size})",
-        numbers=f"lower the learning rate ({settings.lr:g})",
+        memory=f"lower {section}.micro_batch_size ({settings.micro_batch_size})",
+        numbers=f"lower {section}.lr ({settings.lr:g})",
     ) as run:
         policy.train()
         for step, batch in run.steps(batches):
@@ -98,9 +103,15 @@ def train_supervised(
             optimizer.zero_grad(set_to_none=True)
             metrics = {"loss": loss, "grad_norm": norm, "lr": float(schedule.get_last_lr()[0])}
             schedule.step()
+            if stopping:
+                metrics |= stopping.look(step + 1, len(batches))
             run.log.metrics(step, metrics)
             if on_step:
                 on_step(step, metrics)
+            if stopping and stopping.over:
+                break
+        if stopping:
+            metrics |= {"steps": step + 1, **stopping.restore_best()}
         policy.eval()
     if heldout:
         metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
@@ -108,10 +119,9 @@ def train_supervised(
 
 
 def identity_of(
-    policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int, title: str
+    policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int, section: str
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
-    section = title.replace(" ", "_")
     return {
         **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
         "run.seed": str(seed),
