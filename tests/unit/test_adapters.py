@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -66,8 +67,10 @@ def base_pointers(policy: Policy) -> set[int]:
 
 def logits(policy: Policy, reference: bool = False) -> torch.Tensor:
     batch = pack([encode_prompt(policy.tokenizer, CHAT)], [[10, 11, 12]], policy.tokenizer.pad_token_id, "cpu")
-    with policy.evaluating():
-        return policy.reference_logits(batch) if reference else policy.logits(batch)
+    inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    with policy.evaluating(), policy.model.disable_adapter() if reference else nullcontext():
+        found: torch.Tensor = policy.model(**inputs).logits
+        return found
 
 
 def test_three_roles_stand_on_one_set_of_base_weights(model_folder: Path, adapter: Path) -> None:
