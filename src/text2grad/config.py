@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from text2grad.align import CreditSettings
+from text2grad.critics.noise import NoiseSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox.settings import SandboxSettings
@@ -77,7 +78,7 @@ class RewardModelSettings(Settings):
     )
 
 
-CriticKind = Literal["reward_model", "program", "prompted", "human"]
+CriticKind = Literal["reward_model", "program", "reference", "prompted", "human"]
 
 
 class CriticSettings(Settings):
@@ -85,7 +86,8 @@ class CriticSettings(Settings):
 
     kind: CriticKind = Field(
         default="reward_model",
-        description="reward_model: trained here; prompted: any OpenAI-compatible endpoint",
+        description="reward_model: trained here; program: runs tests; reference: compares with the reference"
+        " answer; prompted: any OpenAI-compatible endpoint",
     )
     model: str = Field(default="", description="name at the endpoint (prompted) or folder (reward_model)")
     base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")
@@ -115,6 +117,9 @@ class CriticSettings(Settings):
     )
     grounded: bool = Field(
         default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
+    )
+    noise: NoiseSettings | None = Field(
+        default=None, description="put into the spans of whoever gives the feedback, for studies; null: none"
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from text2grad.config import Config, CriticKind
+from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import PromptedCritic
+from text2grad.critics.reference import ReferenceCritic
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.policy.adapters import beside
@@ -33,13 +35,20 @@ def runner_of(config: Config) -> Runner:
 def make_critic(
     config: Config, kind: CriticKind, task: Task, runner: Runner, policy: Policy | None = None
 ) -> Critic:
-    """The critic named by `kind`. All of them are the same to whoever calls them.
+    """The critic named by `kind`, with `critic.noise`. All of them are the same to whoever calls them.
 
     `policy` is the one in training, whose base weights the reward model may share (`reward_model.shared`).
     """
+    critic = _critic_of(config, kind, task, runner, policy)
+    return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
+
+
+def _critic_of(config: Config, kind: CriticKind, task: Task, runner: Runner, policy: Policy | None) -> Critic:
     if kind == "program":
         settings = config.critic
         return ProgramCritic(runner, brief=settings.brief, repairs=settings.repairs, gate=settings.gate)
+    if kind == "reference":
+        return ReferenceCritic()
     if kind == "human":
         from text2grad.critics.human import HumanCritic
 
@@ -115,7 +124,12 @@ def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
 
 
 def judge_of(config: Config) -> Critic | None:
-    """The reward model of this run, if there is one and it is wanted for measuring (`evaluate.token_reward`)."""
+    """Who judges answers to prompts held out, where that is wanted (`evaluate.token_reward`).
+
+    The reward model of this run, if there is one; where a program compares with references, that program.
+    """
+    if config.critic.kind == "reference":
+        return ReferenceCritic() if config.evaluate.token_reward else None
     folder = config.run.folder / "reward_model" / "policy"
     wanted = config.evaluate.token_reward and (folder.is_dir() or config.critic.model)
     return reward_model_critic(config) if wanted and config.critic.kind == "reward_model" else None
