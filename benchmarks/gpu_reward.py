@@ -2,19 +2,22 @@
 
 LoRA (the paper's Table 9) on `--batch` pairs of `--prompt` + `--target` tokens: tokens a second, the share of the
 card's bf16 peak that they are (at 4 FLOPs a weight and token: frozen weights get no gradient), and peak memory.
-Then `--new` tokens of 32 critiques, plain and grounded.
+Then `--new` tokens of `--rows` critiques, plain and grounded.
 
-    python benchmarks/gpu_reward.py --size tiny|1b|8b [--peak 989e12]
+    python benchmarks/gpu_reward.py [--sizes 1b 8b] [--peak 989e12]
 
-On a CPU take `tiny`: it shows that the script runs. The last line of stdout is one JSON object.
+Without `--sizes`: 1B and 8B on a GPU, and on a CPU a model as small as the demo's with fewer and shorter pairs, in
+about a minute, which shows that the script runs. The last line of stdout is one JSON object, a part for each size.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -22,8 +25,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from responses import code, prose
 from text2grad.feedback import Message
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.generate import generate
-from text2grad.policy.grounded import Grounded, Vocabulary
+from text2grad.policy.generate import Sample, generate
+from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy, add_lora
 from text2grad.policy.settings import GenerationSettings, LoraSettings
 from text2grad.policy.tiny import make_tokenizer
@@ -36,23 +39,32 @@ SHAPES = {
 }
 KEY_VALUE_HEADS = {"tiny": 4, "1b": 8, "8b": 8}
 VOCABULARY = {"tiny": 2_000, "1b": 128_256, "8b": 128_256}
-ROWS = 32
+ON_GPU = {"sizes": ["1b", "8b"], "batch": 8, "prompt": 384, "target": 128, "steps": 5, "rows": 32, "new": 128}
+ON_CPU = {"sizes": ["tiny"], "batch": 4, "prompt": 96, "target": 32, "steps": 3, "rows": 8, "new": 32}
 
 
 def main() -> None:
+    on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=list(SHAPES), default="tiny")
-    parser.add_argument("--batch", type=int, default=8, help="pairs in one optimizer step")
-    parser.add_argument("--prompt", type=int, default=384)
-    parser.add_argument("--target", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--new", type=int, default=128, help="tokens of a critique")
+    parser.add_argument("--sizes", nargs="+", choices=list(SHAPES))
+    parser.add_argument("--batch", type=int, help="pairs in one optimizer step")
+    parser.add_argument("--prompt", type=int, help="tokens of a pair's prompt")
+    parser.add_argument("--target", type=int, help="tokens of a pair's answer")
+    parser.add_argument("--steps", type=int, help="optimizer steps that are measured")
+    parser.add_argument("--rows", type=int, help="critiques written at a time")
+    parser.add_argument("--new", type=int, help="tokens of a critique")
     parser.add_argument("--peak", type=float, default=989e12, help="bf16 FLOP/s of the card (H100: 989e12)")
+    parser.set_defaults(**(ON_GPU if on_gpu else ON_CPU))
     options = parser.parse_args()
-    policy = random_policy(options.size)
-    figures = {"size": options.size, "device": device_name(policy.device)}
-    figures |= train(policy, options.batch, options.prompt, options.target, options.steps, options.peak)
-    figures |= decode(policy, options.new)
+    figures: dict[str, Any] = {"device": torch.cuda.get_device_name() if on_gpu else "cpu"}
+    for size in options.sizes:
+        began = time.perf_counter()
+        policy = random_policy(size)
+        trained = train(policy, options.batch, options.prompt, options.target, options.steps, options.peak)
+        figures[size] = {**trained, **decode(policy, options.rows, options.new)}
+        figures[size]["seconds"] = round(time.perf_counter() - began, 1)
+        print(f"{size}: {figures[size]}", file=sys.stderr, flush=True)
+        del policy
     print(json.dumps(figures))
 
 
@@ -74,10 +86,6 @@ def random_policy(size: str) -> Policy:
         model = LlamaForCausalLM(config)
     model = model.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
     return Policy(add_lora(model, LoraSettings()).to(device), tokenizer)
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak: float) -> dict[str, float]:
@@ -112,24 +120,19 @@ def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak
     }
 
 
-def decode(policy: Policy, new: int) -> dict[str, float]:
-    """Greedy critiques of 32 responses, plain and grounded."""
-    texts = [*prose(ROWS // 2), *code(ROWS // 2)]
+def decode(policy: Policy, rows: int, new: int) -> dict[str, float]:
+    """Greedy critiques of so many responses, plain and grounded."""
+    texts = [*prose(rows // 2), *code(rows - rows // 2)]
     prompts = [encode_prompt(policy.tokenizer, [Message(role="user", content=text)]) for text in texts]
-    settings = GenerationSettings(max_new_tokens=new, temperature=0.0, batch_size=ROWS)
+    settings = GenerationSettings(max_new_tokens=new, temperature=0.0, batch_size=rows)
     vocabulary = Vocabulary(policy.tokenizer, int(policy.model.config.vocab_size))
     reset_memory()
     rates = {}
     for name, masked in (("warm_up", False), ("plain", False), ("grounded", True)):
-        constraint = (lambda rows: Grounded(vocabulary, [texts[row] for row in rows], settings)) if masked else None
-        steps = 0
-
-        def run() -> None:
-            nonlocal steps
-            steps = max(len(sample.ids) for sample in generate(policy, prompts, settings, constraint))  # noqa: B023
-
-        seconds = timed(run)
-        rates[name] = ROWS * steps / seconds
+        constraint = GroundedAnswers(vocabulary, texts, settings) if masked else None
+        samples: list[Sample] = []
+        seconds = timed(lambda: samples.extend(generate(policy, prompts, settings, constraint)))  # noqa: B023
+        rates[name] = rows * max(len(sample.ids) for sample in samples) / seconds
     return {
         "tokens_per_second_plain": round(rates["plain"], 1),
         "tokens_per_second_grounded": round(rates["grounded"], 1),

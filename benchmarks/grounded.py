@@ -1,7 +1,8 @@
 """Grounded decoding: what it costs, and whether anything it writes is ever invalid.
 
 Speed: a batch of 32 greedy critiques of 160 tokens by an untrained model of the demo's size (or, with a model
-folder, by a trained one), with and without the mask, in turns; the ratio is that of the medians.
+folder, by a trained one), with and without the mask, in turns; the ratio is that of the medians, and `ratio_cpu`
+the same by seconds of CPU (all threads), which other work on the machine disturbs less.
 Validity: random draws from an untrained model about hostile responses; an answer is invalid unless it ends in time,
 `wire.parse` reads it, and every quote in it resolves.
 
@@ -27,7 +28,7 @@ from responses import code, prose
 from text2grad.feedback import Failure, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import LocalChat, generate
-from text2grad.policy.grounded import Grounded, Vocabulary, vocabulary_for
+from text2grad.policy.grounded import GroundedAnswers, Vocabulary, vocabulary_for
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
@@ -45,12 +46,13 @@ def main() -> None:
     torch.set_num_threads(1)
     untrained = random_policy()
     timed = load_policy(PolicySettings(model=str(chosen.model))) if chosen.model else untrained
-    plain, grounded = speeds(timed, chosen.rounds)
+    plain, grounded, ratio_cpu = speeds(timed, chosen.rounds)
     invalid = invalid_answers(untrained, chosen.draws)
     figures = {
         "tokens_per_second_plain": round(plain, 1),
         "tokens_per_second_grounded": round(grounded, 1),
         "ratio": round(grounded / plain, 3),
+        "ratio_cpu": round(ratio_cpu, 3),
         "invalid": invalid,
         "draws": chosen.draws,
     }
@@ -65,29 +67,30 @@ def random_policy() -> Policy:
         return load_policy(PolicySettings(model=folder))
 
 
-def speeds(policy: Policy, rounds: int) -> tuple[float, float]:
-    """Tokens a second without and with the mask; medians of interleaved rounds. Every row runs to its limit."""
+def speeds(policy: Policy, rounds: int) -> tuple[float, float, float]:
+    """Tokens a second without and with the mask, and their ratio by seconds of CPU; medians of interleaved rounds.
+
+    Every step counts for all rows, those that have ended too.
+    """
     texts = [*prose(BATCH // 2), *code(BATCH // 2)]
     prompts = [encode_prompt(policy.tokenizer, [Message(role="user", content=text)]) for text in texts]
     settings = GenerationSettings(max_new_tokens=TOKENS, temperature=0.0, batch_size=BATCH)
     vocabulary = vocabulary_for(policy, "on")
     assert vocabulary is not None
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    written: dict[bool, list[float]] = {False: [], True: []}
+    rates: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for turn in range(2 * rounds + 2):
         masked = turn % 2 == 1
-        began = time.perf_counter()
-        constraint = (lambda rows: Grounded(vocabulary, [texts[row] for row in rows], settings)) if masked else None
-        steps = max(len(sample.ids) for sample in generate(policy, prompts, settings, constraint))
+        began, began_cpu = time.perf_counter(), time.process_time()
+        constraint = GroundedAnswers(vocabulary, texts, settings) if masked else None
+        tokens = BATCH * max(len(sample.ids) for sample in generate(policy, prompts, settings, constraint))
         if turn > 1:  # the first of each warms up
-            seconds[masked].append(time.perf_counter() - began)
-            written[masked].append(BATCH * steps)
-    rates = {
-        masked: statistics.median(w / s for w, s in zip(written[masked], seconds[masked], strict=True))
-        for masked in (False, True)
-    }
-    print(f"seconds plain {seconds[False]}, grounded {seconds[True]}", file=sys.stderr)
-    return rates[False], rates[True]
+            seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
+            rates[masked].append((tokens / seconds, tokens / cpu))
+    print(f"tokens a second, and a second of CPU: plain {rates[False]}, grounded {rates[True]}", file=sys.stderr)
+    (plain, plain_cpu), (grounded, grounded_cpu) = (
+        map(statistics.median, zip(*rates[masked], strict=True)) for masked in (False, True)
+    )
+    return plain, grounded, grounded_cpu / plain_cpu
 
 
 def hostile() -> list[str]:

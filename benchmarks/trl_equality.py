@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,16 +64,16 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def environment(folder: Path) -> Path:
+def environment(folder: Path, requirements: Sequence[str] = REQUIREMENTS) -> Path:
     """The interpreter of the virtual environment in `folder`, which is made if it is not there."""
     python = folder / "bin" / "python"
     ready = folder / ".ready"
     if not ready.exists():
-        print(f"making {folder} with {', '.join(REQUIREMENTS)}", file=sys.stderr)
+        print(f"making {folder} with {', '.join(requirements)}", file=sys.stderr)
         venv.create(folder, with_pip=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS]
+        install = [str(python), "-m", "pip", "install", "--quiet", *requirements]
         if subprocess.run(install, stdout=sys.stderr).returncode:
-            sys.exit(f"pip could not install TRL 0.11.4 in {folder}; name an interpreter that has it with --python")
+            sys.exit(f"pip could not install {', '.join(requirements)} in {folder}")
         ready.touch()
     return python
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 from pydantic import Field
 
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Message, Record
+from text2grad.feedback import Failure, Message, Overlap, Record
 
 if TYPE_CHECKING:
     import openai
@@ -24,10 +24,14 @@ Conversation = Sequence[Message]
 
 
 class Completion(Record):
-    """One answer of a chat model. `truncated`: it ran into the token limit. `usage`: tokens by name."""
+    """One answer of a chat model. `truncated`: it ran into the token limit. `usage`: tokens by name.
+
+    `forced`: it is whole, but only because grounded decoding closed it at the token limit.
+    """
 
     text: str
     truncated: bool = False
+    forced: bool = False
     usage: dict[str, float] = Field(default_factory=dict)
 
 
@@ -74,6 +78,8 @@ class OpenAIChat:
         UserError: there is no key for OpenAI itself; from `complete`: 401, 403, 404, or an account without
             quota. Requests that have not started by then are not sent.
     """
+
+    overlap: Overlap = "helps"
 
     def __init__(
         self,

@@ -19,12 +19,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from text2grad.align import CreditSettings
+from text2grad.critics.noise import NoiseSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox.settings import SandboxSettings
 from text2grad.settings import Settings
 from text2grad.tasks.base import TaskSettings
-from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
 from text2grad.wire import QuoteSearch
 
 TINY = "tiny"
@@ -64,7 +65,14 @@ class RewardModelSettings(Settings):
     poor_weight: float = Field(
         default=1.0, gt=0, description="weight of the list of poor spans in the loss: they are the rare class"
     )
+    shared: bool = Field(
+        default=False,
+        description="an adapter beside the policy's: policy, reference, reward model on one set of base weights",
+    )
     training: SupervisedSettings = SupervisedSettings()
+    early_stopping: EarlyStoppingSettings | None = Field(
+        default=None, description="null: all of reward_model.training.epochs"
+    )
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
     grounded: Grounding = Field(
         default="auto",
@@ -75,7 +83,7 @@ class RewardModelSettings(Settings):
     )
 
 
-CriticKind = Literal["reward_model", "program", "prompted", "human"]
+CriticKind = Literal["reward_model", "program", "reference", "prompted", "human"]
 
 
 class CriticSettings(Settings):
@@ -83,7 +91,8 @@ class CriticSettings(Settings):
 
     kind: CriticKind = Field(
         default="reward_model",
-        description="reward_model: trained here; prompted: any OpenAI-compatible endpoint",
+        description="reward_model: trained here; program: runs tests; reference: compares with the reference"
+        " answer; prompted: any OpenAI-compatible endpoint",
     )
     model: str = Field(default="", description="name at the endpoint (prompted) or folder (reward_model)")
     base_url: str | None = Field(default=None, description="null: the OpenAI service; the key is in OPENAI_API_KEY")
@@ -113,6 +122,9 @@ class CriticSettings(Settings):
     )
     grounded: bool = Field(
         default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
+    )
+    noise: NoiseSettings | None = Field(
+        default=None, description="put into the spans of whoever gives the feedback, for studies; null: none"
     )
 
 

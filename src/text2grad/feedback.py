@@ -81,9 +81,10 @@ class Critique(Record):
     response, `ambiguous` quotes that occur more than once and do not say which; neither yields a span
     (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one. `normalised` and
     `fuzzy` count quotes that were found, but not to the letter (`wire.QuoteSearch`); `lost` are the unmatched
-    quotes themselves, as far as they are known. `omissions` is what the response leaves out, which no span
-    can point at. `meta` is what else the critic knows (of a program: outcome, tier, evidence); it goes into
-    the meta of the feedback record.
+    quotes themselves, as far as they are known. `forced` is 1 where the token limit, not the model, ended the
+    answer (grounded decoding closes it in time); of several critiques that voted, how many. `omissions` is what
+    the response leaves out, which no span can point at. `meta` is what else the critic knows (of a program:
+    outcome, tier, evidence); it goes into the meta of the feedback record.
     """
 
     text: str
@@ -93,12 +94,13 @@ class Critique(Record):
     ambiguous: int = 0
     normalised: int = 0
     fuzzy: int = 0
+    forced: int = 0
     lost: tuple[str, ...] = ()
     omissions: tuple[str, ...] = ()
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
-_COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy")
+_COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy", "forced")
 _LISTS = ("lost", "omissions")
 
 Judgement = Critique | Failure
@@ -126,6 +128,19 @@ class Critic(Protocol):
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Judge `responses[i]` as an answer to `examples[i]`."""
         ...
+
+
+Overlap = Literal["helps", "allowed", "never"]
+
+
+def overlap_of(critic: object) -> Overlap:
+    """Whether a critic may work in a thread while the policy computes; a critic says so in `overlap`.
+
+    `helps`: most of its work is done outside this process (requests, programs); `never`: it computes with the
+    policy's own weights. One that says nothing may, if asked for.
+    """
+    able: Overlap = getattr(critic, "overlap", "allowed")
+    return able
 
 
 class Feedback(Record):

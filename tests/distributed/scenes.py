@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ from text2grad.align import CreditSettings, TokenTable
 from text2grad.config import find_config, load_config
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy, load_policy, pack
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.shard import gathered, whole
@@ -25,9 +25,10 @@ from text2grad.stages.ppo import run_train
 from text2grad.train import supervised
 from text2grad.train.ppo import pad_id, train_ppo
 from text2grad.train.ranks import ALONE, Ranks, joined
-from text2grad.train.rollout import Rollout, draws_of, judge, merge, score
+from text2grad.train.rollout import Rollout, draws_of, judge, measure, merge, respond, score
 from text2grad.train.run import seed_everything
-from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
+from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Pair, encode_pairs, train_supervised
 from text2grad.train.update import accumulate_gradient
 
@@ -112,11 +113,12 @@ def collect(policy: Policy, ranks: Ranks) -> Rollout:
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples()[:COUNT]]
     rows = ranks.share(COUNT)
     with gathered(policy), ranks.agreeing():
-        samples = generate(policy, prompts[rows], SPEECH, draws=draws_of(5, 0, rows, SPEECH.max_new_tokens))
+        samples = respond(policy, prompts[rows], SPEECH, draws_of(5, 0, rows, SPEECH.max_new_tokens))
         part = judge(examples()[:COUNT][rows], samples, TokenTable(policy.tokenizer), Halves(), CreditSettings())
     answered = merge(ranks.everyones(part))
     batch = pack(prompts, [sample.ids for sample in answered.samples], pad_id(policy), policy.device)
-    return score(policy, batch, answered, SETTINGS, SPEECH.temperature, 0.1, ranks)
+    columns = ranks.joined_rows(measure(policy, batch, SETTINGS, SPEECH.temperature, ranks))
+    return score(policy, batch, answered, SETTINGS, SPEECH.temperature, 0.1, columns)
 
 
 def gradients(policy: Policy, rollout: Rollout, ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -191,10 +193,11 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
 
 
 def train(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] = (0, 0, ""), **changes: Any) -> str:
-    """A whole PPO run."""
+    """A whole PPO run; one process draws as several do."""
     torch.set_num_threads(1)
     seed_everything(5)
     with joined(sharded) as ranks:
+        ranks.by_row = True
         policy = load_policy(PolicySettings(model=str(model)))
         settings = SETTINGS.model_copy(update=changes)
         train_ppo(
@@ -204,17 +207,61 @@ def train(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] =
 
 
 def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
-    """A supervised run of adapters; then the same again by two processes with different data."""
+    """Supervised runs of adapters, one with early stopping; then two processes with different data."""
     torch.set_num_threads(1)
     seed_everything(5)
     with joined(sharded) as ranks:
         policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=2, dropout=0.0)))
         metrics = train_supervised(policy, pairs(), TRAINING, folder / "sft", 5, "sft", pairs()[:1], ranks=ranks)
         assert metrics["heldout_loss"] > 0
+        train_with_stopping(model, folder / "early", ranks)
         policy = load_policy(PolicySettings(model=str(model)))
         seen = examples()[ranks.rank :]
         train_ppo(policy, seen, Halves(), SETTINGS, CreditSettings(), SPEECH, folder / "x", 5, "x", ranks=ranks)
     return "not refused"
+
+
+def train_with_stopping(model: Path, folder: Path, ranks: Ranks) -> None:
+    """Stopped after two steps, and gone on with, a run ends with the weights that measured best in process 0.
+
+    It says that every step is worse than the one before, the other one the contrary; they sample differently often.
+    """
+    best: dict[str, Tensor] = {}
+
+    def begin(last: int) -> tuple[Policy, dict[str, float]]:
+        seed_everything(5)
+        policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=2, dropout=0.0)))
+        start = [parameter.detach().clone() for parameter in policy.policy_parameters()]
+        prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples()]
+
+        def measure() -> float:
+            respond(policy, prompts[: 1 + 6 * ranks.rank], SPEECH)
+            moved = [whole(parameter.detach()) for parameter in policy.policy_parameters()]
+            far = sum(distance(now, then) for now, then in zip(moved, start, strict=True))
+            return -far if ranks.first else far
+
+        def look(step: int, _: dict[str, float]) -> None:
+            if step == 0:
+                best.update(trained(policy))
+            if step == last:
+                raise InterruptedError
+
+        stopping = EarlyStopping(policy, EarlyStoppingSettings(every=1, patience=9), measure, ranks)
+        found = train_supervised(
+            policy, pairs(), TRAINING, folder, 5, "early", on_step=look, stopping=stopping, ranks=ranks
+        )
+        return policy, found
+
+    with contextlib.suppress(InterruptedError):
+        begin(2)
+    policy, found = begin(99)
+    assert found["best_step"] == 1 and found["steps"] == 4, found
+    ended = trained(policy)
+    assert best and all(torch.equal(best[name], tensor) for name, tensor in ended.items())
+
+
+def trained(policy: Policy) -> dict[str, Tensor]:
+    return {name: whole(p.detach()).clone() for name, p in policy.named_parameters() if p.requires_grad}
 
 
 def train_by_config(words: Sequence[str]) -> int:

@@ -138,6 +138,21 @@ def test_what_stops_one_process_stops_both_and_they_go_on_exactly(
     assert_same(straight[sharded], place)
 
 
+def test_a_critic_beside_the_scoring_in_two_processes(
+    model: Path, tmp_path: Path, straight: dict[bool, Path]
+) -> None:
+    """It fails in a thread of one process: both end, and go on exactly, as without a thread."""
+    ended = run_in(2, train_beside, tmp_path, model, tmp_path / "run", (1, 3, "fail"))
+    assert ended[0] == ("UserError", "process 1 of 2: ValueError: no answer from the judge")
+    assert ended[1] == ("ValueError", "no answer from the judge")
+    assert run_in(2, train_beside, tmp_path, model, tmp_path / "run", (0, 0, "")) == ["done", "done"]
+    assert_same(straight[False], tmp_path / "run")
+
+
+def train_beside(model: Path, folder: Path, stop: tuple[int, int, str]) -> str:
+    return train(model, folder, False, stop, overlap="on")
+
+
 @BOTH
 def test_a_process_that_dies_is_noticed(model: Path, tmp_path: Path, sharded: bool) -> None:
     """The other one ends with a line; the run goes on from the last checkpoint."""
@@ -163,7 +178,8 @@ def train_allowing(model: Path, folder: Path) -> str:
 
 
 def test_adapters_and_other_data_in_one_process(model: Path, tmp_path: Path) -> None:
-    """Split adapters are written as adapters; processes that see different data are refused."""
+    """Split adapters are written as adapters; the best of them are kept, and survive a stop; processes that see
+    different data are refused."""
     ended = run_in(2, train_with_adapters, tmp_path, model, tmp_path, True)
     words = "process 1 has other settings or inputs than process 0: the prompts"
     assert [(kind, told.startswith(words)) for kind, told in ended] == [("UserError", True)] * 2

@@ -61,6 +61,11 @@ def test_draws_belong_to_a_row_and_choose_by_share() -> None:
         _choose(torch.full((1, 4), float("nan")), 1.0, draws[:1])
 
 
+def test_one_process_draws_from_torchs_generator() -> None:
+    """What one process samples must not change because several can be started."""
+    assert [each.by_row for each in (Ranks(), Ranks(0, 2), Ranks(by_row=True))] == [False, True, True]
+
+
 def test_an_incomplete_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from text2grad.train.settings import PPOSettings
 from text2grad.train.update import accumulate_gradient, loss_terms, make_optimizers, update
 
 TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
+RAGGED = (12, 3, 7, 2, 10, 4, 5, 12)
 GENERATION = GenerationSettings(max_new_tokens=12, temperature=0.7, batch_size=8)
 
 
@@ -80,16 +82,38 @@ def gradients(policy: Policy) -> Tensor:
     return torch.cat(found)
 
 
-def test_accumulation_does_not_change_the_gradient(policy: Policy) -> None:
+def collect_ragged(policy: Policy, settings: PPOSettings) -> Rollout:
+    """Responses of 2 to 12 tokens after prompts of several lengths, the long not together."""
+    torch.manual_seed(1)
+    asked = examples()
+    prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
+    full = generate(policy, prompts, GENERATION)
+    samples = [Sample(each.ids[:length], truncated=True) for each, length in zip(full, RAGGED, strict=True)]
+    answered = judge(asked, samples, TokenTable(policy.tokenizer), FirstHalf(), CreditSettings())
+    batch = pack(prompts, [sample.ids for sample in samples], pad_id(policy), policy.device)
+    return score(policy, batch, answered, settings, GENERATION.temperature, 0.1)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_accumulation_does_not_change_the_gradient(policy: Policy, ragged: bool) -> None:
+    """Nor does it matter which rows of similar length share a pass."""
     found = []
     for size in (8, 3, 1):
         settings = PPOSettings(rollouts=8, micro_batch_size=size, entropy_coefficient=0.01)
-        _, rollout = collect(policy, settings, CreditSettings())
+        rollout = collect_ragged(policy, settings) if ragged else collect(policy, settings, CreditSettings())[1]
         accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
         found.append(gradients(policy))
     assert found[0].abs().max() > 1e-4
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-6)
+
+
+def test_the_size_of_a_scoring_pass_changes_nothing(policy: Policy) -> None:
+    """Rows come back in their own order, whatever order and width they were read in."""
+    found = [collect_ragged(policy, PPOSettings(rollouts=8, micro_batch_size=size)) for size in (8, 3, 1)]
+    for other in found[1:]:
+        for name in ("old_logp", "kl", "entropy", "values", "advantages", "returns"):
+            torch.testing.assert_close(getattr(other, name), getattr(found[0], name), rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_ratio_is_one(policy: Policy) -> None:
@@ -118,12 +142,10 @@ def test_padding_changes_nothing(policy: Policy) -> None:
     together = pack(asked, replies, pad_id(policy), policy.device)
     with policy.evaluating():
         output = policy(together)
-        padded = adv.token_logps(output.logits, together.response_ids, 1.0)
         for row, (prompt, reply) in enumerate(zip(asked, replies, strict=True)):
             alone = pack([prompt], [reply], pad_id(policy), policy.device)
             single = policy(alone)
-            logp = adv.token_logps(single.logits, alone.response_ids, 1.0)
-            torch.testing.assert_close(padded[row, : len(reply)], logp[0], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(output.logp[row, : len(reply)], single.logp[0], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(output.values[row, : len(reply)], single.values[0], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(output.last_value[row], single.last_value[0], rtol=1e-5, atol=1e-5)
 
@@ -215,6 +237,24 @@ def test_warm_up_moves_the_value_function_alone(policy: Policy) -> None:
     update(policy, rollout, make_optimizers(policy, settings), settings, GENERATION.temperature, warming=True)
     assert all(torch.equal(a, b) for a, b in zip(policy_before, policy.policy_parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(value_before, policy.value_parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["shared", "separate"])
+def test_warm_up_has_the_value_functions_own_gradient(folder: Path, kind: Literal["shared", "separate"]) -> None:
+    policy = load_policy(PolicySettings(model=str(folder), value_head=kind))
+    torch.nn.init.normal_(policy.value_head.outer.weight, std=0.3)
+    policy.freeze_reference()
+    settings = PPOSettings(rollouts=8)
+    _, rollout = collect(policy, settings, CreditSettings())
+    losses = [loss_terms(policy, rollout, settings, GENERATION.temperature, warming) for warming in (False, True)]
+    expected, found = (
+        torch.autograd.grad(terms["value_loss"][rollout.learned].sum(), policy.value_parameters())
+        for terms in losses
+    )
+    assert max(gradient.abs().max() for gradient in expected) > 1e-3
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert not losses[1]["policy_loss"].requires_grad  # nothing was kept for the policy's own
 
 
 def test_group_advantages_need_no_values(policy: Policy) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,9 @@ from text2grad.train import ppo, supervised
 from text2grad.train.checkpoint import newest_checkpoint
 from text2grad.train.ppo import train_ppo
 from text2grad.train.run import AUTO, Resume, seed_everything
-from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
 from text2grad.train.state import Training
+from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Pair, train_supervised
 
 TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
@@ -127,13 +130,28 @@ def by_supervision(
     on_step: Any = None,
     title: str = "sft",
     lora: bool = True,  # their dropout draws lots
+    stopping: EarlyStoppingSettings | None = None,
     **changes: Any,
-) -> None:
+) -> dict[str, float]:
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     pairs = [Pair(str(n), (Message(role="user", content=text),), text * n) for n, text in enumerate(TEXTS, start=1)]
     settings = TRAINING.model_copy(update=changes)
-    train_supervised(policy, pairs, settings, folder, 5, title, on_step=on_step)
+    keeper = stopping and EarlyStopping(policy, stopping, functools.partial(nearness, policy, start_of(policy)))
+    return train_supervised(policy, pairs, settings, folder, 5, title, on_step=on_step, stopping=keeper)
+
+
+def start_of(policy: Policy) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in policy.policy_parameters()]
+
+
+def nearness(policy: Policy, start: list[torch.Tensor]) -> float:
+    """Falls with every step, and draws lots."""
+    moved = sum(
+        float((now.detach() - then).abs().sum())
+        for now, then in zip(policy.policy_parameters(), start, strict=True)
+    )
+    return -moved + 0 * float(torch.rand(()))
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +247,82 @@ def test_supervised_training_goes_on_as_if_it_had_never_stopped(
         by_supervision(model, tmp_path / "stopped", stop, title, optimizer=optimizer)
     by_supervision(model, tmp_path / "stopped", title=title, optimizer=optimizer)
     assert_same(straight(title, optimizer=optimizer), (tmp_path / "stopped", seen[-1]))
+
+
+@pytest.mark.parametrize("at", [1, 3, 4])
+def test_early_stopping_goes_on_as_if_it_had_never_stopped(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, at: int
+) -> None:
+    """The best weights, found in the first step, and how long nothing was better, are part of a checkpoint."""
+    stopping = EarlyStoppingSettings(every=1, patience=5)
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        by_supervision(model, tmp_path / "stopped", stop, stopping=stopping)
+    found = by_supervision(model, tmp_path / "stopped", stopping=stopping)
+    assert (found["best_step"], found["steps"]) == (1, STEPS)
+    assert any(name.startswith("best.") for name in seen[-1].tensors())
+    assert_same(straight("sft", stopping=stopping), (tmp_path / "stopped", seen[-1]))
+
+
+def test_early_stopping_keeps_the_best_weights_and_changes_no_step(model: Path, tmp_path: Path) -> None:
+    by_supervision(model, tmp_path / "whole")
+    after_one: dict[str, torch.Tensor] = {}
+
+    def remember(step: int, _: dict[str, float]) -> None:
+        if step == 0:
+            newest = found[-1].tensors()
+            after_one.update({name: tensor.detach().clone() for name, tensor in newest.items()})
+
+    with pytest.MonkeyPatch.context() as patch:
+        found = watched(patch)
+        stopping = EarlyStoppingSettings(every=1, patience=2)
+        by_supervision(model, tmp_path / "early", remember, stopping=stopping)
+        ended = found[-1].tensors()
+    assert all(torch.equal(ended[name], t) for name, t in after_one.items() if name.startswith("policy."))
+    early, whole = (logged(tmp_path / name)[0] for name in ("early", "whole"))
+    assert len(early) == 3 and [row | {"span_f1": 0} for row in early] == [r | {"span_f1": 0} for r in whole[:3]]
+
+
+def test_a_critic_beside_the_scoring_changes_nothing(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The critic waits until scoring has begun, so it must be beside it; it draws lots all the same."""
+    scoring = threading.Event()
+
+    class Slow(Halves):
+        def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+            assert scoring.wait(60), "scoring did not begin"
+            scoring.clear()
+            return super().critique(examples, responses)
+
+    original = ppo.measure
+
+    def measure(*given: Any) -> Any:
+        scoring.set()
+        return original(*given)
+
+    monkeypatch.setattr(ppo, "measure", measure)
+    by_ppo(model, tmp_path / "beside", Slow(), overlap="on")
+    assert_same(straight(), (tmp_path / "beside", seen[-1]))
+    rows = [json.loads(line) for line in (tmp_path / "beside" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert all(row["seconds_critique_hidden"] > 0 for row in rows)
+
+
+def test_a_critic_that_fails_beside_the_scoring_ends_the_step_as_it_would_alone(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    def down() -> None:
+        raise UserError("the endpoint is down", "start it")
+
+    with pytest.raises(UserError, match=r"the endpoint is down \(start it\)"):
+        by_ppo(model, tmp_path / "run", Stops(4, down), overlap="on", checkpoint_every=0)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("critic")]
+    by_ppo(model, tmp_path / "run", Halves(), overlap="on", checkpoint_every=0)
+    assert_same(straight(), (tmp_path / "run", seen[-1]))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -442,7 +536,9 @@ def test_a_learning_rate_that_diverges_leaves_its_batch_and_a_hint(model: Path, 
     rows = [json.loads(line) for line in (tmp_path / "a" / "diverged.jsonl").read_text().splitlines()]
     assert len(rows) == 4
     assert all({"response", "tokens", "delta", "logp", "advantage"} <= row.keys() for row in rows)
-    with pytest.raises(UserError, match=r"sft: step \d of 6: .*no parameter was changed .*lower the learning rate"):
+    with pytest.raises(
+        UserError, match=r"sft: step \d of 6: .*no parameter was changed .*lower sft\.lr \(1e\+30\)"
+    ):
         by_supervision(model, tmp_path / "b", lr=1e30, lora=False)
     rows = [json.loads(line) for line in (tmp_path / "b" / "diverged.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and all(row["prompt"] and row["target"] and "loss" in row for row in rows)
@@ -507,17 +603,17 @@ def test_an_empty_response_is_learned_from_and_written(
 ) -> None:
     """The policy ends its turn at once in half of the responses."""
     end = load_policy(PolicySettings(model=str(model))).tokenizer.eos_token_id
-    original = ppo.generate
+    original = ppo.respond
 
-    def half(policy: Policy, prompts: Any, generation: Any, draws: Any) -> list[Sample]:
-        samples = original(policy, prompts, generation, draws=draws)
+    def half(*given: Any) -> list[Sample]:
+        samples = original(*given)
         return [Sample([end], False) if n % 2 else sample for n, sample in enumerate(samples)]
 
-    monkeypatch.setattr(ppo, "generate", half)
+    monkeypatch.setattr(ppo, "respond", half)
     by_ppo(model, tmp_path / "run", Halves())
     lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
     assert "" in {json.loads(line)["response"] for line in lines}
-    monkeypatch.setattr(ppo, "generate", lambda _, prompts, __, draws: [Sample([end], False) for _ in prompts])
+    monkeypatch.setattr(ppo, "respond", lambda _, prompts, *__: [Sample([end], False) for _ in prompts])
     by_ppo(model, tmp_path / "none", Halves())
 
 

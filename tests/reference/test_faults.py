@@ -15,12 +15,13 @@ from typing import NamedTuple
 import pytest
 import test_advantage
 import test_loss
+import test_vocabulary
 
 from text2grad import rl
 
 FAULTS = Path(__file__).parent / "faults"
 SOURCES = Path(rl.__file__).parent
-TESTS = {"advantage": test_advantage, "loss": test_loss}
+TESTS = {"advantage": test_advantage, "loss": test_loss, "vocabulary": test_vocabulary}
 
 
 class Fault(NamedTuple):

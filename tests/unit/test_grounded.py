@@ -20,7 +20,7 @@ from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.policy import grounded
 from text2grad.policy.encode import encode_prompt, encode_target, stop_ids
 from text2grad.policy.generate import LocalChat, generate
-from text2grad.policy.grounded import Grounded, Row, Vocabulary, vocabulary_for
+from text2grad.policy.grounded import GroundedAnswers, Row, Vocabulary, vocabulary_for
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.train.settings import SupervisedSettings
@@ -108,6 +108,51 @@ def test_a_valid_answer_is_never_changed(
         assert row.allowed(scores, left)[token], (z, tokens.pieces[token])
         row.take(token)
     assert row.ended
+
+
+@pytest.mark.parametrize("room", [64, 200])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_greedy_answer_is_the_likeliest_of_what_is_allowed(vocabulary: Vocabulary, name: str, room: int) -> None:
+    """The oracle: the whole mask, made token by token."""
+    rng = np.random.default_rng(len(name) + room)
+    row = Row(vocabulary, HOSTILE[name], greedy=True)
+    for left in range(room, 0, -1):
+        scores = rng.normal(size=vocabulary.width).astype(np.float32)
+        mask = row.allowed(scores, left)
+        likeliest = int(scores.argmax())
+        chosen = likeliest
+        if not row.takes(likeliest, left):
+            chosen = row.likeliest(vocabulary.masks([row.matcher])[0], scores, left)
+        assert chosen == int(np.where(mask, scores, -np.inf).argmax()), left
+        row.take(chosen)
+        if row.ended:
+            break
+    assert row.ended
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_a_row_is_forced_where_the_likeliest_token_leaves_no_room(vocabulary: Vocabulary, greedy: bool) -> None:
+    rest = vocabulary.cost(b'", "good_spans": [], "poor_spans": []}') + 1
+    for room, forced in ((300, False), (rest + 1, False), (rest, True)):
+        row = Row(vocabulary, "a b", greedy)
+        for token in vocabulary.spell(b'{"critique": "'):
+            row.take(token)
+        scores = np.zeros(vocabulary.width, dtype=np.float32)
+        scores[vocabulary.spelled[b"e"][0]] = 2.0  # it would rather write on than end
+        assert row.allowed(scores, room)[vocabulary.spelled[b"e"][0]] is np.bool_(not forced)
+        assert row.forced is forced
+
+
+def test_answers_that_the_limit_closed_are_counted(policy: Policy) -> None:
+    """An untrained model does not end by itself."""
+    settings = GenerationSettings(max_new_tokens=64, temperature=0.0, batch_size=3)
+    chat = LocalChat(policy, settings, "untrained", vocabulary_for(policy, "on"))
+    responses = [HOSTILE["prose"], HOSTILE["code"], "a b", HOSTILE["repeats"]]
+    answers = chat.complete_about([ask(text) for text in responses], responses)
+    assert all(isinstance(answer, Completion) and answer.forced for answer in answers)
+    critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
+    example = Example(id="1", prompt=(Message(role="user", content="?"),))
+    assert [said.forced for said in critic.critique([example], ["the cat"]) if isinstance(said, Critique)] == [1]
 
 
 def ask(text: str) -> list[Message]:
@@ -201,8 +246,9 @@ def test_a_trained_models_valid_answers_stay_as_they_were(
     assert [tokenizer.decode(sample.ids[:-1]) for sample in plain] == [z for _, _, z in cases]
     tokens = Vocabulary(tokenizer, len(tokenizer))
     texts = [text for _, text, _ in cases]
-    masked = generate(policy, prompts, greedy, lambda rows: Grounded(tokens, [texts[row] for row in rows], greedy))
-    assert masked == plain
+    grounded = GroundedAnswers(tokens, texts, greedy)
+    assert generate(policy, prompts, greedy, grounded) == plain
+    assert grounded.forced == [False, False]
 
 
 def test_the_critic_hands_over_the_responses(policy: Policy) -> None:

@@ -28,6 +28,7 @@ from text2grad.policy.generate import LocalChat, generate
 from text2grad.policy.model import VALUE_FILE, Policy, TokenBatch, load_policy, pack
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer
+from text2grad.rl import advantage as adv
 
 CHAT = (Message(role="user", content="Say it."),)
 GENERATION = GenerationSettings(max_new_tokens=12, batch_size=2)
@@ -69,8 +70,26 @@ def batch_of(policy: Policy) -> TokenBatch:
 
 
 def logits_of(policy: Policy) -> torch.Tensor:
+    """(B, T, V), by the model's own forward over everything."""
+    return whole_logits(policy.model, batch_of(policy))
+
+
+def whole_logits(model: Any, batch: TokenBatch) -> torch.Tensor:
+    with torch.no_grad():
+        whole = model(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
+        )
+    logits: torch.Tensor = whole.logits[:, -batch.width - 1 : -1]
+    return logits
+
+
+def kl_of(policy: Policy) -> torch.Tensor:
+    """Of the policy to its reference, at the tokens of both responses."""
+    batch = batch_of(policy)
     with policy.evaluating():
-        return policy.logits(batch_of(policy))
+        kl = policy(batch, kl="full").kl
+    assert kl is not None
+    return kl[batch.mask]
 
 
 def shake(policy: Policy) -> Policy:
@@ -171,16 +190,34 @@ def test_prompts_are_padded_left_and_responses_right() -> None:
     assert batch.rows(slice(1, 2)).response_ids.tolist() == [[13, 0, 0]]
 
 
-def test_logits_and_values_stand_before_the_token_they_belong_to(folder: Path) -> None:
+def test_a_batch_is_trimmed_to_its_longest_rows() -> None:
+    batch = pack([[5], [6, 7, 8], [6, 7]], [[10, 11, 12], [13], [14, 15]], pad=0, device="cpu")
+    part = batch.rows(torch.tensor([0, 2])).trimmed()
+    assert part.input_ids.tolist() == [[0, 5, 10, 11, 12], [6, 7, 14, 15, 0]]
+    assert part.attention_mask.tolist() == [[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert part.position_ids.tolist() == [[0, 0, 1, 2, 3], [0, 1, 2, 3, 3]]
+    assert part.response_ids.tolist() == [[10, 11, 12], [14, 15, 0]]
+    alone = batch.rows(torch.tensor([1])).trimmed()
+    assert alone.input_ids.tolist() == [[6, 7, 8, 13]] and alone.mask.tolist() == [[True]]
+
+
+def test_rows_of_similar_length_share_a_pass() -> None:
+    prompts, responses = [[1] * n for n in (2, 30, 3, 31)], [[1] * n for n in (4, 1, 5, 2)]
+    batch = pack(prompts, responses, pad=0, device="cpu")
+    found = [rows.tolist() for rows in batch.passes(torch.tensor([3, 0, 1, 2]), 2)]
+    assert found == [[0, 2], [1, 3]]
+    assert sorted(row for rows in batch.passes(torch.tensor([3, 0, 2]), 2) for row in rows.tolist()) == [0, 2, 3]
+
+
+def test_log_probabilities_and_values_stand_before_the_token_they_belong_to(folder: Path) -> None:
     policy = shake(load(folder))
     batch = batch_of(policy)
+    first = batch.input_ids.shape[1] - batch.width
     with policy.evaluating():
         output = policy(batch)
-        whole = policy.model(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
-        ).logits
-    first = batch.input_ids.shape[1] - batch.width
-    torch.testing.assert_close(output.logits[0], whole[0, first - 1 : -1])
+    expected = adv.token_logps(logits_of(policy), batch.response_ids).masked_fill(~batch.mask, 0.0)
+    torch.testing.assert_close(output.logp, expected)
+    torch.testing.assert_close(policy.logps(batch), expected)
     assert output.values.shape == batch.mask.shape
     alone = pack([batch.input_ids[0, :first].tolist()], [[10, 11]], 0, policy.device)
     with policy.evaluating():
@@ -286,7 +323,7 @@ def test_a_value_trunk_of_its_own_is_saved_with_the_policy(
     with policy.evaluating(), again.evaluating():
         expected, found = policy(batch_of(policy)), again(batch_of(again))
     torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found.logits, expected.logits)
+    torch.testing.assert_close(found.logp, expected.logp)
     assert [parameter.shape for parameter in again.value_parameters()] == [
         parameter.shape for parameter in policy.value_parameters()
     ]
@@ -299,7 +336,7 @@ def test_a_saved_policy_loads_equal_value_head_included(folder: Path, tmp_path: 
     batch = batch_of(policy)
     with policy.evaluating(), again.evaluating():
         before, after = policy(batch), again(batch)
-    assert torch.equal(before.logits, after.logits)
+    assert torch.equal(before.logp, after.logp)
     assert torch.equal(before.values, after.values)
     assert before.values.abs().max() > 0
     assert again.tokenizer.chat_template == policy.tokenizer.chat_template
@@ -312,9 +349,8 @@ def test_adapters_off_is_the_reference(folder: Path) -> None:
     base = logits_of(load(folder))
     policy = shake(load(folder, lora=LORA))
     policy.freeze_reference()
-    batch = batch_of(policy)
-    with policy.evaluating():
-        torch.testing.assert_close(policy.reference_logits(batch), base, rtol=0, atol=0)
+    expected = adv.kl_full(logits_of(policy), base)[batch_of(policy).mask]
+    torch.testing.assert_close(kl_of(policy), expected, rtol=1e-4, atol=1e-6)
     assert (logits_of(policy) - base).abs().max() > 1e-3
     trained = sum(parameter.numel() for parameter in policy.policy_parameters())
     assert trained < 0.1 * sum(parameter.numel() for parameter in policy.model.parameters())
@@ -324,10 +360,13 @@ def test_full_training_keeps_a_frozen_copy_as_reference(folder: Path) -> None:
     policy = load(folder)
     base = logits_of(policy)
     with pytest.raises(RuntimeError, match="freeze_reference"):
-        policy.reference_logits(batch_of(policy))
+        kl_of(policy)
     policy.freeze_reference()
+    assert kl_of(policy).abs().max() < 1e-6
     shake(policy)
-    assert torch.equal(policy.reference_logits(batch_of(policy)), base)
+    expected = adv.kl_full(logits_of(policy), base)[batch_of(policy).mask]
+    assert expected.min() > 1e-3
+    torch.testing.assert_close(kl_of(policy), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_saved_adapter_loads_merged(folder: Path, tmp_path: Path) -> None:

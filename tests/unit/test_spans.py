@@ -39,8 +39,8 @@ def word_span(label: Label, first: int, last: int) -> Span:
     return Span(start=start, end=end, label=label, text=TEXT[start:end])
 
 
-def critique(*spans: Span, unmatched: int = 0, ambiguous: int = 0) -> Critique:
-    return Critique(text="because", spans=spans, unmatched=unmatched, ambiguous=ambiguous)
+def critique(*spans: Span, unmatched: int = 0, ambiguous: int = 0, forced: int = 0) -> Critique:
+    return Critique(text="because", spans=spans, unmatched=unmatched, ambiguous=ambiguous, forced=forced)
 
 
 def case(gold: Critique, predicted: Judgement) -> SpanCase:
@@ -77,7 +77,7 @@ def test_tokens_counted_by_hand() -> None:
 @given(st.lists(critiques(), min_size=1, max_size=4))
 def test_a_perfect_prediction_scores_one(golds: Sequence[Critique]) -> None:
     report = span_report([case(gold, gold) for gold in golds])
-    wrong = {"wrong_sign_rate", "character_wrong_sign_rate", "unreadable", "unmatched", "ambiguous"}
+    wrong = {"wrong_sign_rate", "character_wrong_sign_rate", "unreadable", "unmatched", "ambiguous", "forced"}
     assert {name for name, value in report.items() if value == 0} == wrong
     assert all(value == 1 for name, value in report.items() if name not in wrong)
 
@@ -161,8 +161,10 @@ def test_spans_of_different_responses_never_meet() -> None:
 def test_lost_quotes_are_shares_of_the_quotes() -> None:
     gold = critique(word_span(1, 0, 3))
     predicted = critique(word_span(1, 0, 3), word_span(-1, 7, 9), unmatched=1, ambiguous=1)
-    rates = failure_rates([case(gold, predicted), case(gold, UNREADABLE), case(gold, critique(unmatched=1))])
-    assert rates == approx({"unreadable": 1 / 3, "unmatched": 2 / 5, "ambiguous": 1 / 5})
+    rates = failure_rates(
+        [case(gold, predicted), case(gold, UNREADABLE), case(gold, critique(unmatched=1, forced=2))]
+    )
+    assert rates == approx({"unreadable": 1 / 3, "unmatched": 2 / 5, "ambiguous": 1 / 5, "forced": 1 / 3})
 
 
 def test_nothing_to_compare_is_not_a_score() -> None:

@@ -18,7 +18,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import load_policy
-from text2grad.stages import annotate, evaluate, folder, ppo, reward_model, supervised
+from text2grad.stages import annotate, evaluate, folder, ppo, reward_data, reward_model, supervised
 from text2grad.tasks.base import question_of
 from text2grad.train.settings import PPOSettings, SupervisedSettings
 from text2grad.train.supervised import Pair
@@ -157,7 +157,7 @@ def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, 
         "ppo": 26,
         "policy": 4,
     }, "both data sets train the reward model"
-    _, measured_on = reward_model.reward_data(config)
+    _, measured_on = reward_data.reward_data(config)
     heldout = seen.questions["policy"] | {question_of(record) for record in measured_on}
     trained = seen.questions["sft"] | seen.questions["reward model"] | seen.questions["ppo"]
     assert heldout and trained and not heldout & trained
@@ -165,7 +165,7 @@ def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, 
 
 def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Config) -> None:
     records = feedback(config)
-    alone = reward_model.reward_data(config)
+    alone = reward_data.reward_data(config)
     program = {"kind": "program"}
     sampled = [
         Feedback.model_validate({**records[0].model_dump(), "id": f"s{n}", "source": program, "meta": {}})
@@ -175,7 +175,7 @@ def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Con
     asked = sampled[1].model_copy(update={"meta": {"question": question_of(alone[0][0]).upper()}})
     write_jsonl(config.run.folder / "feedback.jsonl", [*records, trained_on])
     write_jsonl(config.run.folder / "feedback_heldout.jsonl", [asked])
-    train, heldout = reward_model.reward_data(config)
+    train, heldout = reward_data.reward_data(config)
     assert trained_on in train and asked in heldout
     moved = [record for record in alone[0] if question_of(record) == question_of(alone[0][0])]
     assert moved and all(record in heldout and record not in train for record in moved)
@@ -190,8 +190,8 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
 ) -> None:
     stages.run_sft(config)
     policy = load_policy(folder.start_policy(config))
-    train, _ = reward_model.reward_data(config)
-    whole = reward_model.fitting(policy, train, config.reward_model)
+    train, _ = reward_data.reward_data(config)
+    whole = reward_data.fitting(policy, train, config.reward_model)
     said = capsys.readouterr().err
     assert len(whole) == len(train) and "left out" not in said and "lose their middle" not in said
 
@@ -204,7 +204,7 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
         return config.reward_model.model_copy(update={"training": training})
 
     limit = sorted(length(pair) for _, pair in whole)[len(whole) // 3]
-    kept = reward_model.fitting(policy, train, limited(limit))
+    kept = reward_data.fitting(policy, train, limited(limit))
     before = {record.id: pair for record, pair in whole}
     cut = [(record, pair) for record, pair in kept if pair.prompt != before[record.id].prompt]
     assert 0 < len(cut) < len(kept)
@@ -214,7 +214,7 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
         assert record.response in pair.prompt[-1].content and CUT in pair.prompt[-1].content
     assert f"{len(cut)} of {len(train)} prompts lose their middle to fit {limit} tokens" in capsys.readouterr().err
     short = limit // 2
-    fewer = reward_model.fitting(policy, train, limited(short))
+    fewer = reward_data.fitting(policy, train, limited(short))
     assert len(fewer) < len(train) and all(length(pair) <= short for _, pair in fewer)
     left = f"{len(train) - len(fewer)} of {len(train)} critiques are left out: even so they exceed {short} tokens"
     assert left in capsys.readouterr().err
@@ -299,7 +299,7 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
 
 
 def test_reward_pairs_hold_what_people_wrote(config: Config) -> None:
-    pair = reward_model.reward_pair(feedback(config)[0], RewardModelSettings())
+    pair = reward_data.reward_pair(feedback(config)[0], RewardModelSettings())
     assert isinstance(pair, Pair)
     assert '"poor_spans": [{"quote": ", long ago.", "reason": "Unverifiable"' in pair.target
 
@@ -310,7 +310,7 @@ def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Con
     record = found.model_copy(update={"spans": tuple(spans)})
 
     def read(**settings: Any) -> Critique:
-        pair = reward_model.reward_pair(record, RewardModelSettings(**settings))
+        pair = reward_data.reward_pair(record, RewardModelSettings(**settings))
         assert pair
         judgement = wire.parse(pair.target, record.response)
         assert isinstance(judgement, Critique)
@@ -334,16 +334,16 @@ def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Con
     ],
 )
 def test_a_short_reason_is_its_first_words(reason: str, short: str) -> None:
-    assert reward_model.shortened_reason(reason) == short
+    assert reward_data.shortened_reason(reason) == short
 
 
 def test_repeated_responses_are_trained_on_so_often_and_no_more(config: Config) -> None:
     one, two = feedback(config)[:2]
     asked_elsewhere = one.model_copy(update={"prompt": two.prompt})
     records = [one, one, two, asked_elsewhere, one]
-    assert reward_model.without_repeats(records, None) == records
-    assert reward_model.without_repeats(records, 2) == [one, one, two, asked_elsewhere]
-    assert reward_model.without_repeats(records, 1) == [one, two, asked_elsewhere]
+    assert reward_data.without_repeats(records, None) == records
+    assert reward_data.without_repeats(records, 2) == [one, one, two, asked_elsewhere]
+    assert reward_data.without_repeats(records, 1) == [one, two, asked_elsewhere]
 
 
 def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) -> None:

@@ -15,7 +15,7 @@ from text2grad import wire
 from text2grad.chat import Answer, Chat, GroundedChat, LimitedChat
 from text2grad.critics.votes import voted
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Failure, Judgement, Message, Source
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, overlap_of
 from text2grad.tasks.base import conversation_text
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
@@ -44,6 +44,7 @@ class PromptedCritic:
             raise UserError(f"unknown ambiguity {ambiguity!r}", f"one of {', '.join(get_args(wire.Ambiguity))}")
         check_prompt(prompt)
         self.source = source
+        self.overlap = overlap_of(chat)
         self._chat = chat
         self._prompt = prompt
         self._ambiguity: wire.Ambiguity = ambiguity
@@ -71,7 +72,8 @@ class PromptedCritic:
         if answer.truncated:
             # Even where the object is closed: a critique cut short has not said all it had to say.
             return Failure(kind="truncated", message="the answer ran into the token limit", raw=answer.text)
-        return wire.parse(answer.text, response, ambiguity=self._ambiguity)
+        read = wire.parse(answer.text, response, ambiguity=self._ambiguity)
+        return read.model_copy(update={"forced": 1}) if answer.forced and isinstance(read, Critique) else read
 
 
 def judge_messages(prompt: str, example: Example, response: str) -> list[Message]:

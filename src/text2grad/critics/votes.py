@@ -34,7 +34,7 @@ def voted(judgements: Sequence[Judgement]) -> Judgement:
             "spans": tuple(sorted(kept, key=lambda span: (span.start, span.end, -span.label))),
             "score": round(fmean(scores), 4) if scores else None,
             **{name: sum(getattr(c, name) for c in critiques) for name in ("unmatched", "ambiguous")},
-            **{name: sum(getattr(c, name) for c in critiques) for name in ("normalised", "fuzzy")},
+            **{name: sum(getattr(c, name) for c in critiques) for name in ("normalised", "fuzzy", "forced")},
             "lost": tuple(dict.fromkeys(quote for c in critiques for quote in c.lost)),
         }
     )

@@ -37,7 +37,8 @@ def reward_model_report(
         "iou": rates["span_iou"],
         "wrong_sign": rates["wrong_sign_rate"],
         "intervals": {
-            name: list(bounds[name]) for name in ("wrong_sign_rate", "span_iou", "unreadable", "unmatched")
+            name: list(bounds[name])
+            for name in ("wrong_sign_rate", "span_iou", "unreadable", "unmatched", "forced")
         },
         "rouge": critique_rouge(cases),
         "baselines": baselines(cases, membership, seed),

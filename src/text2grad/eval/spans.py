@@ -80,7 +80,8 @@ def failure_rates(cases: Iterable[SpanCase]) -> dict[str, float]:
     Returns:
         `unreadable`: share of answers that are a `Failure`;
         `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the response
-        (paper, Table 15), or that occur more than once and do not say which (METHOD's table).
+        (paper, Table 15), or that occur more than once and do not say which (METHOD's table);
+        `forced`: share of answers that grounded decoding had to close at the token limit.
     """
     return _plain(lost_rates(_total([tally_lost(case) for case in cases])))
 
@@ -190,14 +191,18 @@ _SPAN_COUNTS = (
 )
 
 
+_QUOTE_COUNTS = ("forced_answers", "quotes", "unmatched_quotes", "ambiguous_quotes")
+
+
 def tally_lost(case: SpanCase) -> dict[str, float]:
     """Counts behind `failure_rates` for one response."""
     said = case.predicted
     if isinstance(said, Failure):
-        return {"answers": 1, "unreadable_answers": 1, "quotes": 0, "unmatched_quotes": 0, "ambiguous_quotes": 0}
+        return {"answers": 1, "unreadable_answers": 1, **dict.fromkeys(_QUOTE_COUNTS, 0)}
     return {
         "answers": 1,
         "unreadable_answers": 0,
+        "forced_answers": int(said.forced > 0),
         "quotes": len(said.spans) + said.unmatched + said.ambiguous,
         "unmatched_quotes": said.unmatched,
         "ambiguous_quotes": said.ambiguous,
@@ -211,6 +216,7 @@ def lost_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
         "unreadable": sums["unreadable_answers"] / np.maximum(1, sums["answers"]),
         "unmatched": sums["unmatched_quotes"] / quotes,
         "ambiguous": sums["ambiguous_quotes"] / quotes,
+        "forced": sums["forced_answers"] / np.maximum(1, sums["answers"]),
     }
 
 

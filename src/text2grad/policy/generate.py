@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from text2grad.chat import Completion
-from text2grad.feedback import Failure, Message
+from text2grad.feedback import Failure, Message, Overlap
 from text2grad.policy.cache import can_drop_rows, make_cache
 from text2grad.policy.encode import encode_prompt, stop_ids
-from text2grad.policy.grounded import Grounded, Vocabulary
+from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy, pack
 from text2grad.policy.settings import GenerationSettings
 
@@ -144,6 +144,7 @@ class LocalChat:
         whole_quotes: bool = False,
     ) -> None:
         self.policy = policy
+        self.overlap: Overlap = "never" if policy.adapter else "allowed"
         self.settings = settings
         self.name = name
         self._vocabulary = vocabulary
@@ -174,22 +175,23 @@ class LocalChat:
         asked = list(zip(prompts, texts or [""] * len(prompts), numbers, strict=True))
         limit, room = self.policy.context, self.settings.max_new_tokens
         fits = [each for each in dict.fromkeys(asked) if limit is None or len(each[0]) + room <= limit]
-        constraint = self._grounding([text for _, text, _ in fits]) if texts is not None else None
-        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, constraint)
-        answers = {each: self._completion(each[0], sample) for each, sample in zip(fits, samples, strict=True)}
+        grounding = self._grounding([text for _, text, _ in fits]) if texts is not None else None
+        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding)
+        forced = grounding.forced if grounding else [False] * len(fits)
+        told = zip(fits, samples, forced, strict=True)
+        answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in told}
         return [answers.get(each) or _no_room(each[0], room, limit) for each in asked]
 
-    def _grounding(self, texts: Sequence[str]) -> Constraint:
-        vocabulary = self._vocabulary
-        assert vocabulary is not None
-        return lambda rows: Grounded(vocabulary, [texts[row] for row in rows], self.settings, self._whole_quotes)
+    def _grounding(self, texts: Sequence[str]) -> GroundedAnswers:
+        assert self._vocabulary is not None
+        return GroundedAnswers(self._vocabulary, texts, self.settings, self._whole_quotes)
 
-    def _completion(self, prompt: Sequence[int], sample: Sample) -> Completion:
+    def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool) -> Completion:
         text = self.policy.tokenizer.decode(
             sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
-        return Completion(text=text, truncated=sample.truncated, usage=usage)
+        return Completion(text=text, truncated=sample.truncated, forced=forced, usage=usage)
 
 
 def _no_room(prompt: Sequence[int], room: int, limit: int | None) -> Failure:

@@ -8,7 +8,7 @@ room: a model whose answer is valid without a mask gives the same answer with it
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -75,6 +75,7 @@ class Vocabulary:
         from llguidance.hf import from_tokenizer
 
         self._engine = llguidance
+        self._executor = llguidance.LLExecutor(torch.get_num_threads())
         self.stops = stop_ids(tokenizer)
         self.width = max(width, len(tokenizer))
         self._encoder = from_tokenizer(tokenizer, n_vocab=self.width, eos_token=self.stops)
@@ -97,41 +98,51 @@ class Vocabulary:
             raise RuntimeError(f"llguidance: {matcher.get_error()}")
         return matcher
 
+    def masks(self, matchers: Sequence[Any]) -> Mask:
+        """What the grammar allows next: (N, width), of all matchers at once, on torch's number of threads."""
+        from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
+
+        bits = allocate_token_bitmask(len(matchers), self.width)
+        numbered = [(matcher, index) for index, matcher in enumerate(matchers)]
+        fill_next_token_bitmask_par(self._executor, numbered, bits)
+        return np.unpackbits(bits.view(np.uint8), axis=1, count=self.width, bitorder="little").view(np.bool_)
+
     @cached_property
-    def with_quote(self) -> NDArray[np.int64]:
+    def written(self) -> Mask:
+        """Tokens that are text."""
+        return self._where(bool)
+
+    @cached_property
+    def with_quote(self) -> Mask:
         """Tokens that hold a quotation mark."""
         return self._where(lambda piece: b'"' in piece)
 
     @cached_property
-    def with_quotes(self) -> NDArray[np.int64]:
+    def with_quotes(self) -> Mask:
         """Tokens that hold two of them."""
         return self._where(lambda piece: piece.count(b'"') > 1)
 
     @cached_property
-    def _closing(self) -> dict[bool, NDArray[np.int64]]:
-        def closes(escaping: bool) -> NDArray[np.int64]:
+    def _closing(self) -> dict[bool, Mask]:
+        def closes(escaping: bool) -> Mask:
             return self._where(lambda piece: string_end(piece, 0, escaping) < len(piece))
 
         return {escaping: closes(escaping) for escaping in (False, True)}
 
-    def closing(self, escaping: bool) -> NDArray[np.int64]:
+    def closing(self, escaping: bool) -> Mask:
         """Tokens that end a string they are written into."""
         return self._closing[escaping]
 
     @cached_property
     def _going_on(self) -> dict[bool, Mask]:
-        written = np.array([bool(piece) for piece in self.pieces])
-        return {
-            escaping: written & ~np.isin(np.arange(self.width), self.closing(escaping))
-            for escaping in self._closing
-        }
+        return {escaping: self.written & ~closing for escaping, closing in self._closing.items()}
 
     def going_on(self, escaping: bool) -> Mask:
         """Tokens that stay inside a string they are written into."""
         return self._going_on[escaping]
 
-    def _where(self, holds: Any) -> NDArray[np.int64]:
-        return np.array([index for index, piece in enumerate(self.pieces) if holds(piece)], dtype=np.int64)
+    def _where(self, holds: Callable[[bytes], bool]) -> Mask:
+        return np.array([holds(piece) for piece in self.pieces], dtype=np.bool_)
 
     def spell(self, text: bytes) -> list[int]:
         """The fewest tokens that spell these bytes."""
@@ -166,18 +177,22 @@ class Vocabulary:
 
 
 class Row:
-    """One answer in the making."""
+    """One answer in the making.
+
+    `forced`: at some token the room that was left kept the model from what it would have written.
+    """
 
     def __init__(self, vocabulary: Vocabulary, response: str, greedy: bool) -> None:
         self._vocabulary = vocabulary
         self._greedy = greedy
         quotable = Quotable(response)
         self._draft = Draft(quotable)
-        self._matcher = vocabulary.matcher(quotable.grammar(vocabulary.lead))
+        self.matcher = vocabulary.matcher(quotable.grammar(vocabulary.lead))
         detour = quotable.longest_detour(vocabulary.cost)
         self._slack = vocabulary.cost(LONGEST_OUTLINE) + detour + MARGIN
         self._plan: list[int] = []
         self.ended = False
+        self.forced = False
 
     def take(self, token: int) -> None:
         """Write one token."""
@@ -186,20 +201,40 @@ class Row:
             return
         follows = bool(self._plan) and token == self._plan[0]
         self._plan = self._plan[1:] if follows else []
-        if not self._matcher.consume_token(token) or not self._draft.feed(self._vocabulary.pieces[token]):
-            raise RuntimeError(f"grounded decoding took a token it forbids: {self._matcher.get_error()}")
+        if not self.matcher.consume_token(token) or not self._draft.feed(self._vocabulary.pieces[token]):
+            raise RuntimeError(f"grounded decoding took a token it forbids: {self.matcher.get_error()}")
 
-    def allowed(self, scores: NDArray[np.float32], room: int) -> Mask:
-        """What may come next where `room` tokens are left, this one and the end of the turn among them."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        mask: Mask = np.unpackbits(bits, bitorder="little")[: len(scores)].astype(bool)
+    def takes(self, token: int, room: int) -> bool:
+        """Whether a token may come next: quicker than asking which ones may."""
+        return self._valid(token) and self._resolves(token, self._suspects()) and self._has_room(token, room)
+
+    def likeliest(self, mask: Mask, scores: NDArray[np.float32], room: int) -> int:
+        """The likeliest token that may come next, of those that the grammar allows: what `allowed` leads to."""
+        suspects, short = self._suspects(), room <= self._slack
+        left = np.where(mask, scores, -np.inf)
+        tries = CANDIDATES if short else len(left)
+        while tries and left[token := int(left.argmax())] > -np.inf:
+            if self._resolves(token, suspects):
+                if self._has_room(token, room):
+                    return token
+                self.forced, tries = True, tries - 1
+            left[token] = -np.inf
+        return self._planned()
+
+    def allowed(self, scores: NDArray[np.float32], room: int, mask: Mask | None = None) -> Mask:
+        """What may come next where `room` tokens are left, this one and the end of the turn among them.
+
+        `mask` is what the grammar allows, if that is known (it is changed).
+        """
+        if mask is None:
+            mask = self._vocabulary.masks([self.matcher])[0]
+        mask = mask[: len(scores)]
         likeliest = int(scores.argmax())
         if not mask[likeliest] and mask.sum() == 1:
             # Where the next bytes are settled the engine allows one spelling of them; the model may prefer another.
-            mask[likeliest] = self._matcher.validate_tokens([likeliest]) == 1
-        for token in self._doubtful(mask):
-            draft = self._draft.copy()
-            mask[token] = draft.feed(self._vocabulary.pieces[token]) and draft.lives()
+            mask[likeliest] = self._valid(likeliest)
+        for token in np.flatnonzero(mask & self._suspects()[: len(mask)]).tolist():
+            mask[token] = self._lives_after(token)
         if room <= self._slack:
             self._keep_room(mask, scores, room)
         return mask
@@ -218,60 +253,101 @@ class Row:
         if allowed.any():
             scores[allowed] += np.logaddexp.reduce(scores[going_on]) - np.logaddexp.reduce(scores[allowed])
 
-    def _doubtful(self, mask: Mask) -> list[int]:
-        """Tokens that the grammar allows, and that may still not resolve."""
+    def _valid(self, token: int) -> bool:
+        return bool(self.matcher.validate_tokens([token]) == 1)
+
+    def _resolves(self, token: int, suspects: Mask) -> bool:
+        return not suspects[token] or self._lives_after(token)
+
+    def _lives_after(self, token: int) -> bool:
+        draft = self._draft.copy()
+        return draft.feed(self._vocabulary.pieces[token]) and draft.lives()
+
+    def _suspects(self) -> Mask:
+        """Tokens that the grammar may allow, and that may still not resolve."""
         draft, vocabulary = self._draft, self._vocabulary
         if draft.after_quote:
-            return [int(token) for token in np.flatnonzero(mask) if vocabulary.pieces[token]]
+            return vocabulary.written
         barred = draft.in_list and next(draft.barred_bodies(), None) is not None
         if draft.place == "outline":
-            return _within(mask, vocabulary.with_quote if barred else vocabulary.with_quotes)
-        if draft.place == "piece" or (draft.place == "phrase" and barred):
-            towards = self._towards_barred(mask) if draft.place == "phrase" else []
-            return [*_within(mask, vocabulary.closing(draft.escaping)), *towards]
-        return _within(mask, vocabulary.with_quotes)
+            return vocabulary.with_quote if barred else vocabulary.with_quotes
+        if draft.place == "piece":
+            return vocabulary.closing(draft.escaping)
+        if draft.place == "phrase" and barred:
+            suspects = vocabulary.closing(draft.escaping).copy()
+            suspects[self._towards_barred()] = True
+            return suspects
+        return vocabulary.with_quotes
 
-    def _towards_barred(self, mask: Mask) -> list[int]:
+    def _towards_barred(self) -> list[int]:
         """Tokens that keep the phrase the beginning of one that is barred."""
         begun, vocabulary = self._draft.begun, self._vocabulary
         rests = {body[len(begun) :] for body in self._draft.barred_bodies() if body.startswith(begun)}
         starts = {rest[:length] for rest in rests for length in range(1, min(len(rest), vocabulary.longest) + 1)}
-        return [token for start in starts for token in vocabulary.spelled.get(start, ()) if mask[token]]
+        return [token for start in starts for token in vocabulary.spelled.get(start, ())]
 
     def _after(self, token: int) -> bytes | None:
         """How the answer could be closed after this token; None if it could not."""
         draft = self._draft.copy()
         return draft.closing() if draft.feed(self._vocabulary.pieces[token]) else None
 
-    def _keep_room(self, mask: Mask, scores: NDArray[np.float32], room: int) -> None:
-        """Leave only likely tokens after which the answer can still be closed and its turn ended."""
+    def _planned(self) -> int:
+        """The next token of a short way to close the answer and end its turn."""
         if not self._plan:
             closing = self._draft.closing()
             assert closing is not None
             self._plan = self._vocabulary.spell(closing)
+        return (self._plan or self._vocabulary.stops)[0]
+
+    def _keep_room(self, mask: Mask, scores: NDArray[np.float32], room: int) -> None:
+        """Leave only likely tokens after which the answer can still be closed and its turn ended."""
+        planned = self._planned()
         options = np.flatnonzero(mask)
         count = min(CANDIDATES, len(options))
         likely = options[np.argpartition(-scores[options], count - 1)[:count]]
         kept: list[int] = []
         for token in likely[np.argsort(-scores[likely])].tolist():
-            if self._fits(token, room - 1):
+            if self._has_room(token, room):
                 kept.append(token)
                 if self._greedy:
                     break
+            elif not kept:
+                self.forced = True
         mask[:] = False
         mask[kept] = True
-        mask[self._plan[:1] or self._vocabulary.stops] |= not (kept and self._greedy)
+        mask[planned] |= not (kept and self._greedy)
 
-    def _fits(self, token: int, room: int) -> bool:
-        if token in self._vocabulary.stops:
+    def _has_room(self, token: int, room: int) -> bool:
+        """Whether the answer can be closed, and its turn ended, if this token is the next of `room`."""
+        if room > self._slack or token in self._vocabulary.stops:
             return True
         closing = self._after(token)
-        return closing is not None and self._vocabulary.cost(closing) + 1 <= room
+        return closing is not None and self._vocabulary.cost(closing) + 1 <= room - 1
 
 
-def _within(mask: Mask, tokens: NDArray[np.int64]) -> list[int]:
-    inside = tokens[tokens < len(mask)]
-    return [int(token) for token in inside[mask[inside]]]
+class GroundedAnswers:
+    """What keeps answers to their texts (`generate.Constraint`): answer i may quote `texts[i]`."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, texts: Sequence[str], settings: GenerationSettings, whole_quotes: bool = False
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._texts = texts
+        self._settings = settings
+        self._whole_quotes = whole_quotes
+        self._batches: list[tuple[Sequence[int], Grounded]] = []
+
+    def __call__(self, rows: Sequence[int]) -> Grounded:
+        """The mask of the batch that holds these answers."""
+        texts = [self._texts[row] for row in rows]
+        self._batches.append((rows, Grounded(self._vocabulary, texts, self._settings, self._whole_quotes)))
+        return self._batches[-1][1]
+
+    @property
+    def forced(self) -> list[bool]:
+        """Of each answer, whether the token limit decided what it says (`Row.forced`)."""
+        found = {row: flag for rows, batch in self._batches for row, flag in zip(rows, batch.forced, strict=True)}
+        return [found[row] for row in range(len(self._texts))]
 
 
 class Grounded:
@@ -287,9 +363,17 @@ class Grounded:
         settings: GenerationSettings,
         whole_quotes: bool = False,
     ) -> None:
+        greedy = settings.temperature == 0
+        self._vocabulary = vocabulary
         self._whole_quotes = whole_quotes
-        self._rows = [Row(vocabulary, response, greedy=settings.temperature == 0) for response in responses]
+        self._one_is_enough = greedy and not whole_quotes
+        self._rows = [Row(vocabulary, response, greedy) for response in responses]
         self._room = settings.max_new_tokens
+
+    @property
+    def forced(self) -> list[bool]:
+        """Of each answer, whether the room that was left decided what it says (`Row.forced`)."""
+        return [row.forced for row in self._rows]
 
     def __call__(self, rows: Sequence[int], written: Sequence[int], scores: Tensor) -> Tensor:
         """Scores (N, V) with -inf where a token cannot come next; `written` are the last tokens of the rows."""
@@ -297,13 +381,34 @@ class Grounded:
         for row, token in zip(chosen, written, strict=False):
             if not row.ended:
                 row.take(token)
+        masked = self._likeliest(chosen, scores) if self._one_is_enough else self._allowed(chosen, scores)
+        self._room -= 1
+        return masked
+
+    def _likeliest(self, rows: Sequence[Row], scores: Tensor) -> Tensor:
+        """For greedy answers: all but one token masked. A mask is made only where the likeliest may not come."""
+        tokens = scores.argmax(dim=-1)
+        found = zip(rows, tokens.tolist(), strict=True)
+        others = [i for i, (row, token) in enumerate(found) if not row.ended and not row.takes(token, self._room)]
+        if others:
+            masks = self._vocabulary.masks([rows[i].matcher for i in others])[:, : scores.shape[1]]
+            values = scores[others].float().cpu().numpy()
+            better = [
+                rows[i].likeliest(mask, row_values, self._room)
+                for i, mask, row_values in zip(others, masks, values, strict=True)
+            ]
+            tokens[others] = torch.tensor(better, device=scores.device)
+        column = tokens[:, None]
+        return torch.full_like(scores, -torch.inf).scatter_(1, column, scores.gather(1, column))
+
+    def _allowed(self, rows: Sequence[Row], scores: Tensor) -> Tensor:
         values = scores.float().cpu().numpy().copy()
         masks = np.ones(values.shape, dtype=bool)
-        for index, row in enumerate(chosen):
-            if not row.ended:
-                masks[index] = row.allowed(values[index], self._room)
-                if self._whole_quotes:
-                    row.carry(values[index], masks[index])
-        self._room -= 1
+        going = [index for index, row in enumerate(rows) if not row.ended]
+        for index, mask in zip(going, self._vocabulary.masks([rows[i].matcher for i in going]), strict=True):
+            row = rows[index]
+            masks[index] = row.allowed(values[index], self._room, mask)
+            if self._whole_quotes:
+                row.carry(values[index], masks[index])
         carried = torch.from_numpy(values).to(scores) if self._whole_quotes else scores
         return carried.masked_fill(~torch.from_numpy(masks).to(scores.device), -torch.inf)

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from text2grad.errors import UserError
 from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.halves import hidden_states, logits_of, splits
 from text2grad.policy.settings import LoraSettings, PolicySettings
+from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 VALUE_FILE = "value_head.safetensors"
 VALUE_TRUNK = "value_trunk"
+POLICY_ADAPTER = "policy"
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -59,12 +63,34 @@ class TokenBatch:
             self.mask[index],
         )
 
+    def trimmed(self) -> TokenBatch:
+        """Without the columns that are padding in all rows: on the left of the prompts, right of the responses."""
+        width = int(self.mask.sum(dim=1).max())
+        whole = int(self.input_ids.shape[1]) - (self.width - width)
+        first = int((self.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
+        cut = slice(first, whole)
+        return TokenBatch(
+            self.input_ids[:, cut],
+            self.attention_mask[:, cut],
+            self.position_ids[:, cut],
+            self.response_ids[:, :width],
+            self.mask[:, :width],
+        )
+
+    def passes(self, index: Tensor, size: int) -> tuple[Tensor, ...]:
+        """The rows `index` in groups of at most `size` of similar length, so that little of a pass is padding."""
+        lengths = self.attention_mask[index].sum(dim=1)
+        return torch.split(index[lengths.argsort(stable=True)], size)
+
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """`logits` (B, T, V), `values` (B, T) = V(s_t), `last_value` (B,) = V of the state after the response."""
+    """`logp`, `entropy`, `kl` (B, T), 0 outside the mask, None if not asked for; `values` (B, T) = V(s_t);
+    `last_value` (B,) = V of the state after the response."""
 
-    logits: Tensor
+    logp: Tensor
+    entropy: Tensor | None
+    kl: Tensor | None
     values: Tensor
     last_value: Tensor
 
@@ -88,6 +114,15 @@ def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], p
         response_ids=input_ids[:, prompt_width:],
         mask=torch.tensor(mask, device=device),
     )
+
+
+def _spread(column: Tensor, mask: Tensor) -> Tensor:
+    """(N,) numbers of the True positions of `mask` (B, T), put where they belong; 0 elsewhere."""
+    return column.new_zeros(mask.shape).masked_scatter(mask, column)
+
+
+def _unchanged(states: Tensor) -> Tensor:
+    return states
 
 
 class ValueHead(nn.Module):
@@ -121,8 +156,13 @@ class Policy(nn.Module):
         self.value_head = ValueHead(int(model.config.get_text_config().hidden_size)).to(model.device)
         self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
         self.base_is_merged = False  # then the base is on no disk, and an adapter alone could not be read back
+        self.adapter: str | None = (
+            None  # of a view of another policy's model (policy.adapters): the one it speaks with
+        )
         self._frozen: tuple[Any, ...] = ()  # in a tuple, so that train() and parameters() pass it over
         self.outline: tuple[Policy, ...] = ()  # what it was before its weights were split (policy.shard)
+        self._splits = splits(model)
+        self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     @property
     def device(self) -> torch.device:
@@ -135,52 +175,85 @@ class Policy(nn.Module):
         """The longest sequence the model reads, in tokens, if its configuration says so."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
-    def forward(self, batch: TokenBatch) -> PolicyOutput:
-        """Logits and values of every response token in one pass over the trunk.
+    def forward(
+        self,
+        batch: TokenBatch,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        kl: KLKind | None = None,
+        fixed: bool = False,
+    ) -> PolicyOutput:
+        """What the policy says about the sampled tokens, and their values, in one pass over the trunk.
 
-        Only the last T+1 positions reach the vocabulary, so no logits of the prompt are ever kept.
+        The head reads response tokens alone, a few at a time (`rl.vocabulary`): no logits of the prompt, of
+        padding, or of the whole batch are ever in memory. With `kl` the reference reads the batch too. Where the
+        policy is `fixed`, gradients reach what belongs to the value function alone, and nothing is kept for others.
         """
-        hidden, logits = self._trunk(self.model, batch)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+            hidden, view = self._read(self.model, batch)
+            reference = self._reference_view(batch) if kl else None
+            ids = batch.response_ids[batch.mask]
+            scores = score_tokens(view, ids, temperature, entropy=entropy, reference=reference, kl=kl or "full")
         states = hidden
         if self.value_kind == "detached":
             states = hidden.detach()
         elif self.value_trunk is not None:
-            states, _ = self._trunk(self.value_trunk, batch)
+            states, _ = self._read(self.value_trunk, batch)
         values = self.value_head(states)
         lengths = batch.mask.sum(dim=1, keepdim=True)
-        return PolicyOutput(logits[:, :-1], values[:, :-1], values.gather(1, lengths).squeeze(1))
-
-    def logits(self, batch: TokenBatch) -> Tensor:
-        """Logits (B, T, V) alone; for the reference and for supervised training."""
-        return self._trunk(self.model, batch)[1][:, :-1]
-
-    @staticmethod
-    def _trunk(model: Any, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        keep = batch.width + 1
-        output = model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            output_hidden_states=True,
-            logits_to_keep=keep,
-            use_cache=False,
+        return PolicyOutput(
+            logp=_spread(scores.logp, batch.mask),
+            entropy=None if scores.entropy is None else _spread(scores.entropy, batch.mask),
+            kl=None if scores.kl is None else _spread(scores.kl, batch.mask),
+            values=values[:, :-1],
+            last_value=values.gather(1, lengths).squeeze(1),
         )
-        return output.hidden_states[-1][:, -keep:], output.logits
+
+    def logps(self, batch: TokenBatch) -> Tensor:
+        """Log-probabilities (B, T) of the response tokens alone, 0 outside the mask; for supervised training."""
+        _, view = self._read(self.model, batch)
+        return _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask)
+
+    def _read(self, model: Any, batch: TokenBatch) -> tuple[Tensor, View]:
+        """Hidden states (B, T+1, H) before and after every response token, and what the head makes logits of."""
+        keep = batch.width + 1
+        inputs = {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.attention_mask,
+            "position_ids": batch.position_ids,
+        }
+        if self._splits and not self.outline:  # split weights are gathered by the model's own forward alone
+            hidden = hidden_states(model, inputs)[:, -keep:]
+            return hidden, View(partial(logits_of, model), hidden[:, :-1][batch.mask], self._vocabulary)
+        whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
+        logits = whole.logits[:, -keep:-1][batch.mask]
+        return whole.hidden_states[-1][:, -keep:], View(_unchanged, logits, self._vocabulary)
+
+    def _reference_view(self, batch: TokenBatch) -> View:
+        with torch.no_grad(), self._as_reference() as model:
+            _, view = self._read(model, batch)
+
+        def head(states: Tensor) -> Tensor:
+            with torch.no_grad(), self._as_reference():
+                return view.head(states)
+
+        return view._replace(head=head)
+
+    @contextmanager
+    def _as_reference(self) -> Iterator[Any]:
+        """The reference model: the frozen copy, or the policy with its adapters off while this lasts."""
+        if self._frozen:
+            yield self._frozen[0]
+        elif isinstance(self.model, PeftModel):
+            with self.model.disable_adapter():
+                yield self.model
+        else:
+            raise RuntimeError("freeze_reference() was not called before training")
 
     def freeze_reference(self) -> None:
         """Make today's weights the reference. With adapters nothing is copied: adapters off is the reference."""
         if not isinstance(self.model, PeftModel):
             self._frozen = (copy.deepcopy(self.model).eval().requires_grad_(False),)
-
-    def reference_logits(self, batch: TokenBatch) -> Tensor:
-        """Logits (B, T, V) of the reference policy, without gradient."""
-        with torch.no_grad():
-            if self._frozen:
-                return self._trunk(self._frozen[0], batch)[1][:, :-1]
-            if not isinstance(self.model, PeftModel):
-                raise RuntimeError("freeze_reference() was not called before training")
-            with self.model.disable_adapter():
-                return self.logits(batch)
 
     def parts(self) -> list[nn.Module]:
         """The models and heads that it is made of, a frozen reference included."""
@@ -204,14 +277,25 @@ class Policy(nn.Module):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Dropout off, gradients off, and back again."""
+        """Dropout off, gradients off, a view's own adapter in force, and back again."""
         was_training = self.model.training
         self.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._with_adapter():
                 yield
         finally:
             self.train(was_training)
+
+    @contextmanager
+    def _with_adapter(self) -> Iterator[None]:
+        if self.adapter is None:
+            yield
+            return
+        self.model.base_model.set_adapter(self.adapter, inference_mode=True)
+        try:
+            yield
+        finally:
+            self.model.base_model.set_adapter(POLICY_ADAPTER)
 
     def save(self, folder: Path) -> None:
         """Write model or adapter, tokenizer, value head and its own trunk if it has one; safetensors and JSON only.
@@ -220,7 +304,7 @@ class Policy(nn.Module):
         """
         folder.mkdir(parents=True, exist_ok=True)
         model = _merged(self.model) if self.base_is_merged else self.model
-        model.save_pretrained(folder, safe_serialization=True)
+        _save_model(model, folder)
         if self.value_trunk is not None:
             _merged(self.value_trunk).save_pretrained(folder / VALUE_TRUNK, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
@@ -251,6 +335,22 @@ def load_policy(settings: PolicySettings) -> Policy:
         own = _load_model(str(trunk), settings.dtype)
         policy.value_trunk = (add_lora(own, settings.lora) if settings.lora else own).to(device)
     return policy.eval()
+
+
+def _save_model(model: Any, folder: Path) -> None:
+    """A model, or the policy's adapter alone: peft writes a named one into a folder of that name."""
+    if not isinstance(model, PeftModel):
+        model.save_pretrained(folder, safe_serialization=True)
+        return
+    model.save_pretrained(
+        str(folder),
+        safe_serialization=True,
+        selected_adapters=[POLICY_ADAPTER],
+        save_embedding_layers=False,  # nobody adds tokens; peft would look for the base model to make sure
+    )
+    for path in (folder / POLICY_ADAPTER).iterdir():
+        path.replace(folder / path.name)
+    (folder / POLICY_ADAPTER).rmdir()
 
 
 def _merged(model: Any) -> Any:
@@ -298,7 +398,7 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, config)
+        return get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
     except ValueError as error:
         raise UserError(
             f"cannot add adapters: {error}", "set policy.lora.targets to modules of this model"

@@ -14,6 +14,7 @@ RATES = {
     "unmatched": "quotes that are not in the response",
     "ambiguous": "quotes that occur more than once and do not say which",
     "unreadable": "answers that are no critique",
+    "forced": "answers closed by the token limit",
     "wrong_sign_rate": "marked tokens whose true label is the opposite",
 }
 

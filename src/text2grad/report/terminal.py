@@ -48,7 +48,7 @@ def reward_model_table(figures: Mapping[str, Any]) -> Table:
 MEASURES = (
     *(f"{label}_{rate}" for label in ("good", "poor") for rate in ("precision", "recall", "f1", "character_f1")),
     *(f"{label}_{rate}" for label in ("good", "poor") for rate in ("exact", "partial", "nearly", "iou")),
-    *("wrong_sign_rate", "unmatched", "ambiguous", "unreadable"),
+    *("wrong_sign_rate", "unmatched", "ambiguous", "unreadable", "forced"),
 )
 
 

@@ -67,13 +67,30 @@ def masked_rms(x: Tensor, mask: Tensor) -> Tensor:
 # Log-probabilities, entropy, KL -------------------------------------------------------------------
 
 
-def _log_softmax(logits: Tensor, temperature: float, name: str = "logits") -> Tensor:
-    """log p over V at `temperature`; forbidden tokens (logit -inf) get a finite floor, so 0 * log 0 is 0."""
-    check_shapes(3, **{name: logits})
+def log_probs(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """log p over the vocabulary at `temperature`, (..., V) -> (..., V).
+
+    A forbidden token (logit -inf) gets a finite floor, so that 0 * log 0 is 0.
+    """
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability")
     log_p = torch.log_softmax(at_least_float32(logits) / temperature, dim=-1)
     return log_p.clamp(min=torch.finfo(log_p.dtype).min)
+
+
+def of_tokens(log_p: Tensor, ids: Tensor) -> Tensor:
+    """The entries of `log_p` (..., V) at the token ids (...)."""
+    return log_p.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+
+
+def entropy_of(log_p: Tensor) -> Tensor:
+    """-sum_v p(v) log p(v) in nats, (..., V) -> (...)."""
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def kl_between(log_p: Tensor, log_ref: Tensor) -> Tensor:
+    """sum_v p(v) (log p(v) - log ref(v)), (..., V) twice -> (...)."""
+    return (log_p.exp() * (log_p - log_ref)).sum(-1)
 
 
 def token_logps(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor:
@@ -87,14 +104,15 @@ def token_logps(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor
     Returns:
         (B, T) log-probabilities, at most 0.
     """
+    check_shapes(3, logits=logits)
     check_shapes(2, ids=ids, logits=logits[..., 0])
-    return _log_softmax(logits, temperature).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    return of_tokens(log_probs(logits, temperature), ids)
 
 
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """H_t = -sum_v p(v) log p(v) in nats, (B, T, V) -> (B, T)."""
-    log_p = _log_softmax(logits, temperature)
-    return -(log_p.exp() * log_p).sum(-1)
+    check_shapes(3, logits=logits)
+    return entropy_of(log_probs(logits, temperature))
 
 
 def kl_full(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -103,9 +121,7 @@ def kl_full(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Ten
     (B, T, V) twice -> (B, T), never negative beyond rounding. The paper's "Full" (Table 9).
     """
     check_shapes(3, logits=logits, ref_logits=ref_logits)
-    log_p = _log_softmax(logits, temperature)
-    log_ref = _log_softmax(ref_logits, temperature, "ref_logits")
-    return (log_p.exp() * (log_p - log_ref)).sum(-1)
+    return kl_between(log_probs(logits, temperature), log_probs(ref_logits, temperature))
 
 
 def kl_k1(logp: Tensor, ref_logp: Tensor) -> Tensor:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from text2grad.config import Config, CriticKind
+from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import PromptedCritic
+from text2grad.critics.reference import ReferenceCritic
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
+from text2grad.policy.adapters import beside
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.grounded import vocabulary_for
-from text2grad.policy.model import load_policy
+from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.sandbox.runner import Runner
 from text2grad.stages.folder import read_feedback
@@ -20,6 +23,7 @@ from text2grad.train.checkpoint import sha256
 from text2grad.train.state import digest_of_texts, flatten
 
 REWARD_MODEL_PROMPT = "reward_model"
+ADAPTER = "reward_model"
 
 
 def runner_of(config: Config) -> Runner:
@@ -28,17 +32,29 @@ def runner_of(config: Config) -> Runner:
     return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
 
 
-def make_critic(config: Config, kind: CriticKind, task: Task, runner: Runner) -> Critic:
-    """The critic named by `kind`. All of them are the same to whoever calls them."""
+def make_critic(
+    config: Config, kind: CriticKind, task: Task, runner: Runner, policy: Policy | None = None
+) -> Critic:
+    """The critic named by `kind`, with `critic.noise`. All of them are the same to whoever calls them.
+
+    `policy` is the one in training, whose base weights the reward model may share (`reward_model.shared`).
+    """
+    critic = _critic_of(config, kind, task, runner, policy)
+    return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
+
+
+def _critic_of(config: Config, kind: CriticKind, task: Task, runner: Runner, policy: Policy | None) -> Critic:
     if kind == "program":
         settings = config.critic
         return ProgramCritic(runner, brief=settings.brief, repairs=settings.repairs, gate=settings.gate)
+    if kind == "reference":
+        return ReferenceCritic()
     if kind == "human":
         from text2grad.critics.human import HumanCritic
 
         return HumanCritic(read_feedback(config.run.folder / "feedback.jsonl"))
     if kind == "reward_model":
-        return reward_model_critic(config)
+        return reward_model_critic(config, policy)
     from text2grad.chat import OpenAIChat
 
     prompt = read_prompt(config.critic.prompt or task.critic_prompt)
@@ -83,25 +99,37 @@ def critic_inputs(config: Config) -> dict[str, str]:
     return found
 
 
-def reward_model_critic(config: Config) -> PromptedCritic:
-    """The trained reward model: the prompted critic over a local model."""
-    temperature = config.reward_model.generation.temperature
-    _refuse_equal_votes(config.critic.votes, temperature, "reward_model.generation.temperature")
+def reward_model_critic(config: Config, policy: Policy | None = None) -> PromptedCritic:
+    """The trained reward model: the prompted critic over a local model, or over an adapter beside `policy`'s."""
     folder = reward_model_folder(config)
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
-    model = load_policy(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
+    if config.reward_model.shared and policy is not None:
+        return critic_over(config, beside(policy, folder, ADAPTER), str(folder))
+    alone = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
+    return critic_over(config, load_policy(alone), str(folder))
+
+
+def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
+    """A reward model as a critic."""
+    temperature = config.reward_model.generation.temperature
+    _refuse_equal_votes(config.critic.votes, temperature, "reward_model.generation.temperature")
     vocabulary = vocabulary_for(model, config.reward_model.grounded)
     whole = config.reward_model.whole_quotes
-    chat = LocalChat(model, config.reward_model.generation, str(folder), vocabulary, whole)
+    chat = LocalChat(model, config.reward_model.generation, name, vocabulary, whole)
     prompt = read_prompt(REWARD_MODEL_PROMPT)
     version = prompt_version(REWARD_MODEL_PROMPT)
-    source = Source(kind="reward_model", model=str(folder), prompt_version=version)
+    source = Source(kind="reward_model", model=name, prompt_version=version)
     return PromptedCritic(chat, prompt, source, config.critic.ambiguity, config.critic.votes)
 
 
 def judge_of(config: Config) -> Critic | None:
-    """The reward model of this run, if there is one and it is wanted for measuring (`evaluate.token_reward`)."""
+    """Who judges answers to prompts held out, where that is wanted (`evaluate.token_reward`).
+
+    The reward model of this run, if there is one; where a program compares with references, that program.
+    """
+    if config.critic.kind == "reference":
+        return ReferenceCritic() if config.evaluate.token_reward else None
     folder = config.run.folder / "reward_model" / "policy"
     wanted = config.evaluate.token_reward and (folder.is_dir() or config.critic.model)
     return reward_model_critic(config) if wanted and config.critic.kind == "reward_model" else None

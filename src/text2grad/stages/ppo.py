@@ -6,11 +6,14 @@ from contextlib import ExitStack
 from typing import Any
 
 from text2grad.config import Config, with_tiny_rates
+from text2grad.critics.noise import NoisyCritic
+from text2grad.feedback import Critic
 from text2grad.policy.model import load_policy
 from text2grad.stages.critics import critic_inputs, make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, resuming, start_policy, task_of
 from text2grad.train.ppo import train_ppo
-from text2grad.train.run import ResumeMode, seed_everything
+from text2grad.train.ranks import Ranks
+from text2grad.train.run import OnStep, ResumeMode, seed_everything
 
 
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[str, Any]:
@@ -22,7 +25,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
             policy = load_policy(start_policy(config))
             seed_everything(config.run.seed)
             runner = stack.enter_context(runner_of(config))
-            critic = make_critic(config, config.critic.kind, task, runner)
+            critic = make_critic(config, config.critic.kind, task, runner, policy)
             if ranks.first:
                 for place in (folder, folder / "ppo" / name):
                     note_settings(config, place, begins=True)
@@ -36,9 +39,17 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
             folder / "ppo" / name,
             config.run.seed,
             name,
+            on_step=noise_of(critic, ranks),
             resume=resuming(config, resume, **critic_inputs(config)),
             ranks=ranks,
         )
         if ranks.first:
             note_settings(config, folder / "ppo" / name)
     return {"steps": config.ppo.steps, "out": str(folder / "ppo" / name / "policy")}
+
+
+def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:
+    """What adds the noise of a step to its metrics, where the critic has some; all processes meet there."""
+    if not isinstance(critic, NoisyCritic):
+        return None
+    return lambda step, metrics: metrics.update(ranks.total(critic.counts()))

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from text2grad import wire
-from text2grad.align import Aligned, TokenTable
+from text2grad.align import TokenTable
 from text2grad.chat import Chat, OpenAIChat
-from text2grad.config import Config, RewardModelSettings, with_tiny_rates
-from text2grad.critics.prompted import fitted_messages, judge_messages
+from text2grad.config import Config, with_tiny_rates
 from text2grad.errors import UserError
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
 from text2grad.eval.marks import agreement, read_marks
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
-from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source, read_jsonl, write_jsonl
-from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.model import Policy, load_policy
-from text2grad.stages.critics import REWARD_MODEL_PROMPT, reward_model_critic
+from text2grad.feedback import Feedback, Source, write_jsonl
+from text2grad.policy.adapters import BASE_DIGEST, digest_of_base, name_base
+from text2grad.policy.model import load_policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages.critics import reward_model_critic
+from text2grad.stages.early_stopping import early_stopping, validation_inputs, validation_split
 from text2grad.stages.folder import (
     note_settings,
     prepare,
@@ -33,10 +31,10 @@ from text2grad.stages.folder import (
     start_policy,
     write_json,
 )
-from text2grad.stages.sampling import TOKEN_IDS
-from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
+from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
+from text2grad.tasks.base import read_prompt
 from text2grad.train.run import ResumeMode
-from text2grad.train.supervised import Pair, train_supervised
+from text2grad.train.supervised import train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
 
@@ -47,120 +45,55 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
         with ranks.agreeing():
             folder = prepare(config)
             train, _ = reward_data(config)
-            policy = load_policy(config.reward_model.policy or start_policy(config))
+            settings = learner_settings(config)
+            policy = load_policy(settings)
             training = with_tiny_rates(config).reward_model.training
+            validation: list[Feedback] = []
+            if config.reward_model.early_stopping is not None:
+                train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
             chosen = without_repeats(train, config.reward_model.repeats)
             pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
             if ranks.first:
                 note_settings(config, folder, begins=True)
-        place, again = folder / "reward_model", resuming(config, resume)
+            if config.reward_model.shared:
+                name_base(policy, settings.model)
+            base = digest_of_base(policy.model) if config.reward_model.shared else ""
+            stopping = early_stopping(config, policy, validation, ranks)
         metrics = train_supervised(
-            policy, pairs, training, place, config.run.seed, "reward model", resume=again, ranks=ranks
+            *(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model"),
+            resume=resuming(config, resume, **validation_inputs(config, validation)),
+            section="reward_model.training",
+            stopping=stopping,
+            ranks=ranks,
         )
         if ranks.first:
+            if base:
+                note_base(base, folder / "reward_model" / "policy")
             note_settings(config, folder)
     quality = measure_reward_model(config) if ranks.first else {}
-    counts = {"records": len(train), "trained_on": len(pairs)}
+    counts = {"records": len(train) + len(validation), "trained_on": len(pairs)}
     return {**counts, **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
 
 
-def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feedback]:
-    """The records in their order, of equal responses to equal prompts the first `limit`.
+def learner_settings(config: Config) -> PolicySettings:
+    """The model that becomes the reward model.
 
-    A policy that is sure of itself samples one response again and again; each repeat costs as much to train on
-    as a new response, and teaches less.
+    Raises:
+        UserError: it is to share the policy's base weights, and has others, or no adapter.
     """
-    seen: Counter[tuple[object, str]] = Counter()
-    kept = []
-    for record in records:
-        seen[record.prompt, record.response] += 1
-        if limit is None or seen[record.prompt, record.response] <= limit:
-            kept.append(record)
-    return kept
+    start = start_policy(config)
+    chosen = config.reward_model.policy or start
+    if config.reward_model.shared and chosen.model != start.model:
+        told = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
+        raise UserError(told, "reward_model.policy null, or reward_model.shared false")
+    if config.reward_model.shared and (chosen.lora is None or start.lora is None):
+        raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
+    return chosen
 
 
-def fitting(
-    policy: Policy, records: Sequence[Feedback], settings: RewardModelSettings
-) -> list[tuple[Feedback, Pair]]:
-    """The readable records with their training pairs, as far as they fit the model.
-
-    A prompt that is too long loses its middle, the response and z nothing: half a critique would teach to stop
-    half-way. What does not fit even so is left out. Both are said in a line.
-    """
-    lengths = (policy.context, settings.training.max_length)
-    limit = min((length for length in lengths if length is not None), default=None)
-    readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
-    fitted = [(record, _shortened(policy, record, pair, limit)) for record, pair in readable]
-    kept = [(record, pair) for record, pair in fitted if pair is not None]
-    cut = sum(pair.prompt != whole.prompt for (_, pair), (_, whole) in zip(fitted, readable, strict=True) if pair)
-    if cut:
-        print(f"{cut} of {len(readable)} prompts lose their middle to fit {limit} tokens", file=sys.stderr)
-    if len(kept) < len(readable):
-        count, whole = len(readable) - len(kept), len(readable)
-        line = f"{count} of {whole} critiques are left out: even so they exceed {limit} tokens"
-        print(line, file=sys.stderr)
-    return kept
-
-
-def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) -> Pair | None:
-    """The pair with as much of its prompt as fits; None if response and z alone are too long."""
-    target = len(encode_target(policy.tokenizer, pair.target))
-
-    def excess(messages: Sequence[Message]) -> int:
-        return 0 if limit is None else len(encode_prompt(policy.tokenizer, messages)) + target - limit
-
-    if excess(pair.prompt) <= 0:
-        return pair
-    prompt = fitted_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response, excess)
-    return replace(pair, prompt=tuple(prompt)) if excess(prompt) <= 0 else None
-
-
-def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
-    """Training and held-out records: no question is in both, and none held out by the task is trained on.
-
-    What `annotate` sampled was split by the task already; what people wrote is split here, by the same rule.
-    """
-    folder = config.run.folder
-    records = read_feedback(folder / "feedback.jsonl")
-    beside = folder / "feedback_heldout.jsonl"
-    heldout = list(read_jsonl(beside, Feedback)) if beside.is_file() else []
-    asked = {words_of(question_of(record)) for record in heldout}
-    train: list[Feedback] = []
-    for record in records:
-        question = question_of(record)
-        by_words = split_of(question, config.task) if record.source.kind == "human" or not heldout else "train"
-        kept_out = by_words == "heldout" or words_of(question) in asked
-        (heldout if kept_out else train).append(record)
-    return train, heldout
-
-
-def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
-    """(judge's conversation, z) of one record; None for a failed critique, which teaches nothing."""
-    judgement = record.judgement()
-    if isinstance(judgement, Failure):
-        return None
-    messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response)
-    z = wire.render(as_taught(judgement, settings), record.response)
-    weight = settings.poor_weight
-    emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
-    return Pair(record.id, tuple(messages), z, emphasis)
-
-
-def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
-    """What of a critique the reward model learns to write: a small one has no capacity for all of it."""
-    spans = tuple(
-        span.model_copy(update={"reason": _taught_reason(span.reason, settings)}) for span in critique.spans
-    )
-    return critique.model_copy(update={"text": critique.text if settings.critique else "", "spans": spans})
-
-
-def _taught_reason(reason: str, settings: RewardModelSettings) -> str:
-    return {"full": reason, "short": shortened_reason(reason), "none": ""}[settings.reasons]
-
-
-def shortened_reason(reason: str) -> str:
-    """`Wrong-Grounding: the passage says ...` -> `Wrong-Grounding`."""
-    return " ".join(re.split(r"[:.;,?!\n]", reason.strip(), maxsplit=1)[0].split()[:4])
+def note_base(digest: str, folder: Path) -> None:
+    """Leave beside an adapter what identifies the weights it was trained on (`digest_of_base`)."""
+    (folder / BASE_DIGEST).write_text(digest + "\n", encoding="utf-8")
 
 
 def measure_reward_model(config: Config) -> dict[str, float]:
@@ -246,27 +179,6 @@ def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
     gold = [record for record, _ in fitting(policy, heldout, config.reward_model)]
     if not gold:
         return []
-    critic = reward_model_critic(config)
-    table = TokenTable(policy.tokenizer)
-    predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
-    return [
-        (record, SpanCase(_critique(record), judgement, _aligned(record, table)))
-        for record, judgement in zip(gold, predicted, strict=True)
-    ]
-
-
-def example_of(record: Feedback) -> Example:
-    """The prompt of a record."""
-    return Example(id=record.id, prompt=record.prompt)
-
-
-def _aligned(record: Feedback, table: TokenTable) -> Aligned:
-    """By the ids the policy sampled; a response that people wrote about elsewhere has none."""
-    ids = record.meta.get(TOKEN_IDS)
-    return table.align(ids) if ids else table.align_text(record.response)
-
-
-def _critique(record: Feedback) -> Critique:
-    judgement = record.judgement()
-    assert isinstance(judgement, Critique)
-    return judgement
+    return list(
+        zip(gold, judged_cases(reward_model_critic(config), gold, TokenTable(policy.tokenizer)), strict=True)
+    )

@@ -14,7 +14,7 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import note_settings, prepare, processes, resuming, task_of
-from text2grad.stages.reward_model import reward_data, reward_pair
+from text2grad.stages.reward_data import reward_data, reward_pair
 from text2grad.tasks.base import Task, read_prompt
 from text2grad.train.run import ResumeMode
 from text2grad.train.supervised import Pair, train_supervised

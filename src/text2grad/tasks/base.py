@@ -21,6 +21,7 @@ Split = Literal["sft", "train", "heldout"]
 TASKS = {
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
+    "docstrings": "text2grad.tasks.docstrings:DocstringsTask",
     "humaneval": "text2grad.tasks.code:CodeBenchmark",
     "humaneval+": "text2grad.tasks.code:CodeBenchmark",
     "mbpp": "text2grad.tasks.code:CodeBenchmark",
@@ -34,7 +35,7 @@ class TaskSettings(Settings):
     """Which task, and which data."""
 
     name: str = Field(
-        description="summarization, qa, code, demo, to measure on humaneval, humaneval+, mbpp, mbpp+,"
+        description="summarization, qa, code, demo, docstrings, to measure on humaneval, humaneval+, mbpp, mbpp+,"
         " or a plug-in as module:Class"
     )
     data: str = Field(

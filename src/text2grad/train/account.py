@@ -28,6 +28,7 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "critic_failed": 1 - len(good) / count,
         "unmatched": sum(judgement.unmatched for judgement in good) / count,
         "ambiguous": sum(judgement.ambiguous for judgement in good) / count,
+        "forced": sum(judgement.forced > 0 for judgement in good) / count,
         "cancelled": sum(item.cancelled for item in answered.credits) / count,
         "truncated": sum(sample.truncated for sample in answered.samples) / count,
         "response_length": float(lengths.mean()),

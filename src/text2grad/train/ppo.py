@@ -10,29 +10,38 @@ critique failed is masked out of the loss and counted.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example
 from text2grad.policy.encode import check_lengths, encode_prompt
-from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy, pack
 from text2grad.policy.settings import GenerationSettings
 from text2grad.policy.shard import gathered
 from text2grad.train.account import describe, strips
+from text2grad.train.overlap import overlaps, together
 from text2grad.train.ranks import ALONE, Ranks
-from text2grad.train.rollout import draws_of, judge, merge, refuse_failures, refuse_not_finite, score
+from text2grad.train.rollout import (
+    draws_of,
+    judge,
+    measure,
+    merge,
+    refuse_failures,
+    refuse_not_finite,
+    respond,
+    score,
+)
 from text2grad.train.run import AUTO, OnStep, Resume, Run, Stopwatch
 from text2grad.train.settings import PPOSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
 from text2grad.train.update import make_optimizers, next_coefficient, update
 
-UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed"}
+UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.overlap"}
 """What a run may change when it goes on: it does not change what is learned."""
 
 
@@ -52,7 +61,8 @@ def train_ppo(
 ) -> None:
     """Train `policy` in place against `critic`; write metrics, samples and the policy to `folder`.
 
-    Of several processes (`ranks`) each calls this with the same arguments; a step is what it is with one.
+    Of several processes (`ranks`) each calls this with the same arguments; a step is what it is with one that draws
+    `by_row`.
 
     An unfinished run in `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit.
 
@@ -62,6 +72,7 @@ def train_ppo(
     """
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
+    overlap = overlaps(critic, settings.overlap, ranks.sharded)
     prompts = encode_examples(policy, examples, generation.max_new_tokens)
     refuse_idle_processes(settings, ranks)
     table = TokenTable(policy.tokenizer)
@@ -87,22 +98,27 @@ def train_ppo(
         for step, chosen in run.steps(order):
             watch = Stopwatch()
             with run.unchanged():
-                rows = ranks.share(len(chosen))
+                mine = ranks.share(len(chosen))
+                draws = draws_of(seed, step, mine, generation.max_new_tokens) if ranks.by_row else None
                 with gathered(policy), ranks.agreeing():
-                    draws = draws_of(seed, step, rows, generation.max_new_tokens)
-                    samples = generate(policy, [prompts[i] for i in chosen[rows]], generation, draws=draws)
-                    watch.lap("generate")
-                    part = judge([examples[i] for i in chosen[rows]], samples, table, critic, credit_settings)
+                    said = respond(policy, [prompts[i] for i in chosen[mine]], generation, draws)
+                samples = list(itertools.chain.from_iterable(ranks.everyones(said)))
+                watch.lap("generate")
+                batch = pack([prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device)
+                asked = [examples[i] for i in chosen[mine]]
+                part, measured = together(
+                    # A critic may be made of the policy's weights, which it needs whole.
+                    gathered(policy)(partial(judge, asked, said, table, critic, credit_settings)),
+                    partial(measure, policy, batch, settings, generation.temperature, ranks),
+                    *(overlap, watch, ranks),
+                )
                 answered = merge(ranks.everyones(part))
                 refuse_failures(answered.judgements, settings.max_failed)
-                watch.lap("critique")
-                ids = [sample.ids for sample in answered.samples]
-                batch = pack([prompts[i] for i in chosen], ids, pad_id(policy), policy.device)
-                beta = training.kl_coefficient
-                rollout = score(policy, batch, answered, settings, generation.temperature, beta, ranks)
+                beta, columns = training.kl_coefficient, ranks.joined_rows(measured)
+                rollout = score(policy, batch, answered, settings, generation.temperature, beta, columns)
                 watch.lap("score")
             metrics = describe(answered, rollout, training.kl_coefficient)
-            with run.keeping(functools.partial(strips, step, answered, rollout, len(chosen))):
+            with run.keeping(partial(strips, step, answered, rollout, len(samples))):
                 refuse_not_finite(rollout)
                 warming = step < settings.warmup_steps
                 metrics |= update(policy, rollout, optimizers, settings, generation.temperature, warming, ranks)

@@ -42,14 +42,16 @@ class PeerLost(UserError):
 class Ranks:
     """This process among `count` that train together, and what they do in common.
 
-    `sharded`: each holds a part of the weights, else all of them hold the same. With a count of 1 nothing here
-    costs anything. What is said to meet must be called by all processes, in the same order.
+    `sharded`: each holds a part of the weights, else all of them hold the same. `by_row`: the random numbers of a
+    response belong to its place in the batch, as they always do with several. With a count of 1 nothing here costs
+    anything. What is said to meet must be called by all processes, in the same order.
     """
 
-    def __init__(self, rank: int = 0, count: int = 1, sharded: bool = False) -> None:
+    def __init__(self, rank: int = 0, count: int = 1, sharded: bool = False, by_row: bool = False) -> None:
         self.rank = rank
         self.count = count
         self.sharded = sharded and count > 1
+        self.by_row = by_row or count > 1
         self.broken = False
 
     @property

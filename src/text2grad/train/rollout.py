@@ -12,8 +12,9 @@ from torch import Tensor
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Failure, Judgement
-from text2grad.policy.generate import Sample
+from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy, TokenBatch
+from text2grad.policy.settings import GenerationSettings
 from text2grad.rl import advantage as adv
 from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.settings import PPOSettings
@@ -53,6 +54,25 @@ def draws_of(seed: int, step: int, rows: slice, tokens: int) -> Tensor:
     """
     numbers = [np.random.default_rng([seed, step, row]).random(tokens) for row in range(rows.start, rows.stop)]
     return torch.from_numpy(np.stack(numbers))
+
+
+def respond(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    generation: GenerationSettings,
+    draws: Tensor | None = None,
+) -> list[Sample]:
+    """One sampled response per prompt; `draws` as in `generate`.
+
+    Raises:
+        FloatingPointError: the policy's probabilities are not numbers.
+    """
+    try:
+        return generate(policy, prompts, generation, draws=draws)
+    except RuntimeError as error:
+        if "probability tensor" not in str(error):
+            raise
+        raise FloatingPointError("the policy's probabilities are not numbers") from error
 
 
 def merge(parts: Sequence[Answered]) -> Answered:
@@ -101,6 +121,30 @@ def refuse_not_finite(rollout: Rollout) -> None:
         raise FloatingPointError(f"{', '.join(wrong)} not finite before the update, no parameter was changed")
 
 
+def measure(
+    policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float, ranks: Ranks = ALONE
+) -> tuple[Tensor, ...]:
+    """What the policy and its reference say of this process's share of a batch, whatever a critic says.
+
+    Log-probabilities, KL, entropy and values (rows, T), 0 outside the mask, and the last values (rows,). Nobody is
+    met, unless weights are split: then all processes make as many passes.
+    """
+    with policy.evaluating():
+        share, size = ranks.share(len(batch.mask)), settings.micro_batch_size
+        passes = batch.passes(torch.arange(share.start, share.stop, device=batch.mask.device), size)
+        surplus = passes[-1:] * (ranks.passes(len(batch.mask), size) - len(passes))
+        columns = [torch.zeros(batch.mask.shape, device=batch.mask.device) for _ in range(4)]
+        last_value = torch.zeros(len(batch.mask), device=batch.mask.device)
+        for rows in (*passes, *surplus):
+            part = batch.rows(rows).trimmed()
+            output = policy(part, temperature, entropy=True, kl=settings.kl)
+            values = output.values.masked_fill(~part.mask, 0.0)
+            for column, found in zip(columns, (output.logp, output.kl, output.entropy, values), strict=True):
+                column[rows, : part.width] = found
+            last_value[rows] = output.last_value
+        return *(column[share] for column in columns), last_value[share]
+
+
 def score(
     policy: Policy,
     batch: TokenBatch,
@@ -108,20 +152,16 @@ def score(
     settings: PPOSettings,
     temperature: float,
     coefficient: float,
-    ranks: Ranks = ALONE,
+    measured: Sequence[Tensor] | None = None,
 ) -> Rollout:
     """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it.
 
-    Each process passes its share of the rows through the model; the batch and the result are whole in all.
+    `measured` is what `measure` gave of all rows, where that was done before.
     """
     with policy.evaluating():
-        mine, size = ranks.share(len(answered.samples)), settings.micro_batch_size
-        rows = [slice(start, min(start + size, mine.stop)) for start in range(mine.start, mine.stop, size)]
-        surplus = [rows[-1]] * (ranks.passes(len(answered.samples), size) - len(rows))  # as many passes in all
-        with ranks.passing():
-            parts = [_score_rows(policy, batch.rows(index), settings, temperature) for index in [*rows, *surplus]]
-        columns = [torch.cat(column) for column in zip(*parts[: len(rows)], strict=True)]
-        old_logp, kl, entropy, values, last_value = ranks.joined_rows(columns)
+        if measured is None:
+            measured = measure(policy, batch, settings, temperature)
+        old_logp, kl, entropy, values, last_value = measured
         delta = _delta(answered.credits, batch)
         failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
         cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
@@ -138,20 +178,6 @@ def score(
     return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
 
 
-def _score_rows(policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float) -> tuple[Tensor, ...]:
-    output = policy(batch)
-    reference = policy.reference_logits(batch)
-    logp = adv.token_logps(output.logits, batch.response_ids, temperature)
-    if settings.kl == "full":
-        kl = adv.kl_full(output.logits, reference, temperature)
-    else:
-        estimator = adv.kl_k1 if settings.kl == "k1" else adv.kl_k3
-        kl = estimator(logp, adv.token_logps(reference, batch.response_ids, temperature))
-    entropy = adv.entropy(output.logits, temperature)
-    columns = (logp, kl, entropy, output.values)
-    return *(column.masked_fill(~batch.mask, 0.0) for column in columns), output.last_value
-
-
 def _delta(credits: Sequence[Credit], batch: TokenBatch) -> Tensor:
     delta = torch.zeros(batch.mask.shape, device=batch.mask.device)
     for row, item in enumerate(credits):
@@ -161,18 +187,6 @@ def _delta(credits: Sequence[Credit], batch: TokenBatch) -> Tensor:
 
 def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:
     """Some rows of a rollout, without the columns that are padding in all of them."""
-    width = int(rollout.batch.mask[rows].sum(dim=1).max())
-    surplus = rollout.batch.width - width
-    batch = rollout.batch.rows(rows)
-    whole = int(batch.input_ids.shape[1]) - surplus
-    first = int((batch.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
-    cut = slice(first, whole)
-    narrow = TokenBatch(
-        batch.input_ids[:, cut],
-        batch.attention_mask[:, cut],
-        batch.position_ids[:, cut],
-        batch.response_ids[:, :width],
-        batch.mask[:, :width],
-    )
-    tensors = {name: value[rows, :width] for name, value in vars(rollout).items() if isinstance(value, Tensor)}
-    return replace(rollout, batch=narrow, **tensors)
+    batch = rollout.batch.rows(rows).trimmed()
+    tensors = {name: x[rows, : batch.width] for name, x in vars(rollout).items() if isinstance(x, Tensor)}
+    return replace(rollout, batch=batch, **tensors)

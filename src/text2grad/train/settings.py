@@ -34,6 +34,21 @@ class SupervisedSettings(Settings):
     )
 
 
+class EarlyStoppingSettings(Settings):
+    """When the reward model has learned what it can: measured on critiques of validation prompts that it writes.
+
+    The prompts are some of those for training; the held-out ones are not touched.
+    """
+
+    every: int = Field(default=100, ge=1, description="optimizer steps between two measurements")
+    patience: int = Field(default=3, ge=1, description="measurements that are no better before training stops")
+    metric: Literal["span_f1"] = Field(
+        default="span_f1", description="mean of the F1 of good tokens and the F1 of poor tokens"
+    )
+    share: float = Field(default=0.1, gt=0, lt=1, description="of the training prompts, set apart to measure on")
+    records: int = Field(default=64, ge=1, description="critiques written for one measurement, at most")
+
+
 class PPOSettings(Settings):
     """NL-gradient PPO (paper, section 3.5 and Algorithm 4)."""
 
@@ -75,6 +90,10 @@ class PPOSettings(Settings):
     kl_horizon: int = Field(default=10_000, ge=1, description="responses over which beta adapts")
     loss_average: Literal["token", "sequence"] = Field(
         default="token", description="every token counts the same, or every response"
+    )
+    overlap: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="score a batch while it is critiqued; auto: where the critic computes outside this process",
     )
     max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops")
     checkpoint_every: int = Field(

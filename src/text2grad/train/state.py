@@ -11,7 +11,7 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +28,22 @@ from text2grad.policy.shard import split_as, whole
 VERSIONS = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
+class Keeper(Protocol):
+    """A part of a loop with a state of its own, saved and restored with the rest (`stopping.EarlyStopping`)."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of the state, under names of its own."""
+        ...
+
+    def numbers(self) -> dict[str, Any]:
+        """The rest, as JSON."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Take over what the two gave; `tensors` holds others as well."""
+        ...
+
+
 @dataclass
 class Training:
     """What a loop changes: weights, optimizers, learning rate, KL coefficient, and how many steps are done.
@@ -41,11 +57,13 @@ class Training:
     schedule: LambdaLR
     kl_coefficient: float = 0.0
     step: int = 0
+    keeper: Keeper | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """The trained weights and the optimizers' moments, by name, whole; where they are split, all must call."""
         named = {f"policy.{name}": tensor.detach() for name, tensor in _trained(self.policy)}
         named |= {name: value for name, value in self._moments() if isinstance(value, Tensor)}
+        named |= self.keeper.tensors() if self.keeper else {}
         return {name: whole(tensor) for name, tensor in named.items()}
 
     def numbers(self) -> dict[str, Any]:
@@ -56,6 +74,7 @@ class Training:
             "updates": self.schedule.last_epoch,
             "counts": {name: value for name, value in self._moments() if not isinstance(value, Tensor)},
             "threads": torch.get_num_threads(),
+            **({"keeper": self.keeper.numbers()} if self.keeper else {}),
         }
 
     def _moments(self) -> Iterator[tuple[str, Any]]:
@@ -85,6 +104,8 @@ class Training:
                     if isinstance(value, Tensor) and value.shape == parameters[index].shape:
                         values[key] = split_as(value, parameters[index])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        if self.keeper and "keeper" in numbers:
+            self.keeper.restore(tensors, numbers["keeper"])
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
         _move_schedule(self.schedule, numbers["updates"])
 

@@ -21,12 +21,12 @@ from text2grad.feedback import Message
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
 from text2grad.policy.shard import whole
-from text2grad.rl.advantage import token_logps
 from text2grad.train.muon import muon_for
 from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.run import AUTO, OnStep, Resume, Run, learning_rate_factor
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
+from text2grad.train.stopping import EarlyStopping
 
 LENGTH_POOL = 16
 
@@ -63,14 +63,17 @@ def train_supervised(
     heldout: Sequence[Pair] = (),
     on_step: OnStep | None = None,
     resume: Resume = AUTO,
+    section: str = "sft",
+    stopping: EarlyStopping | None = None,
     ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Train in place and write the policy to `folder`; returns the last metrics.
 
-    `heldout` pairs are only measured, at the end. The loss is the mean over the answer tokens of the whole
-    optimizer step, so that accumulation over micro-batches does not change the gradient. An unfinished run in
-    `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit. Of several processes
-    (`ranks`) each calls this with the same arguments.
+    `section` is where the user finds `settings`. With `stopping` the run may end early, and the policy is the one
+    that measured best. `heldout` pairs are only measured, at the end. The loss is the mean over the answer tokens
+    of the whole optimizer step, so that accumulation over micro-batches does not change the gradient. An unfinished
+    run in `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit. Of several
+    processes (`ranks`) each calls this with the same arguments.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not a number, or
@@ -80,20 +83,21 @@ def train_supervised(
         raise UserError(f"{title}: nothing to train on", "check the data file and the split")
     encoded = encode_pairs(policy, pairs, settings)
     batches = list(plan_batches(encoded, settings, seed))
-    identity = identity_of(policy, encoded, settings, seed, title)
+    identity = identity_of(policy, encoded, settings, seed, section)
     if ranks.sharded and settings.optimizer == "muon":
-        raise UserError(f"{title}: muon needs whole matrices", "--run.parallel ddp, or optimizer adamw")
+        raise UserError(f"{title}: muon needs whole matrices", f"--run.parallel ddp, or {section}.optimizer adamw")
     ranks.spread(policy)
     parameters = policy.policy_parameters()
     optimizer = make_optimizer(policy, settings)
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    training = Training(policy, (optimizer,), schedule, keeper=stopping)
     metrics: dict[str, float] = {}
     with Run(
-        *(folder, title, len(batches), Training(policy, (optimizer,), schedule), identity, resume),
+        *(folder, title, len(batches), training, identity, resume),
         every=settings.checkpoint_every,
-        memory=f"lower micro_batch_size ({settings.micro_batch_size})",
-        numbers=f"lower the learning rate ({settings.lr:g})",
+        memory=f"lower {section}.micro_batch_size ({settings.micro_batch_size})",
+        numbers=f"lower {section}.lr ({settings.lr:g})",
         ranks=ranks,
     ) as run:
         policy.train()
@@ -107,9 +111,15 @@ def train_supervised(
             optimizer.zero_grad(set_to_none=True)
             metrics = {"loss": loss, "grad_norm": norm, "lr": float(schedule.get_last_lr()[0])}
             schedule.step()
+            if stopping:
+                metrics |= stopping.look(step + 1, len(batches))
             run.log.metrics(step, metrics)
             if on_step:
                 on_step(step, metrics)
+            if stopping and stopping.over:
+                break
+        if stopping:
+            metrics |= {"steps": step + 1, **stopping.restore_best()}
         policy.eval()
     if heldout:
         metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
@@ -117,10 +127,9 @@ def train_supervised(
 
 
 def identity_of(
-    policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int, title: str
+    policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int, section: str
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
-    section = title.replace(" ", "_")
     return {
         **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
         "run.seed": str(seed),
@@ -213,11 +222,11 @@ def accumulate_gradient(
 
 def _loss_sum(policy: Policy, items: Sequence[Encoded]) -> torch.Tensor:
     batch = _pack(policy, items)
-    logp = token_logps(policy.logits(batch), batch.response_ids)
     weights = torch.zeros(batch.mask.shape)
     for row, item in enumerate(items):
         weights[row, : len(item.weights)] = torch.tensor(item.weights)
-    return -(logp.masked_fill(~batch.mask, 0.0) * weights.to(logp.device)).sum()
+    logp = policy.logps(batch)
+    return -(logp * weights.to(logp.device)).sum()
 
 
 def _pack(policy: Policy, items: Sequence[Encoded]) -> TokenBatch:

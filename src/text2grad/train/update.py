@@ -81,16 +81,16 @@ def accumulate_gradient(
     learned = rollout.learned[index]
     tokens = float(learned.sum())
     weight = tokens if settings.loss_average == "token" else float(learned.any(dim=1).sum())
-    by_length = index[rollout.batch.mask[index].sum(dim=1).argsort()]
     totals: dict[str, float] = {}
-    mine = by_length[ranks.rank :: ranks.count]  # all lengths in every process
     size = settings.micro_batch_size
+    (by_length,) = rollout.batch.passes(index, len(index))
+    mine = by_length[ranks.rank :: ranks.count]  # all lengths in every process
     with ranks.passing():
         for number in range(ranks.passes(len(index), size)):
             rows = mine[number * size : (number + 1) * size]
             counted = 1.0 if len(rows) else 0.0
             part = take_rows(rollout, rows if counted else by_length[:1])
-            terms = loss_terms(policy, part, settings, temperature)
+            terms = loss_terms(policy, part, settings, temperature, warming)
             shares = {
                 name: counted * losses.average(term, part.learned, settings.loss_average, weight)
                 for name, term in terms.items()
@@ -103,16 +103,16 @@ def accumulate_gradient(
     return ranks.total(totals)
 
 
-def loss_terms(policy: Policy, part: Rollout, settings: PPOSettings, temperature: float) -> dict[str, Tensor]:
+def loss_terms(
+    policy: Policy, part: Rollout, settings: PPOSettings, temperature: float, warming: bool = False
+) -> dict[str, Tensor]:
     """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
-    output = policy(part.batch)
-    logp = adv.token_logps(output.logits, part.batch.response_ids, temperature)
+    output = policy(part.batch, temperature, entropy=settings.entropy_coefficient > 0, fixed=warming)
+    logp = output.logp
     policy_loss, clipped = losses.policy_loss(logp, part.old_logp, part.advantages, part.learned, settings.clip)
-    if settings.entropy_coefficient:
-        entropy = adv.entropy(output.logits, temperature)
-        entropy_loss = losses.entropy_term(entropy, settings.entropy_coefficient, settings.entropy_sign)
-    else:
-        entropy_loss = torch.zeros_like(policy_loss)
+    entropy_loss = torch.zeros_like(policy_loss)
+    if output.entropy is not None:
+        entropy_loss = losses.entropy_term(output.entropy, settings.entropy_coefficient, settings.entropy_sign)
     return {
         "policy_loss": policy_loss,
         "entropy_loss": entropy_loss,

@@ -89,6 +89,12 @@ class Quotable:
             clear[index] = end if end <= count else None
         return clear
 
+    @cached_property
+    def _shortest_first(self) -> list[int]:
+        """Where a clear quote can begin, the shortest first."""
+        ends = zip(self.word_starts, self._first_clear, strict=False)
+        return [start for _, start in sorted((self.word_starts[end] - start, start) for start, end in ends if end)]
+
     def longest_detour(self, cost: Callable[[bytes], int]) -> int:
         """The most it can cost to write on until a quote that was begun can end, where a word has a `cost`.
 
@@ -141,11 +147,13 @@ class Quotable:
     def finish_phrase(self, begun: bytes, barred: Callable[[str], bool]) -> bytes | None:
         """The fewest bytes that make `begun` a plain quote that is clear and not `barred`; None: nothing does."""
         best: bytes | None = None
-        for start in self._places(begun, self._word_at):
+        for start in self._places(begun, self._word_at) if begun else self._shortest_first:
             first = self._first_clear[self._word_at[start]]
             if first is None:
                 continue
             first = max(first, bisect_left(self.word_starts, start + len(begun)))
+            if not begun and best is not None and self.word_starts[first] - start >= len(best):
+                break
             for end in self.word_starts[first:]:
                 rest = self.body[start + len(begun) : end]
                 if best is not None and len(rest) >= len(best):

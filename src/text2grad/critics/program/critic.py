@@ -10,7 +10,7 @@ from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Case
 from text2grad.critics.program.extract import Program, extract_program, wanted_names
 from text2grad.critics.program.full import full_critique
-from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Source, Span
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Overlap, Source, Span
 from text2grad.sandbox.gate import Gate, stub_gate
 from text2grad.sandbox.results import NO_VERDICT, Verdict
 from text2grad.sandbox.runner import Runner
@@ -29,6 +29,8 @@ class ProgramCritic:
     second time: a reward model learns to predict it without running the program. With `gate`, a task whose tests
     pass for a program that solves nothing gives a `Failure` whatever the response (outcome `weak_tests`).
     """
+
+    overlap: Overlap = "helps"
 
     def __init__(self, runner: Runner, brief: bool = False, repairs: int = 40, gate: bool = False) -> None:
         self.runner = runner

@@ -1,0 +1,177 @@
+"""How much noise in the spans text2grad bears: labels flipped, spans displaced, spans dropped.
+
+On the embedded code task, by default with the trained reward model in the loop: text2grad at every level of noise
+beside scalar PPO without noise, from the same SFT policy with the same prompts, rollouts and steps. Noise is in the
+spans alone; the verdict, which both have, stays. The runs of a seed are kept in --out: what stands in its
+results.jsonl is not run again.
+
+    python benchmarks/noise.py [--seeds 3] [--kinds flip displace drop] [--shares 0 .05 .1 .2 .4] [--steps 12]
+
+Leaves noise.svg in --out. The last line of stdout is one JSON object: `text2grad` (kind -> share -> mean held-out
+pass rate), `scalar_ppo`, `sft`, each greedy and sampled, and `gain_ends` (kind -> the first share at which the
+sampled rate is not above scalar PPO's; null: none that was run).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from figure import svg
+from text2grad import stages
+from text2grad.config import Config, find_config, load_config
+from text2grad.critics.noise import NoiseSettings
+from text2grad.demo import SCALAR_LR, SCALAR_PPO
+from text2grad.report.curves import Line
+
+KINDS, SHARES = ("flip", "displace", "drop"), (0.0, 0.05, 0.1, 0.2, 0.4)
+SCALAR, SFT, CLEAN = "scalar_ppo", "sft", "text2grad"
+Row = dict[str, Any]
+
+
+def main() -> None:
+    chosen = options()
+    results = chosen.out / "results.jsonl"
+    for folder, config in prepared(chosen):
+        done = {row["arm"] for row in read(results) if row["seed"] == config.run.seed}
+        for arm, settings in arms(config, chosen):
+            if arm not in done:
+                row = {"arm": arm, "seed": config.run.seed, **run(arm, settings, folder)}
+                with results.open("a", encoding="utf-8") as handle:
+                    handle.write(json.dumps(row) + "\n")
+                print(json.dumps(row), file=sys.stderr, flush=True)
+    rows = [row for row in read(results) if row["steps"] in (0, chosen.steps) and row["critic"] == chosen.critic]
+    figures = summary(rows, chosen.kinds, chosen.shares)
+    (chosen.out / "noise.svg").write_text(figure(figures), encoding="utf-8")
+    print(json.dumps(figures))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], help="finished demo runs to copy")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--warmup", type=int, default=3, help="steps that train the value function alone")
+    parser.add_argument("--critic", choices=("reward_model", "program"), default="reward_model")
+    parser.add_argument("--out", type=Path, default=Path("runs/noise"))
+    chosen = parser.parse_args()
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    return chosen
+
+
+def prepared(chosen: argparse.Namespace) -> Iterator[tuple[Path, Config]]:
+    """A run folder with SFT policy and reward model for every seed, and its settings."""
+    seeds = [load_config(run / "config.yaml").run.seed for run in chosen.runs] or list(range(chosen.seeds))
+    for seed, source in zip(seeds, chosen.runs or [None] * len(seeds), strict=True):
+        folder = chosen.out / f"seed-{seed}"
+        config = demo(folder, seed, chosen)
+        if source is not None and not folder.is_dir():
+            for part in ("sft", "reward_model"):
+                shutil.copytree(source / part / "policy", folder / part / "policy")
+        if not (folder / "sft" / "policy").is_dir():
+            stages.run_sft(config)
+        if chosen.critic == "reward_model" and not (folder / "reward_model" / "policy").is_dir():
+            stages.run_annotate(config)
+            stages.run_train_reward(config)
+        yield folder, config
+
+
+def demo(folder: Path, seed: int, chosen: argparse.Namespace) -> Config:
+    words = {
+        "run.folder": folder,
+        "run.seed": seed,
+        "run.threads": 1,
+        "task.seed": seed,
+        "critic.kind": chosen.critic,
+        "ppo.steps": chosen.steps,
+        "ppo.value_warmup": chosen.warmup,
+    }
+    return load_config(find_config("demo"), [f"--{key}={value}" for key, value in words.items()])
+
+
+def arms(config: Config, chosen: argparse.Namespace) -> Iterator[tuple[str, Config]]:
+    """SFT, scalar PPO as the demo runs it, and text2grad at each level of each kind; no noise is run once."""
+    credit = config.credit.model_copy(update=SCALAR_PPO)
+    ppo = config.ppo.model_copy(update={"gamma": 1.0, "lr": SCALAR_LR * config.ppo.lr})
+    yield SFT, config
+    yield SCALAR, config.model_copy(update={"credit": credit, "ppo": ppo})
+    yield CLEAN, config
+    for share in sorted(set(chosen.shares) - {0.0}, reverse=True):
+        for kind in chosen.kinds:
+            noise = NoiseSettings(kind=kind, share=share)
+            critic = config.critic.model_copy(update={"noise": noise})
+            yield f"{kind}_{round(100 * share)}", config.model_copy(update={"critic": critic})
+
+
+def run(arm: str, config: Config, folder: Path) -> Row:
+    """Train one arm and measure it; CPU seconds of this process and its children."""
+    before = sum(os.times()[:4])
+    if arm != SFT:
+        stages.run_train(config, arm, "restart")
+    measured = stages.run_evaluate(config, arm, "policy")
+    steps = read(folder / "ppo" / arm / "metrics.jsonl") if arm != SFT else []
+    seen = sum(step.get("noise_spans", 0) for step in steps)
+    return {
+        "critic": config.critic.kind,
+        "steps": len(steps),
+        "greedy": measured["greedy_pass"],
+        "sampled": measured["sampled_pass"],
+        "kl": steps[-1]["kl"] if steps else 0.0,
+        "altered": sum(step.get("noise_altered", 0) for step in steps) / seen if seen else 0.0,
+        "cpu_seconds": round(sum(os.times()[:4]) - before, 1),
+    }
+
+
+def read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def summary(rows: Sequence[Row], kinds: Sequence[str], shares: Sequence[float]) -> Row:
+    """Means over the seeds that have run every arm shown beside it; `seeds` of each stand in `results.jsonl`."""
+    text2grad: dict[str, dict[str, Row]] = {}
+    for kind in kinds:
+        named = {f"{share:g}": CLEAN if share == 0 else f"{kind}_{round(100 * share)}" for share in sorted(shares)}
+        text2grad[kind] = {share: each for share, arm in named.items() if (each := means(rows, arm))}
+    scalar = means(rows, SCALAR)
+    ends = {
+        kind: next((float(s) for s, each in levels.items() if each["sampled"] <= scalar["sampled"]), None)
+        for kind, levels in text2grad.items()
+    }
+    return {"text2grad": text2grad, "scalar_ppo": scalar, "sft": means(rows, SFT), "gain_ends": ends}
+
+
+def means(rows: Sequence[Row], arm: str) -> Row:
+    found = [row for row in rows if row["arm"] == arm]
+    if not found:
+        return {}
+    sampled = [row["sampled"] for row in found]
+    rates = {"greedy": fmean(row["greedy"] for row in found), "sampled": fmean(sampled)}
+    spread = max(sampled) - min(sampled)
+    figures = {key: round(value, 4) for key, value in (*rates.items(), ("sampled_spread", spread))}
+    return {**figures, "seeds": [row["seed"] for row in found]}
+
+
+def figure(figures: Row) -> str:
+    """Sampled pass rate against the share of spans with noise, per cent, as one SVG."""
+    kinds = figures["text2grad"]
+    lines = [
+        Line(kind, tuple((100 * float(share), each["sampled"]) for share, each in levels.items()))
+        for kind, levels in kinds.items()
+    ]
+    last = max(x for line in lines for x, _ in line.points)
+    for name in (SCALAR, SFT):
+        lines.append(Line(name, ((0.0, figures[name]["sampled"]), (last, figures[name]["sampled"]))))
+    return svg(lines, "held-out pass rate, sampled", "% of spans with noise")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What a PPO step costs on a CPU: by phase with either kind of feedback, and as the load grows.
+
+First a table: CPU seconds of the phases of a step, once with a reward model that writes critiques (text2grad) and
+once with one that reads the response and says a number (scalar PPO); the two take turns. Then batch, response
+length, vocabulary and model grow, one at a time, and an exponent is fitted to the seconds of each phase (least
+squares of log seconds on log size): 1 is in proportion.
+
+    python benchmarks/step_cost.py [--runs 3] [--tokens 64] [--critique 64]
+
+One thread. The last line of stdout is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from steps import FEEDBACK, PHASES, Load, Shape, Stepper, random_policy
+
+SHAPE = Shape(hidden=128, layers=4, heads=4, feed_forward=352, vocabulary=2048)
+GROWTH = {
+    "responses": (8, 16, 32, 64),
+    "tokens": (32, 64, 128, 256),
+    "vocabulary": (2048, 8192, 32768, 131072),
+    "hidden": (64, 128, 256, 512),
+}
+MEASURED = ("generate", "score", "update")
+
+Row = Mapping[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=3, help="measured steps of each kind and size, after a warm-up")
+    parser.add_argument("--tokens", type=int, default=64, help="of a response")
+    parser.add_argument("--critique", type=int, default=64, help="tokens of a critique")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    load = Load(tokens=options.tokens, critique=options.critique)
+    phases = by_feedback(load, options.runs)
+    show(["feedback", *PHASES, "step"], [[name, *row.values(), sum(row.values())] for name, row in phases.items()])
+    exponents = {}
+    for what, sizes in GROWTH.items():
+        rows = [grown(what, size, options.runs) for size in sizes]
+        exponents[what] = {phase: exponent(sizes, [row[phase] for row in rows]) for phase in [*MEASURED, "step"]}
+        show([what, *MEASURED, "step"], [[size, *row.values()] for size, row in zip(sizes, rows, strict=True)])
+        show(["exponent", *MEASURED, "step"], [["", *exponents[what].values()]])
+    totals = {name: sum(row.values()) for name, row in phases.items()}
+    ratio = totals["text2grad"] / totals["scalar"]
+    print(json.dumps({"phases": phases, "step_ratio": round(ratio, 3), "exponents": exponents}))
+
+
+def by_feedback(load: Load, runs: int) -> dict[str, dict[str, float]]:
+    """Median CPU seconds of each phase for each kind of feedback."""
+    stepper = Stepper(random_policy(SHAPE, load, False, torch.device("cpu")), load, cpu_seconds)
+    found: dict[str, list[dict[str, float]]] = {feedback: [] for feedback in FEEDBACK}
+    for run in range(runs + 1):
+        for feedback in FEEDBACK:
+            seconds = stepper.step(feedback)
+            found[feedback] += [seconds] if run else []
+    return {feedback: medians(rows) for feedback, rows in found.items()}
+
+
+def grown(what: str, size: int, runs: int) -> dict[str, float]:
+    """Median CPU seconds of the phases without the critique, where one size is changed; one epoch, two layers."""
+    load, shape = Load(epochs=1, critique=1), replace(SHAPE, layers=2)
+    if what in ("responses", "tokens"):
+        load = replace(load, **{what: size})
+    elif what == "hidden":
+        shape = replace(shape, hidden=size, feed_forward=11 * size // 4)
+    else:
+        shape = replace(shape, vocabulary=size)
+    stepper = Stepper(random_policy(shape, load, False, torch.device("cpu")), load, cpu_seconds)
+    rows = [stepper.step("scalar") for _ in range(runs + 1)][1:]
+    seconds = medians(rows)
+    return {phase: seconds[phase] for phase in MEASURED} | {"step": sum(seconds[phase] for phase in MEASURED)}
+
+
+def medians(rows: Sequence[Row]) -> dict[str, float]:
+    return {phase: round(statistics.median(row[phase] for row in rows), 4) for phase in PHASES}
+
+
+def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """The slope of log seconds over log size."""
+    slope = statistics.linear_regression(
+        [math.log(n) for n in sizes], [math.log(max(s, 1e-6)) for s in seconds]
+    ).slope
+    return round(slope, 2)
+
+
+def show(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A Markdown table on stderr."""
+
+    def cells(row: Sequence[object]) -> Iterator[str]:
+        yield from (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row)
+
+    lines = [names, ["---"] * len(names), *rows]
+    print("\n".join("| " + " | ".join(cells(line)) + " |" for line in lines) + "\n", file=sys.stderr, flush=True)
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Noise in the spans of any critic, to measure how much of it the method bears."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from text2grad.feedback import Critic, Critique, Example, Judgement, Span, overlap_of
+from text2grad.settings import Settings
+
+
+class NoiseSettings(Settings):
+    """What happens to a share of the spans; text and verdict of a critique stay as they are."""
+
+    kind: Literal["flip", "displace", "drop"] = Field(
+        default="flip", description="the other label, the same length at another place, or no span"
+    )
+    share: float = Field(default=0.1, ge=0, le=1, description="of the spans, drawn for each by itself")
+
+
+class NoisyCritic:
+    """Another critic with noise in its spans.
+
+    What happens to a response depends on nothing but the response, its example and `seed`: asked again, it gets the
+    same noise. A span that covers the whole response cannot be displaced and stays. A failure stays a failure.
+    """
+
+    def __init__(self, critic: Critic, settings: NoiseSettings, seed: int) -> None:
+        self.critic = critic
+        self.settings = settings
+        self.seed = seed
+        self.source = critic.source
+        self.overlap = overlap_of(critic)
+        self._spans = self._altered = 0
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """What the other critic says, with its spans altered."""
+        judged = self.critic.critique(examples, responses)
+        return [self._disturbed(*each) for each in zip(examples, responses, judged, strict=True)]
+
+    def counts(self) -> dict[str, float]:
+        """Spans seen and altered since the last call, for the metrics of a step."""
+        found = {"noise_spans": float(self._spans), "noise_altered": float(self._altered)}
+        self._spans = self._altered = 0
+        return found
+
+    def _disturbed(self, example: Example, response: str, judgement: Judgement) -> Judgement:
+        if not isinstance(judgement, Critique):
+            return judgement
+        rng = random.Random(f"{self.seed}/{example.id}/{response}")
+        spans: list[Span] = []
+        for span in judgement.spans:
+            self._spans += 1
+            hit, made = rng.random() < self.settings.share, altered(span, response, self.settings.kind, rng)
+            self._altered += hit and made != span
+            if (kept := made if hit else span) is not None:
+                spans.append(kept)
+        return judgement.model_copy(update={"spans": tuple(spans)})
+
+
+def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | None:
+    """The span with the other label (`flip`), at another place of the response (`displace`), or None (`drop`)."""
+    if kind == "drop":
+        return None
+    if kind == "flip":
+        return span.model_copy(update={"label": -span.label})
+    length = span.end - span.start
+    places = [start for start in range(len(response) - length + 1) if start != span.start]
+    start = rng.choice(places) if places else span.start
+    return span.model_copy(update={"start": start, "end": start + length, "text": response[start : start + length]})

@@ -1,0 +1,173 @@
+"""A program that compares an answer with what a person wrote: phrases kept, words nobody wrote, what is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from text2grad.align.closed_class import CLOSED_CLASS
+from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span
+
+GOOD, POOR, NEITHER = 1, -1, 0
+KEPT, INVENTED, AGAIN, BEYOND = "as a person put it", "nobody wrote this", "said twice", "after the first line"
+TITLES = {KEPT: "Kept", INVENTED: "Nobody wrote", AGAIN: "Said twice", BEYOND: "Too much"}
+NAMED = 6  # words and phrases of a kind that a critique names
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text: where it is, and its stem in small letters."""
+
+    start: int
+    end: int
+    stem: str
+
+
+class ReferenceCritic:
+    """Judges a one-line answer by `example.reference` and the prompt it was made from.
+
+    Good: phrases that stand in the reference in the same order and hold a word of content. Poor: words that stand
+    neither in the reference nor in the prompt, words said more often than in either, and everything after the first
+    line. What the reference says and the answer does not is named in words, for no span can point at it.
+    The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it.
+    """
+
+    source = Source(kind="program", model="reference", prompt_version="1")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Compare every response with its reference; an example without one gives a `Failure`."""
+        return [self._one(*each) for each in zip(examples, responses, strict=True)]
+
+    def _one(self, example: Example, response: str) -> Judgement:
+        if not example.reference.strip():
+            return Failure(kind="unsupported", message=f"{example.id}: no reference to compare with")
+        wanted, said = read_words(example.reference), read_words(response)
+        if not said:
+            return _without_words(response)
+        source = {word.stem for message in example.prompt for word in read_words(message.content)}
+        ends = response.find("\n", said[0].start)
+        first_line = [word for word in said if ends < 0 or word.start < ends]
+        kept = common([word.stem for word in wanted], [word.stem for word in first_line])
+        labels = _labels(said, kept, wanted, source, len(first_line))
+        spans = _spans(response, said, labels)
+        missing = tuple(_missing(example.reference, wanted, said))
+        score = 2 * f_measure(len(kept), len(wanted), len(said)) - 1
+        return Critique(text=_text(spans, missing), spans=spans, score=score, omissions=missing)
+
+
+def read_words(text: str) -> list[Word]:
+    """The words of a text as ROUGE counts them: letters and digits; words of over three letters are stemmed."""
+    return [Word(*found.span(), stem(found[0].lower())) for found in re.finditer(r"[A-Za-z0-9]+", text)]
+
+
+@cache
+def stem(word: str) -> str:
+    """Porter's stem, as rouge-score takes it."""
+    return str(_stemmer().stem(word)) if len(word) > 3 else word
+
+
+@cache
+def _stemmer() -> Any:
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
+
+
+def common(wanted: Sequence[str], said: Sequence[str]) -> set[int]:
+    """Places in `said` of one longest common subsequence with `wanted`."""
+    lengths = [[0] * (len(said) + 1) for _ in range(len(wanted) + 1)]
+    for row, one in enumerate(reversed(wanted), start=1):
+        for column, other in enumerate(reversed(said), start=1):
+            equal = lengths[row - 1][column - 1] + 1 if one == other else 0
+            lengths[row][column] = max(equal, lengths[row - 1][column], lengths[row][column - 1])
+    found: set[int] = set()
+    row, column = len(wanted), len(said)
+    while row and column:
+        if wanted[-row] == said[-column]:
+            found.add(len(said) - column)
+            row, column = row - 1, column - 1
+        elif lengths[row - 1][column] >= lengths[row][column - 1]:
+            row -= 1
+        else:
+            column -= 1
+    return found
+
+
+def f_measure(shared: int, wanted: int, said: int) -> float:
+    """Harmonic mean of recall and precision, in [0, 1]."""
+    return 2 * shared / (wanted + said) if wanted + said else 0.0
+
+
+def _labels(
+    said: Sequence[Word], kept: set[int], wanted: Sequence[Word], source: set[str], first_line: int
+) -> list[tuple[int, str]]:
+    """Label and reason of every word."""
+    known = {word.stem for word in wanted}
+    times: dict[str, int] = {}
+    labels = []
+    for index, word in enumerate(said):
+        times[word.stem] = times.get(word.stem, 0) + 1
+        if index >= first_line:
+            labels.append((POOR, BEYOND))
+        elif index in kept:
+            labels.append((GOOD, KEPT))
+        elif word.stem not in known | source:
+            labels.append((POOR, INVENTED))
+        elif is_content(word.stem) and times[word.stem] > max(1, sum(other.stem == word.stem for other in wanted)):
+            labels.append((POOR, AGAIN))
+        else:
+            labels.append((NEITHER, ""))
+    return labels
+
+
+def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[int, str]]) -> tuple[Span, ...]:
+    """Runs of words of one label; a good run of function words alone is no phrase."""
+    spans = []
+    for (label, reason), run in groupby(zip(labels, said, strict=True), key=lambda pair: pair[0]):
+        words = [word for _, word in run]
+        start, end = words[0].start, words[-1].end
+        says_something = any(is_content(response[word.start : word.end]) for word in words)
+        if label == NEITHER or (label == GOOD and not says_something):
+            continue
+        spans.append(
+            Span.model_validate(
+                {"start": start, "end": end, "label": label, "text": response[start:end], "reason": reason}
+            )
+        )
+    return tuple(spans)
+
+
+def is_content(word: str) -> bool:
+    """Whether a word says something by itself, as articles and prepositions do not."""
+    return word.lower() not in CLOSED_CLASS
+
+
+def _missing(reference: str, wanted: Sequence[Word], said: Sequence[Word]) -> list[str]:
+    """Content words of the reference that the answer lacks, as they stand there."""
+    there = {word.stem for word in said}
+    lacking = [reference[word.start : word.end] for word in wanted if word.stem not in there]
+    return list(dict.fromkeys(filter(is_content, lacking)))
+
+
+def _text(spans: Sequence[Span], missing: Sequence[str]) -> str:
+    """The critique in words."""
+    parts = [(title, [span.text for span in spans if span.reason == reason]) for reason, title in TITLES.items()]
+    named = [f"{title}: {_quoted(texts)}." for title, texts in [*parts, ("Missing", list(missing))] if texts]
+    return " ".join(named) or "Nothing of it is wrong and no phrase is kept."
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return ", ".join(f"'{text}'" for text in texts[:NAMED]) + (" and more" if len(texts) > NAMED else "")
+
+
+def _without_words(response: str) -> Critique:
+    text = response.strip()
+    if not text:
+        return Critique(text="The answer is empty.", score=-1.0)
+    start = response.index(text)
+    span = Span(start=start, end=start + len(text), label=-1, text=text, reason="no words")
+    return Critique(text="There is no word in the answer.", spans=(span,), score=-1.0)

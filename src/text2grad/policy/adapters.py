@@ -1,0 +1,78 @@
+"""A second adapter on a policy's base weights: one model is policy, reference and reward model.
+
+Which adapter is in force is a state of the model, so they take turns: the second one only while its view is
+`evaluating`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from text2grad.errors import UserError
+from text2grad.policy.model import ADAPTER_CONFIG, ADAPTER_FILE, Policy
+
+BASE_DIGEST = "base.sha256"
+
+
+def beside(policy: Policy, folder: Path, name: str) -> Policy:
+    """The adapter in `folder` as a policy of its own on the base weights of `policy`, which stays as it is.
+
+    Raises:
+        UserError: `policy` has no adapter itself, or there is none in `folder` that is of this base model.
+    """
+    if not isinstance(policy.model, PeftModel):
+        raise UserError("nothing can share the base weights of a policy that trains them", "set policy.lora")
+    refuse_other_base(policy, folder)
+    try:
+        policy.model.load_adapter(str(folder), name, is_trainable=False)
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0][:200]
+        raise UserError(f"the adapter in {folder} does not fit: {reason}", "train it anew") from error
+    policy.model.eval()
+    view = copy.copy(policy)  # shares the modules
+    view.adapter = name
+    return view
+
+
+def refuse_other_base(policy: Policy, folder: Path) -> None:
+    """The adapter must have been trained on the very weights that it is to be used on.
+
+    Raises:
+        UserError: there is no adapter, it does not say on which weights it was trained, or these are others.
+    """
+    missing = [name for name in (ADAPTER_CONFIG, ADAPTER_FILE) if not (folder / name).is_file()]
+    if missing:
+        cure = "train it with reward_model.shared true, or set that to false"
+        raise UserError(f"no adapter in {folder}: it lacks {missing[0]}", cure)
+    noted = folder / BASE_DIGEST
+    if not noted.is_file() or noted.read_text(encoding="utf-8").strip() != digest_of_base(policy.model):
+        base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
+        raise UserError(
+            f"the adapter in {folder} was trained on another base model ({base})",
+            "text2grad train-reward --restart, or reward_model.shared false",
+        )
+
+
+def name_base(policy: Policy, base: str) -> None:
+    """Have `Policy.save` write the adapter alone: it belongs to the model that `load_policy` makes of `base`."""
+    place = Path(base)
+    for config in policy.model.peft_config.values():
+        config.base_model_name_or_path = str(place.resolve()) if place.is_dir() else base
+    policy.base_is_merged = False
+
+
+def digest_of_base(model: Any) -> str:
+    """SHA-256 over a model's weights without its adapters."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if "lora_" not in name:
+            digest.update(name.replace(".base_layer", "").encode())
+            digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,100 @@
+"""Numbers that need the whole vocabulary, a few tokens at a time: no (tokens, vocabulary) tensor is ever whole.
+
+N is the number of tokens, without padding, H the width of the model, V the vocabulary. `states` (N, H) is what
+the last layer of a model reads, and a `Head` turns some rows of it into logits. Where the head cannot be told
+from the rest of a model, the states are the logits themselves and the head returns what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from text2grad.rl import advantage as adv
+
+Head = Callable[[Tensor], Tensor]
+"""States (n, H) of some tokens -> logits (n, V)."""
+
+KLKind = Literal["full", "k1", "k3"]
+
+CHUNK = {"cpu": 2**24}
+CHUNK_ELSEWHERE = 2**26
+"""Logits in memory at a time: 64 MB of float32, and on a GPU, where fewer rows do not fill it, 256 MB."""
+
+
+class View(NamedTuple):
+    """How one model sees N tokens: the states before each of them, and what makes logits (n, `size`) of states."""
+
+    head: Head
+    states: Tensor
+    size: int
+
+    def rows(self) -> int:
+        """How many tokens' logits are kept at a time on this device."""
+        return max(1, CHUNK.get(self.states.device.type, CHUNK_ELSEWHERE) // self.size)
+
+
+class TokenScores(NamedTuple):
+    """What one policy says about N tokens, all (N,): None is what was not asked for."""
+
+    logp: Tensor
+    entropy: Tensor | None = None
+    kl: Tensor | None = None
+
+
+def score_tokens(
+    view: View,
+    ids: Tensor,
+    temperature: float = 1.0,
+    *,
+    entropy: bool = False,
+    reference: View | None = None,
+    kl: KLKind = "full",
+    rows: int | None = None,
+) -> TokenScores:
+    """Log-probabilities of the sampled ids (N,), and if asked for the entropy and the KL to a reference.
+
+    The same numbers as `advantage.token_logps`, `entropy`, `kl_full`, `kl_k1` and `kl_k3` of all logits, with
+    the logits of `rows` tokens in memory (`View.rows` by default). Gradients reach the states and the
+    parameters of the head: where there are several chunks, each is computed again on the way back.
+
+    Raises:
+        ValueError: as many ids as states are needed.
+    """
+    count = len(ids)
+    states = [len(each.states) for each in (view, reference) if each]
+    if any(number != count for number in states):
+        raise ValueError(f"{count} ids for {', '.join(map(str, states))} states (policy, reference)")
+    rows = rows or view.rows()
+    parts: list[tuple[Tensor, ...]] = []
+    for start in range(0, max(count, 1), rows):
+        here = slice(start, start + rows)
+        asked = (view, ids, here, temperature, entropy, reference, kl)
+        kept = count <= rows or not torch.is_grad_enabled()
+        parts.append(_score(*asked) if kept else checkpoint(_score, *asked, use_reentrant=False))
+    columns = iter([torch.cat(column) for column in zip(*parts, strict=True)])
+    return TokenScores(next(columns), next(columns) if entropy else None, next(columns) if reference else None)
+
+
+def _score(
+    view: View, ids: Tensor, here: slice, temperature: float, entropy: bool, reference: View | None, kl: KLKind
+) -> tuple[Tensor, ...]:
+    """The columns of `TokenScores` that are asked for, for the tokens `here`."""
+    log_p = adv.log_probs(view.head(view.states[here]), temperature)
+    logp = adv.of_tokens(log_p, ids[here])
+    columns = [logp, *([adv.entropy_of(log_p)] if entropy else [])]
+    if reference:
+        log_ref = adv.log_probs(reference.head(reference.states[here]), temperature)
+        columns.append(_kl(kl, log_p, log_ref, logp, ids[here]))
+    return tuple(columns)
+
+
+def _kl(kind: KLKind, log_p: Tensor, log_ref: Tensor, logp: Tensor, ids: Tensor) -> Tensor:
+    if kind == "full":
+        return adv.kl_between(log_p, log_ref)
+    estimator = adv.kl_k1 if kind == "k1" else adv.kl_k3
+    return estimator(logp[None], adv.of_tokens(log_ref, ids)[None])[0]

@@ -1,0 +1,148 @@
+"""What a reward model learns from and is measured on: records of the run, as training pairs and as cases."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from text2grad import wire
+from text2grad.align import Aligned, TokenTable
+from text2grad.config import Config, RewardModelSettings
+from text2grad.critics.prompted import fitted_messages, judge_messages
+from text2grad.eval.spans import SpanCase
+from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, read_jsonl
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.model import Policy
+from text2grad.stages.critics import REWARD_MODEL_PROMPT
+from text2grad.stages.folder import read_feedback
+from text2grad.stages.sampling import TOKEN_IDS
+from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
+from text2grad.train.supervised import Pair
+
+
+def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
+    """Training and held-out records: no question is in both, and none held out by the task is trained on.
+
+    What `annotate` sampled was split by the task already; what people wrote is split here, by the same rule.
+    """
+    folder = config.run.folder
+    records = read_feedback(folder / "feedback.jsonl")
+    beside = folder / "feedback_heldout.jsonl"
+    heldout = list(read_jsonl(beside, Feedback)) if beside.is_file() else []
+    asked = {words_of(question_of(record)) for record in heldout}
+    train: list[Feedback] = []
+    for record in records:
+        question = question_of(record)
+        by_words = split_of(question, config.task) if record.source.kind == "human" or not heldout else "train"
+        kept_out = by_words == "heldout" or words_of(question) in asked
+        (heldout if kept_out else train).append(record)
+    return train, heldout
+
+
+def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
+    """(judge's conversation, z) of one record; None for a failed critique, which teaches nothing."""
+    judgement = record.judgement()
+    if isinstance(judgement, Failure):
+        return None
+    messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response)
+    z = wire.render(as_taught(judgement, settings), record.response)
+    weight = settings.poor_weight
+    emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
+    return Pair(record.id, tuple(messages), z, emphasis)
+
+
+def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
+    """What of a critique the reward model learns to write: a small one has no capacity for all of it."""
+    spans = tuple(
+        span.model_copy(update={"reason": _taught_reason(span.reason, settings)}) for span in critique.spans
+    )
+    return critique.model_copy(update={"text": critique.text if settings.critique else "", "spans": spans})
+
+
+def _taught_reason(reason: str, settings: RewardModelSettings) -> str:
+    return {"full": reason, "short": shortened_reason(reason), "none": ""}[settings.reasons]
+
+
+def shortened_reason(reason: str) -> str:
+    """`Wrong-Grounding: the passage says ...` -> `Wrong-Grounding`."""
+    return " ".join(re.split(r"[:.;,?!\n]", reason.strip(), maxsplit=1)[0].split()[:4])
+
+
+def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feedback]:
+    """The records in their order, of equal responses to equal prompts the first `limit`.
+
+    A policy that is sure of itself samples one response again and again; each repeat costs as much to train on
+    as a new response, and teaches less.
+    """
+    seen: Counter[tuple[object, str]] = Counter()
+    kept = []
+    for record in records:
+        seen[record.prompt, record.response] += 1
+        if limit is None or seen[record.prompt, record.response] <= limit:
+            kept.append(record)
+    return kept
+
+
+def fitting(
+    policy: Policy, records: Sequence[Feedback], settings: RewardModelSettings
+) -> list[tuple[Feedback, Pair]]:
+    """The readable records with their training pairs, as far as they fit the model.
+
+    A prompt that is too long loses its middle, the response and z nothing: half a critique would teach to stop
+    half-way. What does not fit even so is left out. Both are said in a line.
+    """
+    lengths = (policy.context, settings.training.max_length)
+    limit = min((length for length in lengths if length is not None), default=None)
+    readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
+    fitted = [(record, _shortened(policy, record, pair, limit)) for record, pair in readable]
+    kept = [(record, pair) for record, pair in fitted if pair is not None]
+    cut = sum(pair.prompt != whole.prompt for (_, pair), (_, whole) in zip(fitted, readable, strict=True) if pair)
+    if cut:
+        print(f"{cut} of {len(readable)} prompts lose their middle to fit {limit} tokens", file=sys.stderr)
+    if len(kept) < len(readable):
+        count, whole = len(readable) - len(kept), len(readable)
+        line = f"{count} of {whole} critiques are left out: even so they exceed {limit} tokens"
+        print(line, file=sys.stderr)
+    return kept
+
+
+def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) -> Pair | None:
+    """The pair with as much of its prompt as fits; None if response and z alone are too long."""
+    target = len(encode_target(policy.tokenizer, pair.target))
+
+    def excess(messages: Sequence[Message]) -> int:
+        return 0 if limit is None else len(encode_prompt(policy.tokenizer, messages)) + target - limit
+
+    if excess(pair.prompt) <= 0:
+        return pair
+    prompt = fitted_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response, excess)
+    return replace(pair, prompt=tuple(prompt)) if excess(prompt) <= 0 else None
+
+
+def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:
+    """What a critic says of the responses of some records, beside what the records say."""
+    predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
+    return [
+        SpanCase(_critique(record), judgement, _aligned(record, table))
+        for record, judgement in zip(gold, predicted, strict=True)
+    ]
+
+
+def example_of(record: Feedback) -> Example:
+    """The prompt of a record."""
+    return Example(id=record.id, prompt=record.prompt)
+
+
+def _aligned(record: Feedback, table: TokenTable) -> Aligned:
+    """By the ids the policy sampled; a response that people wrote about elsewhere has none."""
+    ids = record.meta.get(TOKEN_IDS)
+    return table.align(ids) if ids else table.align_text(record.response)
+
+
+def _critique(record: Feedback) -> Critique:
+    judgement = record.judgement()
+    assert isinstance(judgement, Critique)
+    return judgement

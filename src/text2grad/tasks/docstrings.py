@@ -1,0 +1,155 @@
+"""One-line summaries of functions: from name, signature and long docstring to the docstring's first line.
+
+The data is whatever Python finds installed: no download, real text, written by many people. `task.data` names a
+folder of packages to read instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import UserError
+from text2grad.feedback import Example, Message
+from text2grad.tasks.base import Split, TaskSettings, split_of
+from text2grad.tasks.library import Documented, documented_functions, installed_functions, words
+
+REST, SIGNATURE = 90, 40
+"""Characters shown of what follows the first line (unless `task.context_characters` says otherwise), and of the
+signature: a model that is made on the spot has a short context."""
+TRAIN_SHARE = 0.2
+SHINGLE, MOST_SHARED = 4, 0.5
+
+
+class DocstringsTask:
+    """Functions of packages the policy has never seen are held out; near-duplicates of anything trained on are not.
+
+    Of the functions of the other packages a share (`TRAIN_SHARE`) are the prompts of `train`, the rest is `sft`:
+    the policy is optimised on prompts that it has not imitated.
+
+    Raises:
+        UserError: no documented functions are found, or all of them fall on one side of the split.
+    """
+
+    name = "docstrings"
+    critic_prompt = "summarization"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        found = list(documented_functions([Path(settings.data)])) if settings.data else installed_functions()
+        self.splits = split_functions(found, settings)
+        if not self.splits["sft"] or not self.splits["heldout"]:
+            raise UserError(
+                f"too few packages with documented functions in {settings.data or 'what is installed'}",
+                "set task.data to a folder of several Python packages, or change task.seed",
+            )
+        self._limit = settings.limit
+        self._room = REST if settings.context_characters is None else settings.context_characters
+
+    def examples(self, split: Split) -> list[Example]:
+        """The functions of a split in an order that mixes packages; `task.limit` is of the `sft` split."""
+        chosen = self.splits[split][: self._limit if split == "sft" else None]
+        return [_example(found, self._room) for found in chosen]
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people wrote."""
+        return {**rouge_scores(example.reference, response), "bleu": sentence_bleu(example.reference, response)}
+
+
+def split_functions(found: Sequence[Documented], settings: TaskSettings) -> dict[Split, list[Documented]]:
+    """`heldout` by top-level package, `sft` and `train` by function; no summary is in two of the splits.
+
+    A held-out function is left out if half of its runs of four words stand in anything trained on: copies of one
+    library in another, and texts that are written alike.
+    """
+    ordered = sorted(without_repeats(found), key=lambda each: _digest(each.place, settings.seed))
+    outside = [each for each in ordered if split_of(each.package, settings) == "heldout"]
+    inside = [each for each in ordered if split_of(each.package, settings) == "train"]
+    summaries = {_key(each.summary) for each in inside}
+    shingles = {shingle for each in inside for shingle in _shingles(each)}
+    heldout = [
+        each
+        for each in outside
+        if _key(each.summary) not in summaries and _shared(_shingles(each), shingles) < MOST_SHARED
+    ]
+    count = round(TRAIN_SHARE * len(inside))
+    return {"train": inside[:count], "sft": inside[count:], "heldout": heldout}
+
+
+def without_repeats(found: Sequence[Documented]) -> list[Documented]:
+    """The first function with each summary."""
+    kept: dict[str, Documented] = {}
+    for each in found:
+        kept.setdefault(_key(each.summary), each)
+    return list(kept.values())
+
+
+def _key(summary: str) -> str:
+    return " ".join(words(summary))
+
+
+def _shingles(found: Documented) -> set[tuple[str, ...]]:
+    text = words(f"{found.summary} {found.rest}")
+    return {tuple(text[start : start + SHINGLE]) for start in range(len(text) - SHINGLE + 1)}
+
+
+def _shared(own: set[tuple[str, ...]], others: set[tuple[str, ...]]) -> float:
+    return len(own & others) / len(own)
+
+
+def _digest(text: str, seed: int) -> bytes:
+    return hashlib.sha256(f"{seed}\n{text}".encode()).digest()
+
+
+def _example(found: Documented, room: int) -> Example:
+    """All in small letters, names in words: a small model copies what has the same tokens on both sides."""
+    signature = shortened(found.signature.replace("_", " "), SIGNATURE)
+    content = f"{spoken(found.name)} {signature}\n{shortened(found.rest, room)}"
+    return Example(
+        id=found.place,
+        prompt=(Message(role="user", content=content.lower()),),
+        reference=found.summary.lower(),
+        meta={"package": found.package},
+    )
+
+
+def spoken(name: str) -> str:
+    """A name as words: `HTTPServer.get_userName` -> `http server . get user name`."""
+    parts = [re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", part) for part in name.split(".")]
+    return " . ".join(" ".join(word.lower() for word in part) for part in parts if part)
+
+
+def shortened(text: str, room: int) -> str:
+    """The text up to the last whole word within so many characters."""
+    return text if len(text) <= room else text[: room + 1].rpartition(" ")[0]
+
+
+def rouge_scores(reference: str, response: str) -> dict[str, float]:
+    """ROUGE-1, 2 and L, F1 with stemming, each in [0, 1]."""
+    found = _scorer().score(reference, response)
+    return {name: float(found[kind].fmeasure) for name, kind in _KINDS.items()}
+
+
+def sentence_bleu(reference: str, response: str) -> float:
+    """BLEU-4 of one sentence, counts above one word plus one (Lin and Och 2004), on the words ROUGE counts."""
+    from nltk.translate.bleu_score import SmoothingFunction
+    from nltk.translate.bleu_score import sentence_bleu as of_words
+
+    asked, said = words(reference), words(response)
+    if not set(asked) & set(said):
+        return 0.0
+    return float(of_words([asked], said, smoothing_function=SmoothingFunction().method2))
+
+
+_KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
+_made: dict[str, Any] = {}
+
+
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    if not _made:
+        _made["scorer"] = RougeScorer(list(_KINDS.values()), use_stemmer=True)
+    return _made["scorer"]

@@ -1,0 +1,191 @@
+"""Functions with docstrings from the standard library and installed packages: read with `ast`, never imported."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+import os
+import re
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PER_PACKAGE = 800
+LONGEST_FILE = 400_000
+RULES = 1
+"""Of what counts as a documented function; part of the name of what is kept, so raise it when they change."""
+SENTENCE = re.compile(rb'"""\s*[^\n]{10,140}\.[ \t]*\n[ \t]*\n')
+"""What a file must hold to be worth parsing: a docstring whose first line ends a paragraph."""
+PASSED_OVER = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
+WORDS = re.compile(r"[A-Za-z0-9]+")
+
+
+@dataclass(frozen=True)
+class Documented:
+    """A function whose docstring is one line, then more of it.
+
+    `place` is the file and name it was read from, `summary` the first line, `rest` what follows it, both of them
+    without needless white space.
+    """
+
+    package: str
+    place: str
+    name: str
+    signature: str
+    summary: str
+    rest: str
+
+
+def installed_functions() -> list[Documented]:
+    """The documented functions of the standard library and of the installed packages.
+
+    Reading them takes most of a minute, so they are kept in the user's cache folder under a name that changes when
+    a package is installed, removed or upgraded. A cache that cannot be written or read is done without.
+    """
+    roots = library_roots()
+    kept = _cache_folder() / f"docstrings-{_installed(roots)}.jsonl"
+    try:
+        return [Documented(**json.loads(line)) for line in kept.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, TypeError):
+        found = list(documented_functions(roots))
+    _keep(kept, found)
+    return found
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "text2grad"
+
+
+def _installed(roots: Sequence[Path]) -> str:
+    """A digest of what is installed: names and versions stand in the names of the folders."""
+    names = [f"{root}/{entry.name}" for root in roots if root.is_dir() for entry in sorted(root.iterdir())]
+    return hashlib.sha256("\n".join([str(RULES), sys.version, *names]).encode()).hexdigest()[:16]
+
+
+def _keep(path: Path, found: Sequence[Documented]) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(asdict(each)) + "\n" for each in found]
+        partial.write_text("".join(lines), encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+def library_roots() -> list[Path]:
+    """The folders of the standard library and of the installed packages."""
+    paths = sysconfig.get_paths()
+    return [Path(each) for each in dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))]
+
+
+def documented_functions(roots: Sequence[Path], per_package: int = PER_PACKAGE) -> Iterator[Documented]:
+    """At most `per_package` functions of every top-level package, in a fixed order.
+
+    Of two packages of one name the first counts. Files are taken in the order of a hash of their path, so that a
+    large package is not its first few modules. Tests, vendored copies, and files that do not parse are passed over.
+    """
+    seen: set[str] = set()
+    for root in roots:
+        for package in sorted(root.iterdir() if root.is_dir() else []):
+            name = package.stem if package.suffix == ".py" else package.name
+            if name not in seen and name not in PASSED_OVER and (files := _files(package, root)):
+                seen.add(name)
+                yield from _of_package(name, files, root, per_package)
+
+
+def _files(package: Path, root: Path) -> list[Path]:
+    if package.suffix == ".py":
+        return [package]
+    found = [file for file in package.rglob("*.py") if _wanted(file.relative_to(root).parts)]
+    return sorted(found, key=lambda file: hashlib.sha256(file.relative_to(root).as_posix().encode()).digest())
+
+
+def _wanted(parts: tuple[str, ...]) -> bool:
+    return not any(part in PASSED_OVER or "vendor" in part for part in parts)
+
+
+def _of_package(name: str, files: list[Path], root: Path, limit: int) -> Iterator[Documented]:
+    count = 0
+    for file in files:
+        for found in read_functions(file, name, file.relative_to(root).as_posix()):
+            yield found
+            count += 1
+            if count == limit:
+                return
+
+
+def read_functions(file: Path, package: str, place: str) -> list[Documented]:
+    """The documented functions and methods of one source file; none of a file that is no Python."""
+    source = file.read_bytes()
+    if len(source) > LONGEST_FILE or not SENTENCE.search(source):
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # escapes in other people's strings
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    return [
+        found
+        for owner, node in _functions(tree, "")
+        if (found := _documented(owner, node, package, place)) is not None
+    ]
+
+
+def _functions(tree: ast.AST, owner: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Functions of a module and of its classes, with the class they belong to."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield owner, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node, node.name)
+
+
+def _documented(
+    owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef, package: str, place: str
+) -> Documented | None:
+    parts = split_docstring(ast.get_docstring(node, clean=False) or "")
+    if parts is None or node.name.startswith("__"):
+        return None
+    summary, rest = parts
+    name = f"{owner}.{node.name}" if owner else node.name
+    found = Documented(package, f"{place}:{name}", name, _signature(node), summary, rest)
+    return None if _tells(f"{name} {found.signature} {rest}", summary) else found
+
+
+def split_docstring(docstring: str) -> tuple[str, str] | None:
+    """The first line and the rest; None unless the line is a sentence of 4 to 14 words with more after it."""
+    first, _, after = inspect.cleandoc(docstring).partition("\n")
+    lines = [line.strip() for line in after.splitlines()]
+    rest = " ".join(line for line in lines if line and not line.startswith((">>>", "---", "===", "...")))
+    is_paragraph = bool(lines) and not lines[0]
+    is_sentence = first.isascii() and first.endswith(".") and not re.search(r"[\\`:<>{}|@]", first)
+    if not (is_paragraph and is_sentence and 4 <= len(words(first)) <= 14 and len(rest) >= 20):
+        return None
+    return " ".join(first.split()), " ".join(rest.split())
+
+
+def words(text: str) -> list[str]:
+    """Letters and digits in small letters, as ROUGE counts them."""
+    return [word.lower() for word in WORDS.findall(text)]
+
+
+def _tells(text: str, summary: str) -> bool:
+    """Whether the text holds the summary word for word."""
+    return f" {' '.join(words(summary))} " in f" {' '.join(words(text))} "
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The names of the parameters, and what is returned where that is annotated."""
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    names = [each.arg for each in every if each.arg not in ("self", "cls")]
+    names += [f"*{each.arg}" for each in (arguments.vararg, arguments.kwarg) if each]
+    returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"({', '.join(names)}){returned}"

@@ -1,0 +1,91 @@
+"""Early stopping: a measure on validation data now and then, and the weights that measured best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from text2grad.policy.model import Policy
+from text2grad.policy.shard import gathered, split_as
+from text2grad.train.ranks import ALONE, Ranks
+from text2grad.train.settings import EarlyStoppingSettings
+
+PREFIX = "best."
+
+
+class EarlyStopping:
+    """Measures a policy every `settings.every` steps, keeps its best weights, and says when to stop.
+
+    `measure` gives the number, higher is better, of the policy as it is; what it draws at random is drawn from a
+    fixed seed, and training does not notice. A part of `train.state.Training`, so that a run that was stopped in
+    between goes on bit for bit. Of several processes (`ranks`) all measure, and the first one's number counts.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: EarlyStoppingSettings,
+        measure: Callable[[], float],
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._policy = policy
+        self._settings = settings
+        self._measure = measure
+        self._ranks = ranks
+        self._weights: dict[str, Tensor] = {}
+        self.best = 0.0
+        self.best_step = 0  # steps done when the best weights were measured; 0: nothing was measured yet
+        self._waited = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether `patience` measurements in a row were no better than the best."""
+        return self._waited >= self._settings.patience
+
+    def look(self, done: int, total: int) -> dict[str, float]:
+        """Measure after `done` of `total` steps if it is time, and after the last; the metrics of the step.
+
+        All processes meet.
+        """
+        if done % self._settings.every and done != total:
+            return {}
+        device = self._policy.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            with gathered(self._policy), self._ranks.agreeing():
+                value = self._measure()
+        value = self._ranks.of_first(value)
+        if value > self.best or not self.best_step:
+            self.best, self.best_step, self._waited = value, done, 0
+            self._weights = {name: tensor.detach().clone() for name, tensor in self._trained().items()}
+        else:
+            self._waited += 1
+        return {self._settings.metric: value}
+
+    def restore_best(self) -> dict[str, float]:
+        """Put the best weights into the policy; which they are, for the summary."""
+        with torch.no_grad():
+            for name, parameter in self._trained().items():
+                parameter.copy_(self._weights[name])
+        return {f"best_{self._settings.metric}": self.best, "best_step": self.best_step}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The best weights, by name, split as the policy's are."""
+        return {PREFIX + name: tensor for name, tensor in self._weights.items()}
+
+    def numbers(self) -> dict[str, Any]:
+        """The rest, as JSON."""
+        return {"best": self.best, "best_step": self.best_step, "waited": self._waited}
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Take over what `tensors` and `numbers` gave."""
+        self.best, self.best_step, self._waited = numbers["best"], numbers["best_step"], numbers["waited"]
+        device, trained = self._policy.device, self._trained()
+        kept = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
+        self._weights = {name: split_as(t.clone().to(device), trained[name]) for name, t in kept.items()}
+
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self._policy.named_parameters() if tensor.requires_grad}

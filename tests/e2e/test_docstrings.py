@@ -1,0 +1,62 @@
+"""Summaries of functions through the command line, with a model too small to learn: every stage, every file."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from text2grad.cli import main
+
+SMALL = (
+    *("--tiny.vocabulary", "320", "--tiny.hidden", "16", "--tiny.layers", "1", "--tiny.heads", "2"),
+    *("--tiny.feed_forward", "16", "--tiny.context", "512", "--task.heldout_share", "0.4"),
+    *("--annotate.samples_per_prompt", "1", "--generation.max_new_tokens", "8", "--evaluate.samples", "1"),
+    *("--reward_model.training.epochs", "1", "--reward_model.generation.max_new_tokens", "8"),
+    *("--ppo.steps", "2", "--ppo.rollouts", "4", "--ppo.value_warmup", "0", "--ppo.max_failed", "1"),
+)
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    """Run one command as typed; its summary."""
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--json"])
+    out, err = capsys.readouterr()
+    assert left.value.code == 0, err
+    return dict(json.loads(out.splitlines()[-1]))
+
+
+def packages(root: Path, count: int = 12) -> Path:
+    """Files of functions whose docstrings share no four words."""
+    rng = random.Random(0)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    for index in range(count):
+        texts = [["".join(rng.choices(letters, k=5)) for _ in range(12)] for _ in range(5)]
+        functions = [
+            f'def {text[0]}(path):\n    """Count {" ".join(text[1:4])}.\n\n    {" ".join(text[4:])}.\n    """\n'
+            for text in texts
+        ]
+        (root / f"pack{index}.py").write_text("\n".join(functions), encoding="utf-8")
+    return root
+
+
+def test_every_command_of_the_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lib").mkdir()
+    run, library = tmp_path / "run", packages(tmp_path / "lib")
+    options = ("--config", "docstrings", "--run.folder", str(run), "--task.data", str(library), *SMALL)
+    assert int(str(command(capsys, "sft", *options)["examples"])) > 10
+    annotated = command(capsys, "annotate", *options)
+    assert int(str(annotated["ok"])) == annotated["requested"]
+    assert int(str(command(capsys, "train-reward", *options)["trained_on"])) > 0
+    before = command(capsys, "evaluate", "sft", *options)
+    noise = ("--critic.noise.kind", "drop", "--critic.noise.share", "1")
+    command(capsys, "train", *options, *noise)
+    after = command(capsys, "evaluate", *options)
+    names = {"rouge1", "rouge2", "rouge_l", "bleu", "verdict", "answer_reward"}
+    assert {f"{way}_{name}" for way in ("greedy", "sampled") for name in names} <= set(before) & set(after)
+    lines = (run / "ppo" / "text2grad" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    counts = [(step["noise_spans"], step["noise_altered"]) for step in map(json.loads, lines)]
+    assert len(counts) == 2 and sum(seen for seen, _ in counts) > 0
+    assert all(seen == altered for seen, altered in counts)

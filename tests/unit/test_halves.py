@@ -1,0 +1,159 @@
+"""A model in two halves gives what the whole gives, whatever it does to its logits; else it is read whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    GraniteConfig,
+    Lfm2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MixtralConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from text2grad.policy.halves import hidden_states, logits_of, splits
+from text2grad.policy.model import Policy, TokenBatch, add_lora, pack
+from text2grad.policy.settings import LoraSettings
+from text2grad.rl import advantage as adv
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+MODELS: dict[str, tuple[type, dict[str, Any]]] = {
+    "llama": (LlamaConfig, SHAPE),
+    "qwen2": (Qwen2Config, SHAPE),
+    "qwen3": (Qwen3Config, SHAPE),
+    "mistral": (MistralConfig, SHAPE),
+    "gemma2": (Gemma2Config, {**SHAPE, "final_logit_softcapping": 0.5}),
+    "granite": (GraniteConfig, {**SHAPE, "logits_scaling": 0.125}),
+    "cohere": (CohereConfig, {**SHAPE, "logit_scale": 3.0}),
+    "gpt2": (GPT2Config, {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "pad_token_id": 0}),
+    "lfm2": (Lfm2Config, {**SHAPE, "layer_types": ["conv", "full_attention"]}),
+    "mixtral": (MixtralConfig, {**SHAPE, "num_local_experts": 2}),
+}
+TARGETS = {"gpt2": ("lm_head",)}
+
+
+def make(name: str, **settings: Any) -> Any:
+    config, shape = MODELS[name]
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config(vocab_size=300, **shape, **settings)).eval()
+
+
+def batch() -> TokenBatch:
+    return pack([[5, 6, 7, 8], [9]], [[10, 11, 12], [13]], pad=0, device="cpu")
+
+
+def whole_logits(model: Any, given: TokenBatch) -> torch.Tensor:
+    """(B, T, V) by the model's own forward over everything."""
+    whole = model(
+        input_ids=given.input_ids, attention_mask=given.attention_mask, position_ids=given.position_ids
+    ).logits
+    return whole[:, -given.width - 1 : -1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_splits_and_says_what_it_says_whole(name: str) -> None:
+    model, given = make(name), batch()
+    assert splits(model)
+    with torch.no_grad():
+        expected = whole_logits(model, given)
+        inputs = {"attention_mask": given.attention_mask, "position_ids": given.position_ids}
+        states = hidden_states(model, {"input_ids": given.input_ids, **inputs})[:, -given.width - 1 : -1]
+        found = logits_of(model, states[given.mask])
+    torch.testing.assert_close(found, expected[given.mask])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_adapters_everywhere_the_head_included(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Log-probabilities, KL to the adapters switched off, and gradients: as from all logits."""
+    lora = LoraSettings(r=2, dropout=0.0, targets=TARGETS.get(name, ("q_proj", "v_proj", "lm_head")))
+    policy = Policy(add_lora(make(name, tie_word_embeddings=False), lora), tokenizer).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.policy_parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    given = batch()
+    output = policy(given, 0.7, entropy=True, kl="full")
+    logits = whole_logits(policy.model, given)
+    with torch.no_grad(), policy.model.disable_adapter():
+        reference = whole_logits(policy.model, given)
+    expected = {
+        "logp": adv.token_logps(logits, given.response_ids, 0.7),
+        "entropy": adv.entropy(logits, 0.7),
+        "kl": adv.kl_full(logits, reference, 0.7),
+    }
+    assert expected["kl"][given.mask].max() > 1e-3
+    for column, values in expected.items():
+        found = getattr(output, column)
+        torch.testing.assert_close(found, values.masked_fill(~given.mask, 0.0), rtol=1e-4, atol=1e-5)
+    ours = torch.autograd.grad(output.logp.sum(), policy.policy_parameters())
+    theirs = torch.autograd.grad(expected["logp"][given.mask].sum(), policy.policy_parameters())
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+class Copier(LlamaForCausalLM):  # type: ignore[misc]
+    """Its logits depend on the token it has just read, not on the hidden state alone."""
+
+    def forward(self, input_ids: Any = None, logits_to_keep: int = 0, **inputs: Any) -> Any:
+        output = super().forward(input_ids=input_ids, logits_to_keep=logits_to_keep, **inputs)
+        if input_ids is not None:
+            read = torch.nn.functional.one_hot(input_ids, self.config.vocab_size)[:, -output.logits.shape[1] :]
+            output.logits = output.logits + 2.0 * read
+        return output
+
+
+def test_a_model_that_does_not_split_is_read_whole(tokenizer: PreTrainedTokenizerFast) -> None:
+    torch.manual_seed(0)
+    model = Copier(LlamaConfig(vocab_size=300, **SHAPE)).eval()
+    assert not splits(model)
+    policy, given = Policy(model, tokenizer).eval(), batch()
+    policy.freeze_reference()
+    with torch.no_grad():
+        policy.model.lm_head.weight.mul_(1.5)
+        output = policy(given, 0.7, entropy=True, kl="k3")
+        logits, reference = (whole_logits(each, given) for each in (policy.model, policy._frozen[0]))
+    logp = adv.token_logps(logits, given.response_ids, 0.7)
+    kl = adv.kl_k3(logp, adv.token_logps(reference, given.response_ids, 0.7))
+    torch.testing.assert_close(output.logp, logp.masked_fill(~given.mask, 0.0))
+    torch.testing.assert_close(output.kl, kl.masked_fill(~given.mask, 0.0))
+    assert output.entropy is not None and output.entropy[given.mask].min() > 0
+
+
+def test_a_model_without_the_usual_trunk_is_read_whole() -> None:
+    model = make("llama")
+    model.base_model_prefix = "no_such_trunk"
+    assert not splits(model)
+
+
+def test_half_precision_splits_too() -> None:
+    assert splits(make("gemma2").to(torch.bfloat16))
+
+
+def test_asking_leaves_the_model_as_it_was() -> None:
+    model = make("llama").train()
+    trunk, names = model.model, [name for name, _ in model.named_parameters()]
+    splits(model)
+    assert model.training and model.model is trunk and model.model.training
+    assert [name for name, _ in model.named_parameters()] == names

@@ -1,0 +1,128 @@
+"""Noise in spans: the share that was asked for, the same each time, nothing else touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from text2grad.config import find_config, load_config
+from text2grad.critics.noise import NoiseSettings, NoisyCritic
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, overlap_of
+
+WORDS = "the quick brown fox jumps over the lazy dog again and again"
+
+
+class EveryWord:
+    """Labels the words of a response good and poor in turns; the response `broken` fails."""
+
+    source = Source(kind="program")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        return [self._one(response) for response in responses]
+
+    def _one(self, response: str) -> Judgement:
+        if response == "broken":
+            return Failure(kind="unsupported", message="no tests")
+        spans, start = [], 0
+        for index, word in enumerate(response.split(" ")):
+            end = start + len(word)
+            spans.append(Span(start=start, end=end, label=-1 if index % 2 else 1, text=word))
+            start = end + 1
+        return Critique(text="said", spans=tuple(spans), score=0.5)
+
+
+def example(name: str) -> Example:
+    return Example(id=name, prompt=(Message(role="user", content="say it"),))
+
+
+def noisy(seed: int = 0, **settings: Any) -> NoisyCritic:
+    return NoisyCritic(EveryWord(), NoiseSettings(**settings), seed)
+
+
+def asked(critic: NoisyCritic, count: int = 200) -> list[Critique]:
+    examples = [example(str(index)) for index in range(count)]
+    judged = critic.critique(examples, [WORDS] * count)
+    assert all(isinstance(each, Critique) for each in judged)
+    return [each for each in judged if isinstance(each, Critique)]
+
+
+def plain() -> tuple[Span, ...]:
+    (judged,) = EveryWord().critique([example("a")], [WORDS])
+    assert isinstance(judged, Critique)
+    return judged.spans
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
+def test_the_share_of_flipped_labels_is_the_one_asked_for(share: float) -> None:
+    found = asked(noisy(kind="flip", share=share))
+    flipped = [a.label != b.label for each in found for a, b in zip(each.spans, plain(), strict=True)]
+    assert sum(flipped) / len(flipped) == pytest.approx(share, abs=0.03)
+    assert all(span.text == WORDS[span.start : span.end] for each in found for span in each.spans)
+
+
+def test_dropped_spans_are_gone_and_the_rest_is_as_it_was() -> None:
+    found = asked(noisy(kind="drop", share=0.4))
+    whole = plain()
+    assert sum(len(each.spans) for each in found) / (len(whole) * len(found)) == pytest.approx(0.6, abs=0.03)
+    assert all(set(each.spans) <= set(whole) for each in found)
+
+
+def test_displaced_spans_keep_length_and_label_and_still_quote_the_response() -> None:
+    found = asked(noisy(kind="displace", share=0.4))
+    moved = 0
+    for each in found:
+        Feedback.of(example("a"), WORDS, each, EveryWord.source)  # refuses a span that quotes something else
+        for span, before in zip(each.spans, plain(), strict=True):
+            assert (span.end - span.start, span.label) == (before.end - before.start, before.label)
+            moved += span.start != before.start
+    assert moved / (len(plain()) * len(found)) == pytest.approx(0.4, abs=0.03)
+
+
+def test_a_span_of_the_whole_response_has_no_other_place() -> None:
+    critic = noisy(kind="displace", share=1.0)
+    (judged,) = critic.critique([example("a")], ["word"])
+    assert isinstance(judged, Critique)
+    assert judged.spans[0].text == "word"
+    assert critic.counts() == {"noise_spans": 1.0, "noise_altered": 0.0}
+
+
+def test_the_same_response_gets_the_same_noise_whatever_else_is_asked() -> None:
+    critic = noisy(kind="flip", share=0.4)
+    alone = critic.critique([example("b")], [WORDS])
+    assert critic.critique([example("a"), example("b")], ["other words", WORDS])[1:] == alone
+    assert noisy(kind="flip", share=0.4).critique([example("b")], [WORDS]) == alone
+
+
+@pytest.mark.parametrize("kind", ["flip", "displace", "drop"])
+def test_another_seed_gives_other_noise(kind: str) -> None:
+    assert asked(noisy(kind=kind, share=0.4), 5) != asked(noisy(seed=1, kind=kind, share=0.4), 5)
+
+
+def test_text_verdict_and_failures_stay() -> None:
+    judged = noisy(kind="drop", share=1.0).critique([example("a"), example("b")], [WORDS, "broken"])
+    assert judged[0] == Critique(text="said", spans=(), score=0.5)
+    assert isinstance(judged[1], Failure)
+
+
+def test_a_critic_that_must_not_overlap_still_must_not() -> None:
+    critic = EveryWord()
+    critic.overlap = "never"  # type: ignore[attr-defined]
+    assert overlap_of(NoisyCritic(critic, NoiseSettings(), 0)) == "never"
+    assert overlap_of(noisy()) == "allowed"
+
+
+@pytest.mark.parametrize("kind", ["flip", "displace", "drop"])
+def test_counts_are_those_of_the_step(kind: str) -> None:
+    critic = noisy(kind=kind, share=1.0)
+    asked(critic, 3)
+    whole = float(3 * len(plain()))
+    assert critic.counts() == {"noise_spans": whole, "noise_altered": whole}
+    assert critic.counts() == {"noise_spans": 0.0, "noise_altered": 0.0}
+
+
+def test_the_command_line_chooses_the_noise() -> None:
+    config = load_config(find_config("demo"), ["--critic.noise.kind", "drop", "--critic.noise.share=.2"])
+    assert config.critic.noise == NoiseSettings(kind="drop", share=0.2)
+    assert load_config(find_config("demo")).critic.noise is None

@@ -1,0 +1,87 @@
+"""The critic that compares with a person's line: what is praised, what is blamed, what is said to be missing."""
+
+from __future__ import annotations
+
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+
+from text2grad.critics.reference import ReferenceCritic, common
+from text2grad.feedback import Critique, Example, Failure, Message
+
+REFERENCE = "Return the names of all open files."
+PROMPT = "open files (path)\nClosed ones are not listed."
+
+
+def judged(response: str, reference: str = REFERENCE) -> Critique:
+    example = Example(id="a", prompt=(Message(role="user", content=PROMPT),), reference=reference)
+    (found,) = ReferenceCritic().critique([example], [response])
+    assert isinstance(found, Critique)
+    assert all(response[span.start : span.end] == span.text for span in found.spans)
+    return found
+
+
+def labelled(response: str) -> list[tuple[str, int]]:
+    return [(span.text, span.label) for span in judged(response).spans]
+
+
+def test_phrases_kept_are_good_and_what_nobody_wrote_is_poor() -> None:
+    found = judged("Return the names of a purple elephant.")
+    assert [(s.text, s.label) for s in found.spans] == [("Return the names of", 1), ("a purple elephant", -1)]
+    assert found.omissions == ("open", "files")
+    assert found.text == (
+        "Kept: 'Return the names of'. Nobody wrote: 'a purple elephant'. Missing: 'open', 'files'."
+    )
+
+
+def test_the_whole_line_is_good_whatever_its_form() -> None:
+    found = judged("returned the name of all open file")
+    assert [(s.text, s.label) for s in found.spans] == [("returned the name of all open file", 1)]
+    assert (found.score, found.omissions) == (1.0, ())
+
+
+def test_words_of_the_prompt_alone_are_neither() -> None:
+    assert labelled("Closed open files.") == [("open files", 1)]
+
+
+def test_a_run_of_function_words_is_no_phrase() -> None:
+    assert labelled("The zebra of") == [("zebra", -1)]
+
+
+def test_words_said_too_often_are_poor() -> None:
+    assert labelled("open files files files") == [("open files", 1), ("files files", -1)]
+    assert labelled("the open files of the") == [("the open files", 1)]
+
+
+def test_what_comes_after_the_first_line_is_poor() -> None:
+    assert labelled("\nopen files\nReturn the names") == [("open files", 1), ("Return the names", -1)]
+    assert judged("open files\nReturn the names").score == pytest.approx(2 * (2 * 2 / (7 + 5)) - 1)
+
+
+@pytest.mark.parametrize("response", ["", "  \n "])
+def test_an_empty_answer_has_the_lowest_score(response: str) -> None:
+    found = judged(response)
+    assert (found.text, found.spans, found.score) == ("The answer is empty.", (), -1.0)
+
+
+def test_signs_without_words_are_poor() -> None:
+    found = judged(" ...!")
+    assert ([(s.text, s.label) for s in found.spans], found.score) == ([("...!", -1)], -1.0)
+
+
+@pytest.mark.parametrize(
+    "response", ["Return open files", "files of all names", "the the the open names of names", "frob"]
+)
+def test_the_score_is_rouge_l(response: str) -> None:
+    rouge = RougeScorer(["rougeL"], use_stemmer=True).score(REFERENCE, response)["rougeL"].fmeasure
+    assert judged(response).score == pytest.approx(2 * rouge - 1)
+
+
+def test_without_a_reference_there_is_no_verdict() -> None:
+    example = Example(id="a", prompt=(Message(role="user", content=PROMPT),))
+    (found,) = ReferenceCritic().critique([example], ["Return it."])
+    assert isinstance(found, Failure) and "a: no reference" in found.message
+
+
+def test_the_common_words_stand_in_the_same_order() -> None:
+    assert common(list("abcd"), list("daxbd")) == {1, 3, 4}
+    assert common([], ["a"]) == common(["a"], []) == set()
