@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import shutil
 import signal
 import threading
@@ -15,10 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from text2grad.align import CreditSettings
+from text2grad.align import CreditSettings, TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
-from text2grad.policy.generate import Sample
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
@@ -596,6 +598,18 @@ def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(
         assert not list((folder / "checkpoints").glob("*.partial"))
         by_ppo(model, folder, Halves())
         assert_same(straight(), (folder, seen[-1]))
+
+
+def test_one_process_samples_with_torchs_generator(model: Path, tmp_path: Path) -> None:
+    """Several processes draw by row (tests/distributed); what one samples stays what it was."""
+    by_ppo(model, tmp_path / "run", Halves(), steps=1)
+    lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
+    seed_everything(5)
+    policy = load_policy(PolicySettings(model=str(model)))
+    chosen = next(ppo.prompt_order(len(examples()), SETTINGS, random.Random(5)))
+    samples = generate(policy, [encode_prompt(policy.tokenizer, examples()[i].prompt) for i in chosen], SPEECH)
+    texts = TokenTable(policy.tokenizer)
+    assert [json.loads(line)["response"] for line in lines] == [texts.align(s.ids).text for s in samples]
 
 
 def test_an_empty_response_is_learned_from_and_written(

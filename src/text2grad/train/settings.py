@@ -93,7 +93,8 @@ class PPOSettings(Settings):
     )
     overlap: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="score a batch while it is critiqued; auto: where the critic computes outside this process",
+        description="score a batch while it is critiqued; auto: where the critic computes outside this process;"
+        " never with split weights",
     )
     max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops")
     checkpoint_every: int = Field(
