@@ -105,7 +105,10 @@ def test_a_plug_in_is_called_with_its_settings() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("summarisation", r"one of code, demo, humaneval, humaneval\+, mbpp, mbpp\+, qa, summarization"),
+        (
+            "summarisation",
+            r"one of code, demo, docstrings, humaneval, humaneval\+, mbpp, mbpp\+, qa, summarization",
+        ),
         ("no_such_module:Task", "no module no_such_module"),
         ("own_task:Other", "own_task has no Other"),
     ],
