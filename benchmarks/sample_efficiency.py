@@ -10,7 +10,7 @@ figures come from --seeds, which are not looked at for it. A run that stands in 
 
 Leaves table.md and curves.svg in --out. The last line of stdout is one JSON object: `text2grad_final` and
 `scalar_final` (held-out pass@1 of sampled answers, mean over the seeds), `rollout_ratio` (rollouts text2grad needs
-for scalar PPO's final rate / scalar PPO's rollouts, mean over the seeds; one that never reaches it counts 1),
+for scalar PPO's final rate / scalar PPO's rollouts, mean over the seeds; null if one never reaches it),
 `seeds` (of each the final rates and the ratio), `collapsed` (runs that ended below the SFT policy), `arms`.
 Wanted: rollout_ratio at most .5, text2grad_final at least .10 above scalar_final, nothing collapsed.
 """
@@ -126,7 +126,9 @@ def prepare(place: tuple[Path, int]) -> None:
                 "--run.folder",
                 str(folder),
             ]
-            subprocess.run([*command, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            done = subprocess.run([*command, *words], capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(f"seed {seed}: {stage} failed: {done.stderr.strip().splitlines()[-1]}")
             say(f"seed {seed}: {stage} done")
 
 
@@ -137,7 +139,7 @@ def job(chosen: argparse.Namespace, arm: str, lr: float, seed: int) -> Run:
 
 def trained(one: Run) -> Run:
     """The run of one method, learning rate and seed: as it stands in the folder, or made now."""
-    name = f"{one['arm']}-{one['lr']:g}-{one['steps']}"
+    name = "-".join(f"{one[key]}" for key in ("arm", "lr", "steps", "every", "samples"))
     path = one["out"] / f"seed-{one['seed']}" / "curves" / f"{name}.json"
     if not path.is_file():
         path.parent.mkdir(exist_ok=True)
@@ -224,17 +226,17 @@ def figures(runs: Sequence[Run]) -> dict[str, Any]:
         }
         result["text2grad_final"] = round(fmean(finals["text2grad"]), 4)
         result["scalar_final"] = round(fmean(finals["scalar"]), 4)
-        result["rollout_ratio"] = round(fmean(each["rollout_ratio"] for each in seeds.values()), 4)
+        ratios = [each["rollout_ratio"] for each in seeds.values()]
+        result["rollout_ratio"] = None if None in ratios else round(fmean(ratios), 4)
         result["seeds"] = seeds
     return result
 
 
-def compared(ours: Run, scalar: Run) -> dict[str, float]:
+def compared(ours: Run, scalar: Run) -> dict[str, float | None]:
     reached = rollouts_to(ours, final(scalar))
-    spent = scalar["curve"][-1]["rollouts"]
-    ratio = 1.0 if reached is None else reached / spent
+    ratio = None if reached is None else round(reached / scalar["curve"][-1]["rollouts"], 4)
     start = ours["curve"][0]["sampled"]
-    return {"sft": start, "text2grad": final(ours), "scalar": final(scalar), "rollout_ratio": round(ratio, 4)}
+    return {"sft": start, "text2grad": final(ours), "scalar": final(scalar), "rollout_ratio": ratio}
 
 
 def table(tried: Sequence[Run], runs: Sequence[Run]) -> str:

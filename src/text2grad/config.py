@@ -418,7 +418,9 @@ def _explain(error: ValidationError) -> UsageError:
     expected = detail["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
     known = next((each for each in describe_settings() if each.key == key), None)
     cure = f"{key} is of type {known.kind}, by default {known.default}" if known else ""
-    return UsageError(f"{key} = {detail['input']!r:.80}: {expected}", cure)
+    is_section = isinstance(detail["input"], dict)
+    value = "" if is_section else f" = {detail['input']!r:.80}"
+    return UsageError(f"{key}{value}: {expected}", cure)
 
 
 def _nearest_setting(key: str) -> str:

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.config import find_config, load_config
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
+from text2grad.feedback import Example, Failure, Judgement, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.model import Policy, load_policy, pack
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
@@ -31,8 +31,8 @@ from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, Supervi
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Pair, encode_pairs, train_supervised
 from text2grad.train.update import accumulate_gradient
+from tiny_runs import TEXTS, Halves
 
-TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
 COUNT = 7
 """Responses of a batch: shares of 3 and 4, so that processes have different numbers of passes to make."""
 SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
@@ -48,21 +48,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "lora": {"lora": LoraSettings(r=2, dropout=0.0)},
     "lora separate": {"lora": LoraSettings(r=2, dropout=0.0), "value_head": "separate"},
 }
-
-
-class Halves:
-    """Praises the first half of a response and blames the second; the score is the text's alone."""
-
-    source = Source(kind="program")
-
-    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        return [self.judge(text) for text in responses]
-
-    def judge(self, text: str) -> Judgement:
-        cut = len(text) // 2
-        pieces = [(0, cut, 1), (cut, len(text), -1)]
-        spans = [Span(start=a, end=b, label=c, text=text[a:b]) for a, b, c in pieces if b > a]  # type: ignore[arg-type]
-        return Critique(text="half and half", spans=tuple(spans), score=(len(text) % 5 - 2) / 2)
 
 
 class Stops(Halves):
@@ -269,3 +254,13 @@ def train_by_config(words: Sequence[str]) -> int:
     with joined(False):
         run_train(load_config(find_config("demo"), words), "x")
         return dist.get_world_size()
+
+
+def uneven_gradients() -> list[list[float] | None]:
+    """The first process reached two parameters, the second one of them; nobody reached the third."""
+    with joined(False) as ranks:
+        parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+        for parameter in parameters[: 2 - ranks.rank]:
+            parameter.grad = torch.full((2,), 1.0 + ranks.rank)
+        ranks.sum_gradients(iter(parameters))
+        return [None if parameter.grad is None else parameter.grad.tolist() for parameter in parameters]

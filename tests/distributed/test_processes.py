@@ -10,21 +10,18 @@ import pytest
 import torch
 from processes import run_in
 from safetensors.torch import load_file
-from scenes import COUNT, KINDS, SETTINGS, TEXTS, compare, train, train_with_adapters
+from scenes import COUNT, KINDS, SETTINGS, compare, train, train_with_adapters, uneven_gradients
 
 from text2grad.policy.model import load_policy
-from text2grad.policy.settings import PolicySettings, TinySettings
-from text2grad.policy.tiny import make_tiny_model
+from text2grad.policy.settings import PolicySettings
+from tiny_runs import tiny_model
 
 BOTH = pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
-    make_tiny_model(path, TEXTS, settings, seed=3)
-    return path
+    return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +158,11 @@ def test_a_process_that_dies_is_noticed(model: Path, tmp_path: Path, sharded: bo
     assert first[0] == "PeerLost" and "another process of this run is gone" in first[1]
     assert "goes on from the last checkpoint" in first[1]
     assert (tmp_path / "run" / "checkpoints" / "checkpoint-2").is_dir()
+
+
+def test_gradients_that_only_one_process_has_are_summed(tmp_path: Path) -> None:
+    """A mixture's expert may see tokens in one process alone."""
+    assert run_in(2, uneven_gradients, tmp_path) == [[[3.0, 3.0], [1.0, 1.0], None]] * 2
 
 
 def test_failed_critiques_count_over_all_processes(model: Path, tmp_path: Path) -> None:

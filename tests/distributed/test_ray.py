@@ -12,11 +12,10 @@ import pytest
 from dying_task import DyingTask
 from processes import run_in
 from safetensors.torch import load_file
-from scenes import TEXTS, train_by_config
+from scenes import train_by_config
 
 from text2grad.cli import main
-from text2grad.policy.settings import TinySettings
-from text2grad.policy.tiny import make_tiny_model
+from tiny_runs import tiny_model
 
 HERE = Path(__file__).parent
 needs_ray = pytest.mark.skipif(
@@ -32,10 +31,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
-    make_tiny_model(path, TEXTS, settings, seed=3)
-    return path
+    return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @needs_ray

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,30 +11,26 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
-from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
+from text2grad.feedback import Critique, Example, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy, load_policy, pack
-from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
-from text2grad.policy.tiny import make_tiny_model
+from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.rl import advantage as adv
 from text2grad.train.account import describe
 from text2grad.train.ppo import pad_id
 from text2grad.train.rollout import Answered, Rollout, judge, score, take_rows
 from text2grad.train.settings import PPOSettings
 from text2grad.train.update import accumulate_gradient, loss_terms, make_optimizers, update
+from tiny_runs import TEXTS, Halves, tiny_model
 
-TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
 RAGGED = (12, 3, 7, 2, 10, 4, 5, 12)
 GENERATION = GenerationSettings(max_new_tokens=12, temperature=0.7, batch_size=8)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
-    make_tiny_model(path, TEXTS, settings, seed=3)
-    return path
+    return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -51,27 +46,12 @@ def examples() -> list[Example]:
     return [Example(id=str(n), prompt=(Message(role="user", content=text),)) for n, text in enumerate(TEXTS * 2)]
 
 
-class FirstHalf:
-    """A critic that praises the first half of a response and blames the second."""
-
-    source = Source(kind="program")
-
-    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        return [self._judge(text) for text in responses]
-
-    def _judge(self, text: str) -> Critique:
-        cut = len(text) // 2
-        pieces = [(0, cut, 1), (cut, len(text), -1)]
-        spans = [Span(start=a, end=b, label=c, text=text[a:b]) for a, b, c in pieces if b > a]  # type: ignore[arg-type]
-        return Critique(text="half and half", spans=tuple(spans), score=(len(text) % 3 - 1) / 2)
-
-
 def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tuple[Answered, Rollout]:
     torch.manual_seed(1)
     asked = examples()
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
     samples = generate(policy, prompts, GENERATION)
-    answered = judge(asked, samples, TokenTable(policy.tokenizer), FirstHalf(), scheme)
+    answered = judge(asked, samples, TokenTable(policy.tokenizer), Halves(), scheme)
     batch = pack(prompts, [sample.ids for sample in samples], pad_id(policy), policy.device)
     return answered, score(policy, batch, answered, settings, GENERATION.temperature, 0.1)
 
@@ -89,7 +69,7 @@ def collect_ragged(policy: Policy, settings: PPOSettings) -> Rollout:
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
     full = generate(policy, prompts, GENERATION)
     samples = [Sample(each.ids[:length], truncated=True) for each, length in zip(full, RAGGED, strict=True)]
-    answered = judge(asked, samples, TokenTable(policy.tokenizer), FirstHalf(), CreditSettings())
+    answered = judge(asked, samples, TokenTable(policy.tokenizer), Halves(), CreditSettings())
     batch = pack(prompts, [sample.ids for sample in samples], pad_id(policy), policy.device)
     return score(policy, batch, answered, settings, GENERATION.temperature, 0.1)
 

@@ -18,7 +18,7 @@ import torch
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
+from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy, load_policy
@@ -32,8 +32,8 @@ from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, Supervi
 from text2grad.train.state import Training
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import Pair, train_supervised
+from tiny_runs import TEXTS, Halves, tiny_model
 
-TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
 STEPS = 6
 SETTINGS = PPOSettings(
     steps=STEPS, rollouts=4, epochs=2, mini_batches=2, lr=1e-3, schedule="cosine", value_warmup=1,
@@ -44,22 +44,14 @@ SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
 ADAPTERS = LoraSettings(r=2, dropout=0.3)
 
 
-class Halves:
-    """Praises the first half of a response and blames the second; draws lots for the score."""
+class Lots(Halves):
+    """Draws lots for the score."""
 
-    source = Source(kind="program")
-
-    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        return [self.judge(text) for text in responses]
-
-    def judge(self, text: str) -> Judgement:
-        cut = len(text) // 2
-        pieces = [(0, cut, 1), (cut, len(text), -1)]
-        spans = [Span(start=a, end=b, label=c, text=text[a:b]) for a, b, c in pieces if b > a]  # type: ignore[arg-type]
-        return Critique(text="half and half", spans=tuple(spans), score=float(torch.rand(())))
+    def score(self, text: str) -> float:
+        return float(torch.rand(()))
 
 
-class Stops(Halves):
+class Stops(Lots):
     """Does something at its n-th call."""
 
     def __init__(self, at: int, what: Callable[[], object]) -> None:
@@ -86,10 +78,7 @@ def asked(number: int) -> Callable[[], object]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
-    make_tiny_model(path, TEXTS, settings, seed=3)
-    return path
+    return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 Straight = Callable[..., tuple[Path, Training]]
@@ -168,7 +157,7 @@ def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
             with pytest.MonkeyPatch.context() as patch:
                 found = watched(patch)
                 if title == "ppo":
-                    by_ppo(model, folder, Halves(), **changes)
+                    by_ppo(model, folder, Lots(), **changes)
                 else:
                     by_supervision(model, folder, title=title, **changes)
             made[key] = folder, found[-1]
@@ -217,7 +206,7 @@ def test_ppo_goes_on_as_if_it_had_never_stopped(
     with pytest.raises(Killed):
         by_ppo(model, tmp_path / "stopped", Stops(at + 1, killed), lora)
     assert not (tmp_path / "stopped" / "policy").exists()
-    by_ppo(model, tmp_path / "stopped", Halves(), lora)
+    by_ppo(model, tmp_path / "stopped", Lots(), lora)
     assert f"x: goes on after step {at} of {STEPS}\n" in capsys.readouterr().err
     assert_same(straight(lora=lora), (tmp_path / "stopped", seen[-1]))
     assert leftovers(tmp_path / "stopped") == ["policy"]
@@ -230,7 +219,7 @@ def test_ppo_goes_back_to_the_last_checkpoint(
     with pytest.raises(Killed):
         by_ppo(model, tmp_path / "stopped", Stops(6, killed), checkpoint_every=3)
     assert len((tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()) == 5
-    by_ppo(model, tmp_path / "stopped", Halves())
+    by_ppo(model, tmp_path / "stopped", Lots())
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
@@ -295,7 +284,7 @@ def test_a_critic_beside_the_scoring_changes_nothing(
     """The critic waits until scoring has begun, so it must be beside it; it draws lots all the same."""
     scoring = threading.Event()
 
-    class Slow(Halves):
+    class Slow(Lots):
         def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
             assert scoring.wait(60), "scoring did not begin"
             scoring.clear()
@@ -323,7 +312,7 @@ def test_a_critic_that_fails_beside_the_scoring_ends_the_step_as_it_would_alone(
     with pytest.raises(UserError, match=r"the endpoint is down \(start it\)"):
         by_ppo(model, tmp_path / "run", Stops(4, down), overlap="on", checkpoint_every=0)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("critic")]
-    by_ppo(model, tmp_path / "run", Halves(), overlap="on", checkpoint_every=0)
+    by_ppo(model, tmp_path / "run", Lots(), overlap="on", checkpoint_every=0)
     assert_same(straight(), (tmp_path / "run", seen[-1]))
 
 
@@ -344,7 +333,7 @@ def test_a_signal_ends_the_run_after_its_step(
     assert code == 130 or left.value.args == (143,)
     assert f"stopped after step 3 of {STEPS}; the same command goes on" in capsys.readouterr().err
     assert signal.getsignal(number) is before
-    by_ppo(model, tmp_path / "stopped", Halves(), checkpoint_every=0)
+    by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0)
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
@@ -377,7 +366,7 @@ def test_a_critic_that_fails_for_a_whole_batch_costs_nothing(
     with pytest.raises(UserError, match="4 of 4 critiques failed, the first: exhausted: the endpoint is down"):
         by_ppo(model, tmp_path / "stopped", Down(4, lambda: None), checkpoint_every=0)
     assert "step 3 is saved; the same command goes on" in capsys.readouterr().err
-    by_ppo(model, tmp_path / "stopped", Halves(), checkpoint_every=0, max_failed=0.9)
+    by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0, max_failed=0.9)
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
@@ -390,7 +379,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     data = bytearray((newest / "tensors.safetensors").read_bytes())
     data[len(data) // 2] ^= 1
     (newest / "tensors.safetensors").write_bytes(data)
-    by_ppo(model, tmp_path / "stopped", Halves())
+    by_ppo(model, tmp_path / "stopped", Lots())
     told = capsys.readouterr().err.splitlines()
     assert (
         f"{newest} is damaged (tensors.safetensors: its bytes are not those that were saved) and passed over"
@@ -417,11 +406,11 @@ def test_changed_settings_are_refused_by_name(
 ) -> None:
     before = contents(unfinished)
     with pytest.raises(UserError, match=r"ppo\.lr 0\.001 -> 0\.002, ppo\.gamma 1\.0 -> 0\.5 \(--restart .*--force"):
-        by_ppo(model, unfinished, Halves(), lr=2e-3, gamma=0.5)
+        by_ppo(model, unfinished, Lots(), lr=2e-3, gamma=0.5)
     with pytest.raises(UserError, match="the reward model"):
-        by_ppo(model, unfinished, Halves(), resume=Resume("auto", {"the reward model": "another"}))
+        by_ppo(model, unfinished, Lots(), resume=Resume("auto", {"the reward model": "another"}))
     assert contents(unfinished) == before
-    by_ppo(model, unfinished, Halves(), lr=2e-3, resume=Resume("force"))
+    by_ppo(model, unfinished, Lots(), lr=2e-3, resume=Resume("force"))
     assert len(logged(unfinished)[0]) == STEPS
     assert seen[-1].schedule.base_lrs == [2e-3]
     assert seen[-1].schedule.get_last_lr()[0] == pytest.approx(0.0)
@@ -433,15 +422,15 @@ def test_another_policy_or_other_prompts_are_refused(
     other = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
     make_tiny_model(tmp_path / "other", TEXTS, other, seed=4)
     with pytest.raises(UserError, match=r"inputs: the starting policy \("):
-        by_ppo(tmp_path / "other", unfinished, Halves())
+        by_ppo(tmp_path / "other", unfinished, Lots())
     monkeypatch.setattr(Halves, "source", Source(kind="human"))
     with pytest.raises(UserError, match=r"inputs: the critic \("):
-        by_ppo(model, unfinished, Halves())
+        by_ppo(model, unfinished, Lots())
     monkeypatch.undo()
     asked = examples()
     monkeypatch.setitem(globals(), "examples", lambda: asked[:-1])
     with pytest.raises(UserError, match=r"inputs: the prompts \("):
-        by_ppo(model, unfinished, Halves())
+        by_ppo(model, unfinished, Lots())
 
 
 def test_another_runs_checkpoints_are_refused(model: Path, unfinished: Path, tmp_path: Path) -> None:
@@ -451,38 +440,38 @@ def test_another_runs_checkpoints_are_refused(model: Path, unfinished: Path, tmp
         by_supervision(model, tmp_path / "sft")
     (unfinished / "metrics.jsonl").write_text('{"step": 0}\n')
     with pytest.raises(UserError, match=r"metrics\.jsonl is not the file that .*checkpoint-3 was saved beside"):
-        by_ppo(model, unfinished, Halves())
+        by_ppo(model, unfinished, Lots())
     assert (unfinished / "metrics.jsonl").read_text() == '{"step": 0}\n'
 
 
 def test_restart_begins_anew(
     model: Path, unfinished: Path, tmp_path: Path, seen: list[Training], straight: Straight
 ) -> None:
-    by_ppo(model, unfinished, Halves(), lr=2e-3, resume=Resume("restart"))
+    by_ppo(model, unfinished, Lots(), lr=2e-3, resume=Resume("restart"))
     assert_same(straight(lr=2e-3), (unfinished, seen[-1]))
 
 
 def test_two_runs_in_one_folder_are_refused(model: Path, tmp_path: Path) -> None:
     def another() -> None:
         with pytest.raises(UserError, match=f"another run is training in .* \\(process {os.getpid()}\\)"):
-            by_ppo(model, tmp_path / "run", Halves())
+            by_ppo(model, tmp_path / "run", Lots())
 
     by_ppo(model, tmp_path / "run", Stops(2, another))
     assert len(logged(tmp_path / "run")[0]) == STEPS
     (tmp_path / "run" / "run.lock").write_text("999999\n")  # what a killed run leaves
-    by_ppo(model, tmp_path / "run", Halves())
+    by_ppo(model, tmp_path / "run", Lots())
 
 
 def test_a_run_over_a_complete_one_is_stopped_and_gone_on_with(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight
 ) -> None:
-    by_ppo(model, tmp_path / "run", Halves())
+    by_ppo(model, tmp_path / "run", Lots())
     complete = contents(tmp_path / "run")
     with pytest.raises(Killed):
         by_ppo(model, tmp_path / "run", Stops(4, killed), lr=2e-3)
     now = contents(tmp_path / "run")
     assert {name: now[name] for name in complete} == complete
-    by_ppo(model, tmp_path / "run", Halves(), lr=2e-3)
+    by_ppo(model, tmp_path / "run", Lots(), lr=2e-3)
     assert_same(straight(lr=2e-3), (tmp_path / "run", seen[-1]))
     assert leftovers(tmp_path / "run") == ["policy"]
 
@@ -500,17 +489,17 @@ def test_a_run_killed_while_it_puts_its_files_in_place_is_mended(
     for point in range(20):
         folder = tmp_path / str(point)
         if over:
-            by_ppo(model, folder, Halves())
+            by_ppo(model, folder, Lots())
         with pytest.MonkeyPatch.context() as patch:
             left = [point]
             for module, name in ((os, "replace"), (shutil, "rmtree"), (Path, "unlink")):
                 patch.setattr(module, name, dying(getattr(module, name), left, folder))
             try:
-                by_ppo(model, folder, Halves(), lr=2e-3, checkpoint_every=4)
+                by_ppo(model, folder, Lots(), lr=2e-3, checkpoint_every=4)
                 break
             except Killed:
                 points += 1
-        by_ppo(model, folder, Halves(), lr=2e-3, checkpoint_every=4)
+        by_ppo(model, folder, Lots(), lr=2e-3, checkpoint_every=4)
         assert_same(straight(lr=2e-3), (folder, seen[-1]))
         assert leftovers(folder) == ["policy"]
     assert points >= 6
@@ -534,7 +523,7 @@ def dying(act: Any, left: list[int], folder: Path) -> Any:
 
 def test_a_learning_rate_that_diverges_leaves_its_batch_and_a_hint(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"x: step \d of 6: .*not .*diverged\.jsonl\) \(lower ppo\.lr \(1e\+30\)"):
-        by_ppo(model, tmp_path / "a", Halves(), lr=1e30, value_warmup=0)
+        by_ppo(model, tmp_path / "a", Lots(), lr=1e30, value_warmup=0)
     rows = [json.loads(line) for line in (tmp_path / "a" / "diverged.jsonl").read_text().splitlines()]
     assert len(rows) == 4
     assert all({"response", "tokens", "delta", "logp", "advantage"} <= row.keys() for row in rows)
@@ -563,9 +552,7 @@ def test_probabilities_that_are_not_numbers_are_one_line(
 
     policy = load_policy(PolicySettings(model=str(model)))
     with pytest.raises(UserError, match=r"step 2 of 6: the policy's probabilities are not numbers \(lower ppo\.lr"):
-        train_ppo(
-            policy, examples(), Halves(), SETTINGS, CreditSettings(), SPEECH, tmp_path / "b", 5, on_step=after
-        )
+        train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), SPEECH, tmp_path / "b", 5, on_step=after)
 
 
 def test_too_little_memory_names_the_settings_and_saves(
@@ -574,7 +561,7 @@ def test_too_little_memory_names_the_settings_and_saves(
     said = r"x: step 4 of 6: out of memory \(lower ppo\.micro_batch_size \(64\) or generation\.batch_size \(3\)"
     with pytest.raises(UserError, match=said + ", then --force goes on from step 3"):
         by_ppo(model, tmp_path / "run", Stops(4, lambda: torch.empty(1 << 60)), checkpoint_every=0)
-    by_ppo(model, tmp_path / "run", Halves())
+    by_ppo(model, tmp_path / "run", Lots())
     assert_same(straight(), (tmp_path / "run", seen[-1]))
 
 
@@ -596,13 +583,13 @@ def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(
         newest = newest_checkpoint(folder / "checkpoints")
         assert newest is not None and newest.step == 2
         assert not list((folder / "checkpoints").glob("*.partial"))
-        by_ppo(model, folder, Halves())
+        by_ppo(model, folder, Lots())
         assert_same(straight(), (folder, seen[-1]))
 
 
 def test_one_process_samples_with_torchs_generator(model: Path, tmp_path: Path) -> None:
     """Several processes draw by row (tests/distributed); what one samples stays what it was."""
-    by_ppo(model, tmp_path / "run", Halves(), steps=1)
+    by_ppo(model, tmp_path / "run", Lots(), steps=1)
     lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model)))
@@ -624,18 +611,18 @@ def test_an_empty_response_is_learned_from_and_written(
         return [Sample([end], False) if n % 2 else sample for n, sample in enumerate(samples)]
 
     monkeypatch.setattr(ppo, "respond", half)
-    by_ppo(model, tmp_path / "run", Halves())
+    by_ppo(model, tmp_path / "run", Lots())
     lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
     assert "" in {json.loads(line)["response"] for line in lines}
     monkeypatch.setattr(ppo, "respond", lambda _, prompts, *__: [Sample([end], False) for _ in prompts])
-    by_ppo(model, tmp_path / "none", Halves())
+    by_ppo(model, tmp_path / "none", Lots())
 
 
 def test_what_cannot_fit_the_window_is_refused_before_anything_is_written(model: Path, tmp_path: Path) -> None:
     policy = load_policy(PolicySettings(model=str(model)))
     long = GenerationSettings(max_new_tokens=200)
     with pytest.raises(UserError, match="too long"):
-        train_ppo(policy, examples(), Halves(), SETTINGS, CreditSettings(), long, tmp_path / "run", 5)
+        train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), long, tmp_path / "run", 5)
     with pytest.raises(UserError, match="too long"):
         by_supervision(model, tmp_path / "run", max_length=8)
     assert not (tmp_path / "run").exists()

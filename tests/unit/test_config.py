@@ -265,3 +265,10 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
 def test_on_and_off_are_words_although_yaml_reads_them_as_booleans(word: str) -> None:
     config = load_config(PRESETS / "demo.yaml", ["--reward_model.grounded", word])
     assert config.reward_model.grounded == word
+
+
+def test_a_section_that_contradicts_itself_is_named_and_not_printed() -> None:
+    with pytest.raises(UsageError) as raised:
+        load_config(find_config("demo"), ["--ppo.advantage", "group"])
+    said = "ppo: advantage group compares answers to one prompt: set samples_per_prompt to 4"
+    assert str(raised.value) == said

@@ -94,8 +94,9 @@ def _fit(job: dict[str, Any], workers: int, storage: Path) -> None:
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "ray":
             raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"the training died, {RESTARTS} times after it was started again: {str(error).strip().splitlines()[0]}",
+            f"the training died, {RESTARTS} times after it was started again: {reason}",
             "the workers' words stand above; the same command goes on from the last checkpoint",
         ) from error
 

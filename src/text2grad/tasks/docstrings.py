@@ -67,13 +67,8 @@ def split_functions(found: Sequence[Documented], settings: TaskSettings) -> dict
     ordered = sorted(without_repeats(found), key=lambda each: _digest(each.place, settings.seed))
     outside = [each for each in ordered if split_of(each.package, settings) == "heldout"]
     inside = [each for each in ordered if split_of(each.package, settings) == "train"]
-    summaries = {_key(each.summary) for each in inside}
     shingles = {shingle for each in inside for shingle in _shingles(each)}
-    heldout = [
-        each
-        for each in outside
-        if _key(each.summary) not in summaries and _shared(_shingles(each), shingles) < MOST_SHARED
-    ]
+    heldout = [each for each in outside if _shared(_shingles(each), shingles) < MOST_SHARED]
     count = round(TRAIN_SHARE * len(inside))
     return {"train": inside[:count], "sft": inside[count:], "heldout": heldout}
 

@@ -118,11 +118,15 @@ class Ranks:
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up the gradients of all processes; where weights are split the passes did it already. All meet.
 
-        A parameter without a gradient has none in any process: all of them make the same passes.
+        A parameter that only some processes reached (an expert of a mixture) has a gradient in all of them then.
         """
         if self.count == 1 or self.sharded:
             return
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        reached = self._reached_anywhere(list(parameters))
+        for parameter in reached:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in reached if parameter.grad is not None]
         for bucket in _buckets(gradients):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             with self._heard():
@@ -130,6 +134,16 @@ class Ranks:
             sums = torch.split(flat, [gradient.numel() for gradient in bucket])
             for gradient, total in zip(bucket, sums, strict=True):
                 gradient.copy_(total.view_as(gradient))
+
+    def _reached_anywhere(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Those that have a gradient in some process: the same in all of them."""
+        if not parameters:
+            return []
+        flags = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+        flags = flags.to(parameters[0].device)
+        with self._heard():
+            dist.all_reduce(flags, dist.ReduceOp.MAX)
+        return [parameter for parameter, flag in zip(parameters, flags.tolist(), strict=True) if flag]
 
     @contextmanager
     def agreeing(self) -> Iterator[None]:

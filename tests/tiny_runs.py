@@ -1,0 +1,37 @@
+"""What tests of training share: a model that is made in a moment, and a critic that needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from text2grad.feedback import Critique, Example, Judgement, Source, Span
+from text2grad.policy.settings import TinySettings
+from text2grad.policy.tiny import make_tiny_model
+
+TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
+
+
+def tiny_model(path: Path) -> Path:
+    """A random Llama of two layers and its tokenizer in the folder `path`, always the same."""
+    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
+    make_tiny_model(path, TEXTS, settings, seed=3)
+    return path
+
+
+class Halves:
+    """Praises the first half of a response and blames the second; the score is the text's alone."""
+
+    source = Source(kind="program")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        return [self.judge(text) for text in responses]
+
+    def judge(self, text: str) -> Critique:
+        cut = len(text) // 2
+        pieces = [(0, cut, 1), (cut, len(text), -1)]
+        spans = [Span(start=a, end=b, label=c, text=text[a:b]) for a, b, c in pieces if b > a]  # type: ignore[arg-type]
+        return Critique(text="half and half", spans=tuple(spans), score=self.score(text))
+
+    def score(self, text: str) -> float:
+        return (len(text) % 5 - 2) / 2
