@@ -55,6 +55,8 @@ ARMS: dict[str, dict[str, object]] = {
     "not_normalised": {"ppo.normalisation": "none"},
     "no_warmup": {"ppo.value_warmup": 0},
     "separate_critic": {"policy.value_head": "separate"},
+    "refreshed": {},  # two lessons for the reward model (refresh.py)
+    "refreshed_scalar": {"credit.scheme": "last_token", "ppo.gamma": 1.0},
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "group_scalar": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4, "credit.scheme": "last_token"},
     "paper": {
@@ -62,6 +64,8 @@ ARMS: dict[str, dict[str, object]] = {
         **{"ppo.normalisation": "whiten", "ppo.value_warmup": 0, "ppo.kl_coefficient": 0.2},
     },
 }
+
+REFRESHED = ("refreshed", "refreshed_scalar")
 
 
 def main() -> None:
@@ -154,6 +158,7 @@ def train(one: Run, name: str) -> list[dict[str, float]]:
     """Held-out rates before the first step and every few steps of one PPO run; measuring changes nothing in it."""
     import torch
 
+    from refresh import RefreshedCritic
     from text2grad.policy.model import load_policy
     from text2grad.stages.critics import make_critic, runner_of
     from text2grad.stages.evaluate import evaluate_policy, measure_with
@@ -183,10 +188,18 @@ def train(one: Run, name: str) -> list[dict[str, float]]:
 
         measured(-1, {})
         seed_everything(one["seed"])
-        critic = make_critic(config, config.critic.kind, task, runner)
+        folder = config.run.folder / "ppo" / name
+        refreshed = RefreshedCritic(config, task, runner, folder) if one["arm"] in REFRESHED else None
+
+        def after(step: int, metrics: dict[str, float]) -> None:
+            measured(step, metrics)
+            if refreshed and refreshed.is_due(step):
+                refreshed.lesson(step, policy)
+
+        critic = refreshed or make_critic(config, config.critic.kind, task, runner)
         train_ppo(
             *(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation),
-            *(config.run.folder / "ppo" / name, one["seed"], name, measured, Resume("restart")),
+            *(folder, one["seed"], name, after, Resume("restart")),
         )
     return curve
 

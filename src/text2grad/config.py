@@ -65,6 +65,12 @@ class RewardModelSettings(Settings):
     poor_weight: float = Field(
         default=1.0, gt=0, description="weight of the list of poor spans in the loss: they are the rare class"
     )
+    label_weight: float = Field(
+        default=0.0,
+        ge=0,
+        description="of a second loss: the label of every response token, read off a middle layer; it teaches a"
+        " small model to look at the response",
+    )
     shared: bool = Field(
         default=False,
         description="an adapter beside the policy's: policy, reference, reward model on one set of base weights",

@@ -166,7 +166,7 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
     for name, each in (("alone", ALONE), ("together", ranks)):
         policy = load(model, "full")
         each.spread(policy)
-        loss = supervised.accumulate_gradient(policy, encode_pairs(policy, pairs(), TRAINING)[:3], 1, each)
+        loss = supervised.accumulate_gradient(policy, encode_pairs(policy, pairs(), TRAINING)[:3], 1, each)["loss"]
         found[name] = loss, {n: whole(p.grad) for n, p in policy.named_parameters() if p.grad is not None}
     (loss, wanted), (told, got) = found["alone"], found["together"]
     gradient = max(distance(wanted[name], got[name]) for name in wanted)

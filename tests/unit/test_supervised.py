@@ -85,7 +85,7 @@ def test_the_loss_is_the_weighted_mean_over_tokens(policy: Policy) -> None:
     expected = oracle.item()
     wanted = [parameter.grad for parameter in policy.policy_parameters()]
     policy.zero_grad(set_to_none=True)
-    assert accumulate_gradient(policy, items, 2) == pytest.approx(expected, rel=1e-5)
+    assert accumulate_gradient(policy, items, 2) == {"loss": pytest.approx(expected, rel=1e-5)}
     for parameter, gradient in zip(policy.policy_parameters(), wanted, strict=True):
         assert parameter.grad is not None and gradient is not None
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)

@@ -24,6 +24,14 @@ def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return states
 
 
+def layer_states(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """(B, L, H) of every layer: the embeddings, what each layer writes, and of the last what the head reads."""
+    states: tuple[Tensor, ...] = _trunk(_plain(model))(
+        **inputs, use_cache=False, output_hidden_states=True
+    ).hidden_states
+    return states
+
+
 def logits_of(model: Any, states: Tensor) -> Tensor:
     """The logits (n, V) that the model makes of hidden states (n, H)."""
     plain = _plain(model)

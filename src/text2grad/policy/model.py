@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from text2grad.errors import UserError
 from text2grad.policy.encode import load_tokenizer
-from text2grad.policy.halves import hidden_states, logits_of, splits
+from text2grad.policy.halves import hidden_states, layer_states, logits_of, splits
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
@@ -190,7 +190,7 @@ class Policy(nn.Module):
         policy is `fixed`, gradients reach what belongs to the value function alone, and nothing is kept for others.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            hidden, view = self._read(self.model, batch)
+            hidden, view, _ = self._read(self.model, batch)
             reference = self._reference_view(batch) if kl else None
             ids = batch.response_ids[batch.mask]
             scores = score_tokens(view, ids, temperature, entropy=entropy, reference=reference, kl=kl or "full")
@@ -198,7 +198,7 @@ class Policy(nn.Module):
         if self.value_kind == "detached":
             states = hidden.detach()
         elif self.value_trunk is not None:
-            states, _ = self._read(self.value_trunk, batch)
+            states, _, _ = self._read(self.value_trunk, batch)
         values = self.value_head(states)
         lengths = batch.mask.sum(dim=1, keepdim=True)
         return PolicyOutput(
@@ -211,11 +211,16 @@ class Policy(nn.Module):
 
     def logps(self, batch: TokenBatch) -> Tensor:
         """Log-probabilities (B, T) of the response tokens alone, 0 outside the mask; for supervised training."""
-        _, view = self._read(self.model, batch)
-        return _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask)
+        return self.logps_and_layers(batch, every=False)[0]
 
-    def _read(self, model: Any, batch: TokenBatch) -> tuple[Tensor, View]:
-        """Hidden states (B, T+1, H) before and after every response token, and what the head makes logits of."""
+    def logps_and_layers(self, batch: TokenBatch, every: bool = True) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """`logps`, and with `every` the hidden states (B, P+T, H): the embeddings, then what each layer writes."""
+        _, view, layers = self._read(self.model, batch, every)
+        return _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask), layers
+
+    def _read(self, model: Any, batch: TokenBatch, every: bool = False) -> tuple[Tensor, View, tuple[Tensor, ...]]:
+        """Hidden states (B, T+1, H) before and after every response token, what the head makes logits of, and
+        with `every` the states of all tokens in all layers."""
         keep = batch.width + 1
         inputs = {
             "input_ids": batch.input_ids,
@@ -223,15 +228,17 @@ class Policy(nn.Module):
             "position_ids": batch.position_ids,
         }
         if self._splits and not self.outline:  # split weights are gathered by the model's own forward alone
-            hidden = hidden_states(model, inputs)[:, -keep:]
-            return hidden, View(partial(logits_of, model), hidden[:, :-1][batch.mask], self._vocabulary)
+            layers = layer_states(model, inputs) if every else (hidden_states(model, inputs),)
+            hidden = layers[-1][:, -keep:]
+            return hidden, View(partial(logits_of, model), hidden[:, :-1][batch.mask], self._vocabulary), layers
         whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
         logits = whole.logits[:, -keep:-1][batch.mask]
-        return whole.hidden_states[-1][:, -keep:], View(_unchanged, logits, self._vocabulary)
+        layers = whole.hidden_states
+        return layers[-1][:, -keep:], View(_unchanged, logits, self._vocabulary), layers
 
     def _reference_view(self, batch: TokenBatch) -> View:
         with torch.no_grad(), self._as_reference() as model:
-            _, view = self._read(model, batch)
+            _, view, _ = self._read(model, batch)
 
         def head(states: Tensor) -> Tensor:
             with torch.no_grad(), self._as_reference():

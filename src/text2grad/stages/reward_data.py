@@ -20,7 +20,7 @@ from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
-from text2grad.train.supervised import Pair
+from text2grad.train.supervised import Marked, Pair
 
 
 def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
@@ -51,7 +51,14 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     z = wire.render(as_taught(judgement, settings), record.response)
     weight = settings.poor_weight
     emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
-    return Pair(record.id, tuple(messages), z, emphasis)
+    marked = _marked(record, messages) if settings.label_weight else None
+    return Pair(record.id, tuple(messages), z, emphasis, marked)
+
+
+def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
+    """Where the response stands in the judge's prompt, with its spans; None if a tag in it had to be changed."""
+    start = messages[-1].content.rfind(f"\n{record.response}\n") + 1
+    return Marked(start, record.response, tuple(record.spans)) if start else None
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
@@ -119,7 +126,8 @@ def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) 
     if excess(pair.prompt) <= 0:
         return pair
     prompt = fitted_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response, excess)
-    return replace(pair, prompt=tuple(prompt)) if excess(prompt) <= 0 else None
+    marked = _marked(record, prompt) if pair.marked else None
+    return replace(pair, prompt=tuple(prompt), marked=marked) if excess(prompt) <= 0 else None
 
 
 def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:

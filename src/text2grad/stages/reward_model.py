@@ -9,7 +9,7 @@ from typing import Any
 
 from text2grad.align import TokenTable
 from text2grad.chat import Chat, OpenAIChat
-from text2grad.config import Config, with_tiny_rates
+from text2grad.config import Config, RewardModelSettings, with_tiny_rates
 from text2grad.errors import UserError
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
@@ -33,6 +33,7 @@ from text2grad.stages.folder import (
 )
 from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
 from text2grad.tasks.base import read_prompt
+from text2grad.train.labels import LabelLoss
 from text2grad.train.run import ResumeMode
 from text2grad.train.supervised import train_supervised
 
@@ -65,6 +66,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
             section="reward_model.training",
             stopping=stopping,
             ranks=ranks,
+            marking=label_loss(config.reward_model),
         )
         if ranks.first:
             if base:
@@ -73,6 +75,11 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
     quality = measure_reward_model(config) if ranks.first else {}
     counts = {"records": len(train) + len(validation), "trained_on": len(pairs)}
     return {**counts, **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
+
+
+def label_loss(settings: RewardModelSettings) -> LabelLoss | None:
+    """The second loss, if it is wanted."""
+    return LabelLoss(settings.label_weight, settings.poor_weight) if settings.label_weight else None
 
 
 def learner_settings(config: Config) -> PolicySettings:
