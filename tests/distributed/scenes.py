@@ -16,25 +16,27 @@ from torch.distributed.tensor import DTensor
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.config import find_config, load_config
-from text2grad.feedback import Example, Failure, Judgement, Message
+from text2grad.feedback import Example, Failure, Judgement, Message, Span
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.model import Policy, load_policy, pack
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.shard import gathered, whole
 from text2grad.stages.ppo import run_train
 from text2grad.train import supervised
+from text2grad.train.labels import LabelLoss
 from text2grad.train.ppo import pad_id, train_ppo
 from text2grad.train.ranks import ALONE, Ranks, joined
 from text2grad.train.rollout import Rollout, draws_of, judge, measure, merge, respond, score
 from text2grad.train.run import seed_everything
 from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
 from text2grad.train.stopping import EarlyStopping
-from text2grad.train.supervised import Pair, encode_pairs, train_supervised
+from text2grad.train.supervised import Marked, Pair, encode_pairs, train_supervised
 from text2grad.train.update import accumulate_gradient
 from tiny_runs import TEXTS, Halves
 
 COUNT = 7
 """Responses of a batch: shares of 3 and 4, so that processes have different numbers of passes to make."""
+MARKING = LabelLoss(0.5)
 SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
 SETTINGS = PPOSettings(
     steps=4, rollouts=COUNT, epochs=2, mini_batches=2, micro_batch_size=3, lr=1e-3, schedule="cosine",
@@ -158,15 +160,23 @@ def part_of(parameter: Tensor) -> tuple[int, int]:
 
 
 def pairs() -> list[Pair]:
-    return [Pair(str(n), (Message(role="user", content=text),), text * n) for n, text in enumerate(TEXTS, start=1)]
+    """Of every prompt the first two characters are good words."""
+    marked = [Marked(0, text, (Span(start=0, end=2, label=1, text=text[:2]),)) for text in TEXTS]
+    turns = [(Message(role="user", content=text),) for text in TEXTS]
+    return [
+        Pair(str(n), turn, turn[0].content * n, (), mark)
+        for n, (turn, mark) in enumerate(zip(turns, marked, strict=True), start=1)
+    ]
 
 
 def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
     found = {}
     for name, each in (("alone", ALONE), ("together", ranks)):
         policy = load(model, "full")
+        MARKING.prepare(policy)
         each.spread(policy)
-        loss = supervised.accumulate_gradient(policy, encode_pairs(policy, pairs(), TRAINING)[:3], 1, each)["loss"]
+        encoded = encode_pairs(policy, pairs(), TRAINING)[:3]
+        loss = sum(supervised.accumulate_gradient(policy, encoded, 1, each, MARKING).values())
         found[name] = loss, {n: whole(p.grad) for n, p in policy.named_parameters() if p.grad is not None}
     (loss, wanted), (told, got) = found["alone"], found["together"]
     gradient = max(distance(wanted[name], got[name]) for name in wanted)

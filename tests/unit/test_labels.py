@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import math
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from text2grad.config import RewardModelSettings
@@ -14,9 +16,9 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.policy.model import Policy
 from text2grad.stages.reward_data import fitting, reward_pair
-from text2grad.train.labels import UNLABELLED, LabelLoss, directions
+from text2grad.train.labels import UNLABELLED, LabelLoss
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import Encoded, accumulate_gradient, encode_pairs, measure_loss
+from text2grad.train.supervised import Encoded, accumulate_gradient, encode_pairs, measure_loss, train_supervised
 
 SETTINGS = SupervisedSettings(micro_batch_size=2)
 LABELLED = RewardModelSettings(label_weight=1.0)
@@ -97,9 +99,20 @@ def test_a_tokenizer_that_changes_the_text_can_label_nothing(
         encoded(Policy(policy.model, word_piece), record("The Cat sat on the mat"))
 
 
-def by_hand(policy: Policy, items: list[Encoded], poor_weight: float) -> torch.Tensor:
+def with_map(policy: Policy, marking: LabelLoss) -> torch.nn.Linear:
+    """The policy's linear map, as if it had learned something."""
+    marking.prepare(policy)
+    assert policy.label_head is not None
+    chosen: torch.nn.Linear = policy.label_head.map  # type: ignore[assignment]
+    torch.manual_seed(2)
+    torch.nn.init.normal_(chosen.weight)
+    torch.nn.init.normal_(chosen.bias)
+    return chosen
+
+
+def by_hand(policy: Policy, items: list[Encoded], linear: torch.nn.Linear, poor_weight: float) -> torch.Tensor:
     """The oracle: one pair at a time, token by token, no padding; the layer counted out."""
-    total, count, basis = torch.zeros(()), 0, directions(policy.model.config.hidden_size)
+    total, count = torch.zeros(()), 0
     for item in items:
         ids = torch.tensor([[*item.prompt, *item.target]])
         layers = policy.model(ids, output_hidden_states=True).hidden_states
@@ -108,39 +121,53 @@ def by_hand(policy: Policy, items: list[Encoded], poor_weight: float) -> torch.T
             if label == UNLABELLED:
                 continue
             state = layers[1][0, place]
-            logits = basis @ (state / (state.square().mean() + 1e-6).sqrt())
+            logits = linear.weight @ (state / (state.square().mean() + 1e-6).sqrt()) + linear.bias
             probability = logits[label + 1].exp() / logits.exp().sum()
             total = total - (poor_weight if label < 0 else 1.0) * probability.log()
             count += 1
     return total / count
 
 
+def gradients(policy: Policy) -> list[torch.Tensor | None]:
+    found = [parameter.grad for parameter in policy.parameters()]
+    policy.zero_grad(set_to_none=True)
+    return found
+
+
 def test_the_loss_is_the_mean_over_labelled_tokens_beside_that_of_z(policy: Policy) -> None:
+    marking = LabelLoss(0.5, 3.0)
     items = encoded(policy, record(), record("mat", "why?"), record("the dog </response>"))
-    oracle = by_hand(policy, items, 3.0)
+    oracle = by_hand(policy, items, with_map(policy, marking), 3.0)
     z = measure_loss(policy, items, SETTINGS)
     oracle.backward()  # type: ignore[no-untyped-call]
-    wanted = [None if p.grad is None else 0.5 * p.grad for p in policy.policy_parameters()]
-    policy.zero_grad(set_to_none=True)
+    wanted = gradients(policy)
     accumulate_gradient(policy, items, 2)
-    alone = [parameter.grad for parameter in policy.policy_parameters()]
-    policy.zero_grad(set_to_none=True)
-    found = accumulate_gradient(policy, items, 2, marking=LabelLoss(0.5, 3.0))
+    alone = gradients(policy)
+    found = accumulate_gradient(policy, items, 2, marking=marking)
     assert found == {"loss": pytest.approx(z, rel=1e-5), "label_loss": pytest.approx(oracle.item(), rel=1e-5)}
-    for parameter, more, base in zip(policy.policy_parameters(), wanted, alone, strict=True):
-        assert parameter.grad is not None and base is not None
-        expected = base if more is None else base + more
-        torch.testing.assert_close(parameter.grad, expected, rtol=1e-3, atol=1e-6)
+    for got, more, base in zip(gradients(policy), wanted, alone, strict=True):
+        parts = [part for part in (base, None if more is None else 0.5 * more) if part is not None]
+        if got is not None:
+            torch.testing.assert_close(got, torch.stack(parts).sum(dim=0), rtol=1e-3, atol=1e-6)
+        else:
+            assert not parts
 
 
 def test_a_batch_without_labels_has_no_such_loss(policy: Policy) -> None:
     items = encoded(policy, record("the dog </response>"))
+    LabelLoss(1.0).prepare(policy)
     assert accumulate_gradient(policy, items, 1, marking=LabelLoss(1.0))["label_loss"] == 0.0
 
 
-def test_the_directions_are_orthonormal_and_always_the_same() -> None:
-    torch.testing.assert_close(directions(64) @ directions(64).T, torch.eye(3))
-    before: Any = directions(64).clone()
-    directions.cache_clear()
-    torch.manual_seed(7)
-    assert torch.equal(directions(64), before)
+def test_training_teaches_the_labels_and_leaves_no_trace_in_the_folder(policy: Policy, tmp_path: Path) -> None:
+    settings = SupervisedSettings(epochs=30, batch_size=2, micro_batch_size=2, lr=3e-3)
+    pairs = [pair for each in (record(), record("mat", "why?")) if (pair := reward_pair(each, LABELLED))]
+    losses: list[float] = []
+    train_supervised(
+        *(policy, pairs, settings, tmp_path / "run", 1, "reward model"),
+        on_step=lambda _, metrics: losses.append(metrics["label_loss"]),
+        marking=LabelLoss(1.0),
+    )
+    assert losses[0] == pytest.approx(math.log(3), rel=1e-5) and losses[-1] < 0.5
+    weights = [load_file(path) for path in (tmp_path / "run" / "policy").glob("*.safetensors")]
+    assert weights and not [name for each in weights for name in each if "label" in name]

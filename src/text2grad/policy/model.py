@@ -155,6 +155,7 @@ class Policy(nn.Module):
         self.value_kind = value_head
         self.value_head = ValueHead(int(model.config.get_text_config().hidden_size)).to(model.device)
         self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
+        self.label_head: nn.Module | None = None  # of a reward model while it trains (train.labels)
         self.base_is_merged = False  # then the base is on no disk, and an adapter alone could not be read back
         self.adapter: str | None = (
             None  # of a view of another policy's model (policy.adapters): the one it speaks with
@@ -264,7 +265,7 @@ class Policy(nn.Module):
 
     def parts(self) -> list[nn.Module]:
         """The models and heads that it is made of, a frozen reference included."""
-        parts = [self.model, self.value_head, self.value_trunk, *self._frozen]
+        parts = [self.model, self.value_head, self.value_trunk, self.label_head, *self._frozen]
         return [part for part in parts if part is not None]
 
     def with_parameters(self, instead: Mapping[nn.Parameter, nn.Parameter]) -> Policy:

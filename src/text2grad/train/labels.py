@@ -2,22 +2,25 @@
 
 Most of z can be guessed from the question: a small model learns to write the lines it expects, and hardly looks at
 those that are there. This loss asks at each token of the response whether it is good, poor or neither, so that what
-z needs is known where later layers find it. Nothing is added to the model: the three answers are three directions
-of its own hidden states, fixed and always the same. Ours, not the paper's.
+z needs is known where later layers find it. What answers is a linear map that is there while the model trains, and
+is not saved with it. Ours, not the paper's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from text2grad.policy.model import Policy
 
 UNLABELLED = -100
 """The label of a token that is not asked about."""
 DEPTH = 0.75
 """The layer that is read, as a share of all: above it there must be layers that can use what it knows."""
+LR = 3e-3
+"""Of the linear map, which begins at zero with every model."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,26 @@ class LabelLoss:
     weight: float
     poor_weight: float = 1.0
 
-    def sum_over(self, layers: tuple[Tensor, ...], labels: Tensor) -> Tensor:
+    def prepare(self, policy: Policy) -> None:
+        """Give the policy the linear map, before its weights are shared out to processes."""
+        policy.label_head = LabelHead(int(policy.model.config.get_text_config().hidden_size)).to(policy.device)
+
+    def optimizer(self, policy: Policy) -> torch.optim.Optimizer:
+        """Of the linear map alone."""
+        assert policy.label_head is not None
+        return torch.optim.AdamW(policy.label_head.parameters(), lr=LR, weight_decay=0.0)
+
+    def sum_over(self, policy: Policy, layers: tuple[Tensor, ...], labels: Tensor) -> Tensor:
         """Sum over the labelled tokens of -log p(label).
 
         Args:
+            policy: with its linear map.
             layers: (B, L, H) of the embeddings and of each layer.
             labels: (B, L), +1, -1, 0 or `UNLABELLED`.
         """
+        assert policy.label_head is not None
         asked = labels != UNLABELLED
-        states = layers[int(DEPTH * (len(layers) - 1))][asked].float()
-        states = states * torch.rsqrt(states.pow(2).mean(dim=-1, keepdim=True) + 1e-6)
-        logits = states @ directions(states.shape[-1]).to(states.device).T
+        logits = policy.label_head(layers[int(DEPTH * (len(layers) - 1))][asked])
         weights = logits.new_tensor([self.poor_weight, 1.0, 1.0])
         return torch.nn.functional.cross_entropy(logits, labels[asked] + 1, weights, reduction="sum")
 
@@ -46,9 +58,17 @@ class LabelLoss:
         return {"reward_model.label_weight": str(self.weight), "reward_model.poor_weight": str(self.poor_weight)}
 
 
-@lru_cache(maxsize=4)
-def directions(width: int) -> Tensor:
-    """(3, width): orthonormal directions of poor, neither and good."""
-    chance = torch.Generator().manual_seed(0)
-    found: Tensor = torch.linalg.qr(torch.randn(width, 3, generator=chance)).Q.T
-    return found
+class LabelHead(nn.Module):
+    """(n, H) hidden states of any size -> (n, 3) logits of poor, neither and good, in float32. Starts at zero."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(hidden, 3)
+        nn.init.zeros_(self.map.weight)
+        nn.init.zeros_(self.map.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        states = states.float()
+        states = states * torch.rsqrt(states.pow(2).mean(dim=-1, keepdim=True) + 1e-6)
+        logits: Tensor = self.map(states)
+        return logits

@@ -104,12 +104,15 @@ def train_supervised(
     identity = identity_of(policy, encoded, settings, seed, section) | (marking.identity() if marking else {})
     if ranks.sharded and settings.optimizer == "muon":
         raise UserError(f"{title}: muon needs whole matrices", f"--run.parallel ddp, or {section}.optimizer adamw")
+    if marking:
+        marking.prepare(policy)
     ranks.spread(policy)
     parameters = policy.policy_parameters()
     optimizer = make_optimizer(policy, settings)
+    optimizers = [optimizer, marking.optimizer(policy)] if marking else [optimizer]
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    training = Training(policy, (optimizer,), schedule, keeper=stopping)
+    training = Training(policy, optimizers, schedule, keeper=stopping)
     metrics: dict[str, float] = {}
     with Run(
         *(folder, title, len(batches), training, identity, resume),
@@ -125,8 +128,9 @@ def train_supervised(
                 norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)))
                 if not math.isfinite(sum(losses.values()) + norm):
                     raise FloatingPointError("the loss is not a number, no parameter was changed by it")
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            for each in optimizers:
+                each.step()
+                each.zero_grad(set_to_none=True)
             metrics = {**losses, "grad_norm": norm, "lr": float(schedule.get_last_lr()[0])}
             schedule.step()
             if stopping:
@@ -286,7 +290,7 @@ def _loss_sums(
     width = batch.input_ids.shape[1] - batch.width
     for row, item in enumerate(items):  # prompts are padded on the left
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)
-    return loss, marking.sum_over(layers, labels.to(batch.input_ids.device))
+    return loss, marking.sum_over(policy, layers, labels.to(batch.input_ids.device))
 
 
 def _pack(policy: Policy, items: Sequence[Encoded]) -> TokenBatch:
