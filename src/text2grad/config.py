@@ -63,7 +63,9 @@ class RewardModelSettings(Settings):
         default=None, ge=1, description="train on at most so many records of one response to one prompt; null: all"
     )
     poor_weight: float = Field(
-        default=1.0, gt=0, description="weight of the list of poor spans in the loss: they are the rare class"
+        default=1.0,
+        gt=0,
+        description="weight of the list of poor spans in the loss: they are the rare class",
     )
     label_weight: float = Field(
         default=0.0,

@@ -110,7 +110,7 @@ def with_map(policy: Policy, marking: LabelLoss) -> torch.nn.Linear:
     return chosen
 
 
-def by_hand(policy: Policy, items: list[Encoded], linear: torch.nn.Linear, poor_weight: float) -> torch.Tensor:
+def by_hand(policy: Policy, items: list[Encoded], linear: torch.nn.Linear) -> torch.Tensor:
     """The oracle: one pair at a time, token by token, no padding; the layer counted out."""
     total, count = torch.zeros(()), 0
     for item in items:
@@ -123,7 +123,7 @@ def by_hand(policy: Policy, items: list[Encoded], linear: torch.nn.Linear, poor_
             state = layers[1][0, place]
             logits = linear.weight @ (state / (state.square().mean() + 1e-6).sqrt()) + linear.bias
             probability = logits[label + 1].exp() / logits.exp().sum()
-            total = total - (poor_weight if label < 0 else 1.0) * probability.log()
+            total = total - (3.0 if label < 0 else 1.0) * probability.log()
             count += 1
     return total / count
 
@@ -135,9 +135,9 @@ def gradients(policy: Policy) -> list[torch.Tensor | None]:
 
 
 def test_the_loss_is_the_mean_over_labelled_tokens_beside_that_of_z(policy: Policy) -> None:
-    marking = LabelLoss(0.5, 3.0)
+    marking = LabelLoss(0.5)
     items = encoded(policy, record(), record("mat", "why?"), record("the dog </response>"))
-    oracle = by_hand(policy, items, with_map(policy, marking), 3.0)
+    oracle = by_hand(policy, items, with_map(policy, marking))
     z = measure_loss(policy, items, SETTINGS)
     oracle.backward()  # type: ignore[no-untyped-call]
     wanted = gradients(policy)
@@ -168,6 +168,10 @@ def test_training_teaches_the_labels_and_leaves_no_trace_in_the_folder(policy: P
         on_step=lambda _, metrics: losses.append(metrics["label_loss"]),
         marking=LabelLoss(1.0),
     )
-    assert losses[0] == pytest.approx(math.log(3), rel=1e-5) and losses[-1] < 0.5
+    tokens = [
+        label for pair in encode_pairs(policy, pairs, settings) for label in pair.labels if label != UNLABELLED
+    ]
+    weight = sum(3 if label < 0 else 1 for label in tokens) / len(tokens)
+    assert losses[0] == pytest.approx(weight * math.log(3), rel=1e-5) and losses[-1] < 0.5
     weights = [load_file(path) for path in (tmp_path / "run" / "policy").glob("*.safetensors")]
     assert weights and not [name for each in weights for name in each if "label" in name]

@@ -79,7 +79,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
 
 def label_loss(settings: RewardModelSettings) -> LabelLoss | None:
     """The second loss, if it is wanted."""
-    return LabelLoss(settings.label_weight, settings.poor_weight) if settings.label_weight else None
+    return LabelLoss(settings.label_weight) if settings.label_weight else None
 
 
 def learner_settings(config: Config) -> PolicySettings:

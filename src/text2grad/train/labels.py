@@ -19,16 +19,17 @@ UNLABELLED = -100
 """The label of a token that is not asked about."""
 DEPTH = 0.75
 """The layer that is read, as a share of all: above it there must be layers that can use what it knows."""
-LR = 3e-3
-"""Of the linear map, which begins at zero with every model."""
+POOR = 3.0
+"""What a poor token counts: they are the rare class."""
+STEP = 2.0
+"""What one AdamW step may add to a logit, about: the learning rate of the linear map is this over its width."""
 
 
 @dataclass(frozen=True)
 class LabelLoss:
-    """The loss and what it counts: `weight` beside the loss of z, a poor token `poor_weight` times in it."""
+    """The loss, `weight` beside the loss of z."""
 
     weight: float
-    poor_weight: float = 1.0
 
     def prepare(self, policy: Policy) -> None:
         """Give the policy the linear map, before its weights are shared out to processes."""
@@ -37,10 +38,11 @@ class LabelLoss:
     def optimizer(self, policy: Policy) -> torch.optim.Optimizer:
         """Of the linear map alone."""
         assert policy.label_head is not None
-        return torch.optim.AdamW(policy.label_head.parameters(), lr=LR, weight_decay=0.0)
+        width = int(policy.model.config.get_text_config().hidden_size)
+        return torch.optim.AdamW(policy.label_head.parameters(), lr=STEP / width, weight_decay=0.0)
 
     def sum_over(self, policy: Policy, layers: tuple[Tensor, ...], labels: Tensor) -> Tensor:
-        """Sum over the labelled tokens of -log p(label).
+        """Sum over the labelled tokens of -log p(label), a poor one counting `POOR` times.
 
         Args:
             policy: with its linear map.
@@ -50,12 +52,12 @@ class LabelLoss:
         assert policy.label_head is not None
         asked = labels != UNLABELLED
         logits = policy.label_head(layers[int(DEPTH * (len(layers) - 1))][asked])
-        weights = logits.new_tensor([self.poor_weight, 1.0, 1.0])
-        return torch.nn.functional.cross_entropy(logits, labels[asked] + 1, weights, reduction="sum")
+        classes = logits.new_tensor([POOR, 1.0, 1.0])
+        return torch.nn.functional.cross_entropy(logits, labels[asked] + 1, classes, reduction="sum")
 
     def identity(self) -> dict[str, str]:
         """What a run that uses it depends on."""
-        return {"reward_model.label_weight": str(self.weight), "reward_model.poor_weight": str(self.poor_weight)}
+        return {"reward_model.label_weight": str(self.weight)}
 
 
 class LabelHead(nn.Module):
