@@ -26,12 +26,13 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySe
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.train import ppo, supervised
 from text2grad.train.checkpoint import newest_checkpoint
+from text2grad.train.labels import LabelLoss
 from text2grad.train.ppo import train_ppo
 from text2grad.train.run import AUTO, Resume, seed_everything
 from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
 from text2grad.train.state import Training
 from text2grad.train.stopping import EarlyStopping
-from text2grad.train.supervised import Pair, train_supervised
+from text2grad.train.supervised import Marked, Pair, train_supervised
 from tiny_runs import TEXTS, Halves, tiny_model
 
 STEPS = 6
@@ -122,14 +123,20 @@ def by_supervision(
     title: str = "sft",
     lora: bool = True,  # their dropout draws lots
     stopping: EarlyStoppingSettings | None = None,
+    marking: LabelLoss | None = None,
     **changes: Any,
 ) -> dict[str, float]:
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
-    pairs = [Pair(str(n), (Message(role="user", content=text),), text * n) for n, text in enumerate(TEXTS, start=1)]
+    pairs = [
+        Pair(str(n), (Message(role="user", content=text),), text * n, (), Marked(0, text, ()) if marking else None)
+        for n, text in enumerate(TEXTS, start=1)
+    ]
     settings = TRAINING.model_copy(update=changes)
     keeper = stopping and EarlyStopping(policy, stopping, functools.partial(nearness, policy, start_of(policy)))
-    return train_supervised(policy, pairs, settings, folder, 5, title, on_step=on_step, stopping=keeper)
+    return train_supervised(
+        policy, pairs, settings, folder, 5, title, on_step=on_step, stopping=keeper, marking=marking
+    )
 
 
 def start_of(policy: Policy) -> list[torch.Tensor]:
@@ -238,6 +245,24 @@ def test_supervised_training_goes_on_as_if_it_had_never_stopped(
         by_supervision(model, tmp_path / "stopped", stop, title, optimizer=optimizer)
     by_supervision(model, tmp_path / "stopped", title=title, optimizer=optimizer)
     assert_same(straight(title, optimizer=optimizer), (tmp_path / "stopped", seen[-1]))
+
+
+def test_the_label_loss_goes_on_as_if_it_had_never_stopped(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    """Its linear map, and what its optimizer remembers, are part of a checkpoint."""
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        by_supervision(model, tmp_path / "stopped", stop, marking=LabelLoss(1.0))
+    with pytest.raises(UserError, match=r"reward_model\.label_weight 1\.0 -> 2\.0"):
+        by_supervision(model, tmp_path / "stopped", marking=LabelLoss(2.0))
+    by_supervision(model, tmp_path / "stopped", marking=LabelLoss(1.0))
+    assert any("label_head" in name and bool(tensor.any()) for name, tensor in seen[-1].tensors().items())
+    assert_same(straight("sft", marking=LabelLoss(1.0)), (tmp_path / "stopped", seen[-1]))
 
 
 @pytest.mark.parametrize("at", [1, 3, 4])
