@@ -9,6 +9,9 @@ READY  := $(VENV)/.ready
 # for a CUDA build from the package index itself: make install TORCH_INDEX=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
+# What is installed beside the package. dev is what the tests need; with ray too, the test of the Ray launcher runs.
+EXTRAS ?= dev
+
 # Two processes with one thread each: torch with two threads on two busy cores is many times slower.
 export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
@@ -52,5 +55,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make $(VENV): on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --retries 1 -c constraints.txt torch $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
