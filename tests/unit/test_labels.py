@@ -60,7 +60,7 @@ def words(policy: Policy, item: Encoded, label: int) -> str:
 def test_labels_fall_on_the_tokens_of_the_response_and_not_of_the_question(
     kind: str, policy: Policy, request: pytest.FixtureRequest
 ) -> None:
-    chosen = request.getfixturevalue(kind)
+    chosen = copy.deepcopy(request.getfixturevalue(kind))  # everybody's
     chosen.chat_template = policy.tokenizer.chat_template
     chosen.eos_token = chosen.eos_token or chosen.convert_ids_to_tokens(0)
     made = Policy(policy.model, chosen)
@@ -93,6 +93,7 @@ def test_a_prompt_that_loses_its_middle_keeps_its_labels(policy: Policy) -> None
 def test_a_tokenizer_that_changes_the_text_can_label_nothing(
     policy: Policy, word_piece: PreTrainedTokenizerFast
 ) -> None:
+    word_piece = copy.deepcopy(word_piece)
     word_piece.chat_template = policy.tokenizer.chat_template
     word_piece.eos_token = "[SEP]"
     with pytest.raises(UserError, match=r"changes the text.*label_weight 0"):

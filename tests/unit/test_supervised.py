@@ -50,7 +50,7 @@ def test_the_list_of_poor_spans_is_found_whatever_the_critique_quotes() -> None:
 
 @pytest.mark.parametrize("kind", ["tokenizer", "sentencepiece_tokenizer"])
 def test_weights_fall_on_the_tokens_of_the_list(kind: str, policy: Policy, request: pytest.FixtureRequest) -> None:
-    chosen = request.getfixturevalue(kind)
+    chosen = copy.deepcopy(request.getfixturevalue(kind))  # everybody's
     chosen.chat_template = policy.tokenizer.chat_template
     chosen.eos_token = chosen.eos_token or chosen.convert_ids_to_tokens(0)
     made = Policy(policy.model, chosen)
@@ -97,6 +97,7 @@ def test_the_loss_is_the_weighted_mean_over_tokens(policy: Policy) -> None:
 def test_a_tokenizer_that_changes_the_text_can_weigh_nothing(
     policy: Policy, word_piece: PreTrainedTokenizerFast
 ) -> None:
+    word_piece = copy.deepcopy(word_piece)
     word_piece.chat_template = policy.tokenizer.chat_template
     word_piece.eos_token = "[SEP]"
     made = Policy(policy.model, word_piece)
