@@ -19,6 +19,7 @@ from text2grad.sandbox.runner import Runner
 from text2grad.stages.annotate import sample_feedback
 from text2grad.stages.critics import critic_over, make_critic, reward_model_folder
 from text2grad.stages.reward_data import reward_pair
+from text2grad.stages.reward_model import label_loss
 from text2grad.tasks.base import Task
 from text2grad.train.run import Resume
 from text2grad.train.state import Randomness
@@ -61,6 +62,8 @@ class RefreshedCritic:
         training = settings.training.model_copy(update={"epochs": 1.0, "lr": LR_SHARE * settings.training.lr})
         place = self._folder / f"lesson-{step + 1}"
         train_supervised(
-            *(self._model, pairs, training, place, self._config.run.seed, "reward model"), resume=Resume("restart")
+            *(self._model, pairs, training, place, self._config.run.seed, "reward model"),
+            resume=Resume("restart"),
+            marking=label_loss(settings),
         )
         Randomness.restore(before.tensors(), before.numbers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -114,6 +115,15 @@ def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="session")
 def word_piece() -> PreTrainedTokenizerFast:
     return word_piece_tokenizer()
+
+
+@pytest.fixture
+def speaking_word_piece(word_piece: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """One that a policy can have: with a chat template and an end of text."""
+    copied = copy.deepcopy(word_piece)
+    copied.chat_template = CHATML
+    copied.eos_token = "[SEP]"
+    return copied
 
 
 @pytest.fixture(scope="session")

@@ -91,13 +91,10 @@ def test_a_prompt_that_loses_its_middle_keeps_its_labels(policy: Policy) -> None
 
 
 def test_a_tokenizer_that_changes_the_text_can_label_nothing(
-    policy: Policy, word_piece: PreTrainedTokenizerFast
+    policy: Policy, speaking_word_piece: PreTrainedTokenizerFast
 ) -> None:
-    word_piece = copy.deepcopy(word_piece)
-    word_piece.chat_template = policy.tokenizer.chat_template
-    word_piece.eos_token = "[SEP]"
     with pytest.raises(UserError, match=r"changes the text.*label_weight 0"):
-        encoded(Policy(policy.model, word_piece), record("The Cat sat on the mat"))
+        encoded(Policy(policy.model, speaking_word_piece), record("The Cat sat on the mat"))
 
 
 def with_map(policy: Policy, marking: LabelLoss) -> torch.nn.Linear:
