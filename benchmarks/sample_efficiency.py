@@ -2,8 +2,9 @@
 
 Of every seed: SFT, annotation and one reward model, shared by all methods. Each method then runs PPO against that
 reward model with the same prompts, rollouts, epochs and optimizer steps, and is measured on held-out problems by
-their tests while it trains. The learning rate of each method is chosen on --tune-seeds over one grid for all; the
-figures come from --seeds, which are not looked at for it. A run that stands in --out is not repeated.
+their tests while it trains. The learning rate of each method is chosen on --tune-seeds over one grid for all (of
+one rate there is nothing to choose); the figures come from --seeds, which are not looked at for it. A run that
+stands in --out is not repeated.
 
     python benchmarks/sample_efficiency.py [--arms text2grad scalar] [--seeds 0 1 2] [--tune-seeds 100 101]
         [--lrs 2.5e-5 5e-5 1e-4 2e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
@@ -72,10 +73,11 @@ def main() -> None:
     chosen = options()
     os.environ["OMP_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
-        list(pool.map(prepare, [(chosen.out, seed) for seed in {*chosen.seeds, *chosen.tune_seeds}]))
-        tuning = [(arm, lr, seed) for seed in chosen.tune_seeds for arm in chosen.arms for lr in chosen.lrs]
+        tune_seeds = chosen.tune_seeds if len(chosen.lrs) > 1 else []
+        list(pool.map(prepare, [(chosen.out, seed) for seed in {*chosen.seeds, *tune_seeds}]))
+        tuning = [(arm, lr, seed) for seed in tune_seeds for arm in chosen.arms for lr in chosen.lrs]
         tried = list(pool.map(trained, [job(chosen, *each) | {"every": chosen.steps} for each in tuning]))
-        best = {arm: best_rate([run for run in tried if run["arm"] == arm]) for arm in chosen.arms}
+        best = {arm: best_rate(chosen.lrs, [run for run in tried if run["arm"] == arm]) for arm in chosen.arms}
         say(f"learning rates: {best}")
         final = [(arm, best[arm], seed) for seed in chosen.seeds for arm in chosen.arms]
         runs = list(pool.map(trained, [job(chosen, *each) for each in final]))
@@ -204,10 +206,11 @@ def train(one: Run, name: str) -> list[dict[str, float]]:
     return curve
 
 
-def best_rate(runs: Sequence[Run]) -> float:
-    """The learning rate whose runs end highest."""
-    rates = sorted({run["lr"] for run in runs})
-    return float(max(rates, key=lambda lr: fmean(final(run) for run in runs if run["lr"] == lr)))
+def best_rate(rates: Sequence[float], runs: Sequence[Run]) -> float:
+    """The learning rate whose runs end highest; of one there is nothing to choose."""
+    if len(rates) == 1:
+        return rates[0]
+    return max(sorted(rates), key=lambda lr: fmean(final(run) for run in runs if run["lr"] == lr))
 
 
 def final(run: Run) -> float:
@@ -239,8 +242,8 @@ def figures(runs: Sequence[Run]) -> dict[str, Any]:
         }
         result["text2grad_final"] = round(fmean(finals["text2grad"]), 4)
         result["scalar_final"] = round(fmean(finals["scalar"]), 4)
-        ratios = [each["rollout_ratio"] for each in seeds.values()]
-        result["rollout_ratio"] = None if None in ratios else round(fmean(ratios), 4)
+        ratios = [ratio for each in seeds.values() if (ratio := each["rollout_ratio"]) is not None]
+        result["rollout_ratio"] = round(fmean(ratios), 4) if len(ratios) == len(seeds) else None
         result["seeds"] = seeds
     return result
 
