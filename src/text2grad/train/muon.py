@@ -88,7 +88,8 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         gram = x @ x.transpose(1, 2)
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
     found: Tensor = x.transpose(1, 2) if tall else x
     return found.to(matrices.dtype)
 
