@@ -56,6 +56,7 @@ ARMS: dict[str, dict[str, object]] = {
     "not_normalised": {"ppo.normalisation": "none"},
     "no_warmup": {"ppo.value_warmup": 0},
     "separate_critic": {"policy.value_head": "separate"},
+    "grounded": {"reward_model.grounded": "on"},  # its quotes are forced into place
     "refreshed": {},  # two lessons for the reward model (refresh.py)
     "refreshed_scalar": {"credit.scheme": "last_token", "ppo.gamma": 1.0},
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
