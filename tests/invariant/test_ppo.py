@@ -254,6 +254,28 @@ def test_group_advantages_need_no_values(policy: Policy) -> None:
     torch.testing.assert_close(gradients(policy), first, rtol=0, atol=0)
 
 
+def test_returns_need_no_values(policy: Policy) -> None:
+    """The oracle: a sum written out. Whatever the value head says changes nothing, and the head gets no gradient."""
+    settings = PPOSettings(advantage="returns", gamma=0.8, lam=0.5, rollouts=8, normalisation="none")
+    torch.nn.init.normal_(policy.value_head.outer.weight, std=3.0)
+    _, rollout = collect(policy, settings, CreditSettings())
+    assert rollout.rewards.any() and settings.warmup_steps == 0
+    for rewards, mask, found in zip(rollout.rewards, rollout.batch.mask, rollout.advantages, strict=True):
+        length = int(mask.sum())
+        sums = [sum(0.4 ** (k - t) * float(rewards[k]) for k in range(t, length)) for t in range(length)]
+        torch.testing.assert_close(found[:length], torch.tensor(sums), rtol=1e-5, atol=1e-6)
+        assert not found[length:].any()
+    everything = torch.arange(len(rollout.learned))
+    accumulate_gradient(policy, rollout, everything, settings, GENERATION.temperature, False)
+    assert all(p.grad is None or not p.grad.any() for p in policy.value_parameters())
+
+
+def test_returns_without_discount_are_definition_1(policy: Policy) -> None:
+    settings = PPOSettings(advantage="returns", gamma=0.0, lam=0.0, rollouts=8, normalisation="none")
+    _, rollout = collect(policy, settings, CreditSettings())
+    torch.testing.assert_close(rollout.advantages, rollout.rewards, rtol=0, atol=0)
+
+
 def test_groups_are_answers_to_one_prompt() -> None:
     with pytest.raises(ValueError, match="set samples_per_prompt to 4"):
         PPOSettings(advantage="group")

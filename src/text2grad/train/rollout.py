@@ -168,6 +168,8 @@ def score(
         learned = batch.mask & ~failed[:, None]
         bootstrap = torch.where(cut, last_value, torch.zeros_like(last_value))
         rewards = adv.token_rewards(delta, kl, coefficient, batch.mask)
+        if settings.advantage == "returns":
+            values, bootstrap = torch.zeros_like(values), torch.zeros_like(bootstrap)
         advantages, returns = adv.gae(rewards, values, batch.mask, settings.gamma, settings.lam, bootstrap)
         if settings.value_target == "mc":
             returns = adv.mc_returns(rewards, batch.mask, settings.gamma, bootstrap)

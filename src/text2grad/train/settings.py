@@ -63,9 +63,10 @@ class PPOSettings(Settings):
     schedule: Schedule = Field(default="constant", description="of the learning rate")
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
-    advantage: Literal["gae", "group"] = Field(
+    advantage: Literal["gae", "returns", "group"] = Field(
         default="gae",
-        description="group: no values; a response against the others to its prompt, a token against the rest",
+        description="returns: no values, rewards to come discounted by gamma x lam; group: no values either;"
+        " a response against the others to its prompt, a token against the rest",
     )
     group_span_weight: float = Field(default=1.0, ge=0, description="of the token's term in group advantages")
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount of later rewards")
