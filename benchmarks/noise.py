@@ -28,7 +28,7 @@ from figure import svg
 from text2grad import stages
 from text2grad.config import Config, find_config, load_config
 from text2grad.critics.noise import NoiseSettings
-from text2grad.demo import SCALAR_LR, SCALAR_PPO
+from text2grad.demo import scalar_ppo
 from text2grad.report.curves import Line
 
 KINDS, SHARES = ("flip", "displace", "drop"), (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -60,7 +60,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--warmup", type=int, default=3, help="steps that train the value function alone")
     parser.add_argument("--critic", choices=("reward_model", "program"), default="reward_model")
     parser.add_argument("--out", type=Path, default=Path("runs/noise"))
     chosen = parser.parse_args()
@@ -93,17 +92,14 @@ def demo(folder: Path, seed: int, chosen: argparse.Namespace) -> Config:
         "task.seed": seed,
         "critic.kind": chosen.critic,
         "ppo.steps": chosen.steps,
-        "ppo.value_warmup": chosen.warmup,
     }
     return load_config(find_config("demo"), [f"--{key}={value}" for key, value in words.items()])
 
 
 def arms(config: Config, chosen: argparse.Namespace) -> Iterator[tuple[str, Config]]:
     """SFT, scalar PPO as the demo runs it, and text2grad at each level of each kind; no noise is run once."""
-    credit = config.credit.model_copy(update=SCALAR_PPO)
-    ppo = config.ppo.model_copy(update={"gamma": 1.0, "lr": SCALAR_LR * config.ppo.lr})
     yield SFT, config
-    yield SCALAR, config.model_copy(update={"credit": credit, "ppo": ppo})
+    yield SCALAR, scalar_ppo(config)
     yield CLEAN, config
     for share in sorted(set(chosen.shares) - {0.0}, reverse=True):
         for kind in chosen.kinds:

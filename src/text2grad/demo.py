@@ -28,7 +28,7 @@ from text2grad.report.terminal import results_table, reward_model_table, show_sa
 from text2grad.tasks.base import load_task
 
 SCALAR_PPO = {"scheme": "last_token"}
-SCALAR_LR = 0.25  # of ppo.lr
+SCALAR_LR = 0.5  # of ppo.lr
 ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
 REWARD_MODEL_FIGURES = (
     *("good_precision", "good_recall", "poor_precision", "poor_recall"),
@@ -93,7 +93,7 @@ def _run_seed(config: Config) -> dict[str, Any]:
 
 def _train_side_by_side(config: Config) -> None:
     """Both PPO runs as processes of the command line, one thread each."""
-    arms = {"text2grad": config, "scalar_ppo": _scalar(config)}
+    arms = {"text2grad": config, "scalar_ppo": scalar_ppo(config)}
     running = {name: _start(name, arm) for name, arm in arms.items()}
     codes = {name: process.wait() for name, process in running.items()}
     failed = [name for name, code in codes.items() if code]
@@ -101,7 +101,8 @@ def _train_side_by_side(config: Config) -> None:
         raise UserError(f"{' and '.join(failed)} did not finish", "the reason stands above")
 
 
-def _scalar(config: Config) -> Config:
+def scalar_ppo(config: Config) -> Config:
+    """The same run where the verdict alone is a reward, at the last token, with the learning rate that suits it."""
     credit = config.credit.model_copy(update=SCALAR_PPO)
     ppo = config.ppo.model_copy(update={"gamma": 1.0, "lr": SCALAR_LR * config.ppo.lr})
     return config.model_copy(update={"credit": credit, "ppo": ppo})

@@ -255,7 +255,7 @@ def test_group_advantages_need_no_values(policy: Policy) -> None:
 
 
 def test_returns_need_no_values(policy: Policy) -> None:
-    """The oracle: a sum written out. Whatever the value head says changes nothing, and the head gets no gradient."""
+    """The oracle: a sum written out. What the value head says changes nothing, and it gets no gradient."""
     settings = PPOSettings(advantage="returns", gamma=0.8, lam=0.5, rollouts=8, normalisation="none")
     torch.nn.init.normal_(policy.value_head.outer.weight, std=3.0)
     _, rollout = collect(policy, settings, CreditSettings())
