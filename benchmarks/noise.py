@@ -60,7 +60,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--warmup", type=int, default=3, help="steps that train the value function alone")
     parser.add_argument("--critic", choices=("reward_model", "program"), default="reward_model")
     parser.add_argument("--out", type=Path, default=Path("runs/noise"))
     chosen = parser.parse_args()
@@ -93,7 +92,6 @@ def demo(folder: Path, seed: int, chosen: argparse.Namespace) -> Config:
         "task.seed": seed,
         "critic.kind": chosen.critic,
         "ppo.steps": chosen.steps,
-        "ppo.value_warmup": chosen.warmup,
     }
     return load_config(find_config("demo"), [f"--{key}={value}" for key, value in words.items()])
 

@@ -37,14 +37,14 @@ from text2grad.report.curves import Line, mean_line
 
 Run = dict[str, Any]
 
-RETURNS = {"ppo.advantage": "returns"}
+VALUES = {"ppo.advantage": "gae", "ppo.value_lr": 1e-3, "ppo.value_warmup": 5}
 SCALAR = {"credit.scheme": "last_token", "ppo.gamma": 1.0}
 
 ARMS: dict[str, dict[str, object]] = {
     "text2grad": {},
     "scalar": SCALAR,
-    "returns": RETURNS,
-    "scalar_returns": {**SCALAR, **RETURNS},
+    "values": VALUES,
+    "scalar_values": {**SCALAR, **VALUES},
     "dense": {"credit.scheme": "every_token"},
     "token": {"credit.weighting": "token"},
     "tenth_token": {"credit.weighting": "token", "credit.span_weight": 0.1},
@@ -53,14 +53,15 @@ ARMS: dict[str, dict[str, object]] = {
     "twice_verdict": {"credit.outcome_weight": 2.0},
     "verdict_signs": {"credit.signs": "verdict"},
     "agreeing_signs": {"credit.signs": "agreeing"},
-    "poor_twice": {"credit.poor_weight": 2.0},
-    "poor_half": {"credit.poor_weight": 0.5},
+    "poor_whole": {"credit.poor_weight": 1.0},
+    "poor_quarter": {"credit.poor_weight": 0.25},
+    "poor_whole_values": {**VALUES, "credit.poor_weight": 1.0},
     "gamma_1": {"ppo.gamma": 1.0},
     "definition_1": {"ppo.gamma": 0.0, "ppo.lam": 0.0},
     "whiten": {"ppo.normalisation": "whiten"},
     "not_normalised": {"ppo.normalisation": "none"},
-    "no_warmup": {"ppo.value_warmup": 0},
-    "separate_critic": {"policy.value_head": "separate"},
+    "no_warmup": {**VALUES, "ppo.value_warmup": 0},
+    "separate_critic": {**VALUES, "policy.value_head": "separate"},
     "grounded": {"reward_model.grounded": "on"},  # its quotes are forced into place
     "refreshed": {},  # two lessons for the reward model (refresh.py)
     "refreshed_scalar": SCALAR,
@@ -68,7 +69,8 @@ ARMS: dict[str, dict[str, object]] = {
     "group_scalar": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4, "credit.scheme": "last_token"},
     "paper": {
         **{"credit.weighting": "token", "credit.outcome_weight": 0.0, "ppo.gamma": 1.0, "ppo.kl_target": 6.0},
-        **{"ppo.normalisation": "whiten", "ppo.value_warmup": 0, "ppo.kl_coefficient": 0.2},
+        **{"ppo.advantage": "gae", "ppo.value_lr": 1e-3, "ppo.value_warmup": 0, "credit.poor_weight": 1.0},
+        **{"ppo.normalisation": "whiten", "ppo.kl_coefficient": 0.2},
     },
 }
 
