@@ -112,7 +112,7 @@ def hostile() -> list[str]:
         ("The end is near. " * 20).strip(),
         'def f(x):\n    return dp[i-1][j] + dp[i][j-1]\n\n\ndef f(x):\n    return [\'a\', "b", "c"]\n',
         "a\r\nb\u2028c\x85d\u00a0 e",
-        "\n\n".join(prose(400))[:9000],  # over 4,000 tokens
+        "\n\n".join(prose(200))[:13000],  # over 4,000 tokens
         "\n".join(code(30)),
     ]
 
