@@ -17,8 +17,8 @@ _TO_REASON = ', "reason": "'
 _TO_SCORE = b', "score": '
 _LISTS = b', "good_spans": [], "poor_spans": []}'
 _AFTER_LIST = {0: b"", 1: b', "poor_spans": []}', 2: b"}"}
-_NUMBER = re.compile(rb"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-[0-9]{2,3})")
-_NUMBER_ENDS = (b"", b"0", b"1", b"01", b"-01", b"e-01", b"0e-01")
+_NUMBER = re.compile(rb"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))")
+_NUMBER_ENDS = (b"", b"0", b"5", b"05", b"-05", b"e-05", b"0e-05")
 _LOWEST = {0xE0: b"\xa0\x80", 0xF0: b"\x90\x80\x80"}  # first bytes of UTF-8 that not every byte may follow
 _CUT_ESCAPE = re.compile(rb"(?:[^\\]|^)(?:\\\\)*(\\(?:u[0-9a-f]{0,3})?)\Z", re.DOTALL)
 

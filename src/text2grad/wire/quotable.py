@@ -22,7 +22,7 @@ _GRAMMAR = r"""
 start: LEAD "{\"critique\": " STRING ", \"good_spans\": [" items "], \"poor_spans\": [" items "]" score? "}"
 score: ", \"score\": " NUMBER
 LEAD: /%s/
-NUMBER: /-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-[0-9]{2,3})/
+NUMBER: /-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))/
 STRING: "\"" CHAR* "\""
 CHAR: /[^"\\\x00-\x1F]/ | /\\["\\bfnrt]/ | /\\u00[01][0-9a-f]/
 """
