@@ -69,7 +69,7 @@ ARMS: dict[str, dict[str, object]] = {
     "group_scalar": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4, "credit.scheme": "last_token"},
     "paper": {
         **{"credit.weighting": "token", "credit.outcome_weight": 0.0, "ppo.gamma": 1.0, "ppo.kl_target": 6.0},
-        **{"ppo.advantage": "gae", "ppo.value_lr": 1e-3, "ppo.value_warmup": 0, "credit.poor_weight": 1.0},
+        **{**VALUES, "ppo.value_warmup": 0, "credit.poor_weight": 1.0},
         **{"ppo.normalisation": "whiten", "ppo.kl_coefficient": 0.2},
     },
 }

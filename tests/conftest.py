@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 # A deadline measures the machine, not the code.
 settings.register_profile("text2grad", deadline=None)
 settings.load_profile("text2grad")
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell's background job; so would be every process it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TEXTS = (
     "The summary leaves out the deadline; 'next week' is wrong, and the author never said so. ",

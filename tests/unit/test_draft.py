@@ -14,10 +14,8 @@ from test_wire import judged
 from text2grad.feedback import Critique
 from text2grad.wire import occurrences, parse, render
 from text2grad.wire.draft import Draft
-from text2grad.wire.quotable import _GRAMMAR, Quotable, longest_repeats
+from text2grad.wire.quotable import NUMBER, Quotable, longest_repeats
 from text2grad.wire.quotes import boundaries
-
-_number = re.compile(re.search(r"^NUMBER: /(.*)/$", _GRAMMAR, re.M)[1])  # type: ignore[index]
 
 
 def begun(response: str, text: str) -> Draft | None:
@@ -101,20 +99,20 @@ def test_what_resolves_is_accepted(response: str, good: str) -> None:
 @pytest.mark.parametrize("score", ["4e-00", "9.0058849e-00", "-2e-04", "1.5", "01", "1e-5"])
 def test_a_number_that_is_no_verdict_is_refused(score: str) -> None:
     """Python prints exponents from e-05 on; `4e-00` is 4."""
-    assert _number.fullmatch(score) is None
+    assert re.fullmatch(NUMBER, score) is None
 
 
 @pytest.mark.parametrize("begin", ["-", "4", "4.", "4.5", "4e", "4e-", "4e-0", "4e-1", "-1.", "0."])
 def test_a_number_that_is_begun_is_closed_as_a_verdict(begin: str) -> None:
     draft = begun("a cat", z_of("")[:-1] + f', "score": {begin}')
     assert draft is not None and (closing := draft.closing()) is not None
-    assert _number.fullmatch(begin + closing.decode().removesuffix("}"))
+    assert re.fullmatch(NUMBER, begin + closing.decode().removesuffix("}"))
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0, -1.0, 0.25, 1e-5, -3.5e-12, 2e-308])
 def test_a_verdict_as_python_prints_it_is_accepted(score: float) -> None:
     assert begun("a cat", z_of("")[:-1] + f', "score": {score}' + "}") is not None
-    assert _number.fullmatch(f"{score}")
+    assert re.fullmatch(NUMBER, f"{score}")
 
 
 def test_the_second_list_may_repeat_the_first() -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from text2grad.wire.quotable import Quotable
+from text2grad.wire.quotable import NUMBER, Quotable
 
 Place = Literal["outline", "critique", "phrase", "piece", "reason"]
 
@@ -17,7 +17,7 @@ _TO_REASON = ', "reason": "'
 _TO_SCORE = b', "score": '
 _LISTS = b', "good_spans": [], "poor_spans": []}'
 _AFTER_LIST = {0: b"", 1: b', "poor_spans": []}', 2: b"}"}
-_NUMBER = re.compile(rb"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))")
+_NUMBER = re.compile(NUMBER.encode())
 _NUMBER_ENDS = (b"", b"0", b"5", b"05", b"-05", b"e-05", b"0e-05")
 _LOWEST = {0xE0: b"\xa0\x80", 0xF0: b"\x90\x80\x80"}  # first bytes of UTF-8 that not every byte may follow
 _CUT_ESCAPE = re.compile(rb"(?:[^\\]|^)(?:\\\\)*(\\(?:u[0-9a-f]{0,3})?)\Z", re.DOTALL)

@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from text2grad.wire.quotes import boundaries, occurrences
 
+NUMBER = r"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))"
+"""A verdict as Python prints a number from -1 to 1: small ones with an exponent, from e-05 on."""
+
 # The shapes `render` writes: its separators, its order of keys, its escapes; numbers as Python prints them.
 _GRAMMAR = r"""
 start: LEAD "{\"critique\": " STRING ", \"good_spans\": [" items "], \"poor_spans\": [" items "]" score? "}"
 score: ", \"score\": " NUMBER
 LEAD: /%s/
-NUMBER: /-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))/
+NUMBER: /%s/
 STRING: "\"" CHAR* "\""
 CHAR: /[^"\\\x00-\x1F]/ | /\\["\\bfnrt]/ | /\\u00[01][0-9a-f]/
 """
@@ -127,7 +130,7 @@ class Quotable:
         A little wider than what resolves: that a plain quote is not repeated in its list, and that an
         occurrence exists, is known only while z is written; see `draft.Draft`. `lead` may stand before z.
         """
-        head = _GRAMMAR % (f"({lead})?" if lead else "")
+        head = _GRAMMAR % (f"({lead})?" if lead else "", NUMBER)
         if not self:
             return head + _NO_ITEMS
         unclear = sorted(set(self._unclear()))
