@@ -2,10 +2,11 @@
 
 On the embedded code task, by default with the trained reward model in the loop: text2grad at every level of noise
 beside scalar PPO without noise, from the same SFT policy with the same prompts, rollouts and steps. Noise is in the
-spans alone; the verdict, which both have, stays. The runs of a seed are kept in --out: what stands in its
-results.jsonl is not run again.
+spans alone; the verdict, which both have, stays. Rows are kept in --out: what stands in its results.jsonl is not
+run again.
 
-    python benchmarks/noise.py [--seeds 3] [--kinds flip displace drop] [--shares 0 .05 .1 .2 .4] [--steps 12]
+    python benchmarks/noise.py [--seeds 0 1 2] [--kinds flip displace drop] [--shares 0 .05 .1 .2 .4] [--steps 30]
+        [--runs runs/sample_efficiency] [--workers 2] [--out runs/noise]
 
 Leaves noise.svg in --out. The last line of stdout is one JSON object: `text2grad` (kind -> share -> mean held-out
 pass rate), `scalar_ppo`, `sft`, each greedy and sampled, and `gain_ends` (kind -> the first share at which the
@@ -20,6 +21,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,55 +41,70 @@ Row = dict[str, Any]
 
 def main() -> None:
     chosen = options()
+    os.environ["OMP_NUM_THREADS"] = "1"
     results = chosen.out / "results.jsonl"
-    for folder, config in prepared(chosen):
-        done = {row["arm"] for row in read(results) if row["seed"] == config.run.seed}
-        for arm, settings in arms(config, chosen):
-            if arm not in done:
-                row = {"arm": arm, "seed": config.run.seed, **run(arm, settings, folder)}
-                with results.open("a", encoding="utf-8") as handle:
-                    handle.write(json.dumps(row) + "\n")
-                print(json.dumps(row), file=sys.stderr, flush=True)
-    rows = [row for row in read(results) if row["steps"] in (0, chosen.steps) and row["critic"] == chosen.critic]
-    figures = summary(rows, chosen.kinds, chosen.shares)
+    done = {(row["arm"], row["seed"]) for row in selected(read(results), chosen)}
+    with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
+        list(pool.map(prepare, [(chosen, seed) for seed in chosen.seeds]))
+        jobs = [
+            (arm, seed, settings) for seed in chosen.seeds for arm, settings in arms(demo(seed, chosen), chosen)
+        ]
+        waiting = [pool.submit(run, *job) for job in jobs if job[:2] not in done]
+        for finished in as_completed(waiting):
+            row = json.dumps(finished.result())
+            with results.open("a", encoding="utf-8") as handle:
+                handle.write(row + "\n")
+            print(row, file=sys.stderr, flush=True)
+    figures = summary(selected(read(results), chosen), chosen.kinds, chosen.shares)
     (chosen.out / "noise.svg").write_text(figure(figures), encoding="utf-8")
     print(json.dumps(figures))
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--runs", type=Path, nargs="*", default=[], help="finished demo runs to copy")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, help="a folder of seed-N folders whose policies are taken, not made")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--critic", choices=("reward_model", "program"), default="reward_model")
+    parser.add_argument("--workers", type=int, default=2, help="runs side by side, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/noise"))
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     return chosen
 
 
-def prepared(chosen: argparse.Namespace) -> Iterator[tuple[Path, Config]]:
-    """A run folder with SFT policy and reward model for every seed, and its settings."""
-    seeds = [load_config(run / "config.yaml").run.seed for run in chosen.runs] or list(range(chosen.seeds))
-    for seed, source in zip(seeds, chosen.runs or [None] * len(seeds), strict=True):
-        folder = chosen.out / f"seed-{seed}"
-        config = demo(folder, seed, chosen)
-        if source is not None and not folder.is_dir():
-            for part in ("sft", "reward_model"):
-                shutil.copytree(source / part / "policy", folder / part / "policy")
-        if not (folder / "sft" / "policy").is_dir():
-            stages.run_sft(config)
-        if chosen.critic == "reward_model" and not (folder / "reward_model" / "policy").is_dir():
-            stages.run_annotate(config)
-            stages.run_train_reward(config)
-        yield folder, config
+def selected(rows: Sequence[Row], chosen: argparse.Namespace) -> list[Row]:
+    """The rows of the chosen seeds, steps and critic."""
+    return [
+        row
+        for row in rows
+        if row["seed"] in chosen.seeds and row["steps"] in (0, chosen.steps) and row["critic"] == chosen.critic
+    ]
 
 
-def demo(folder: Path, seed: int, chosen: argparse.Namespace) -> Config:
+def prepare(place: tuple[argparse.Namespace, int]) -> None:
+    """SFT policy and reward model of one seed in its run folder: copied from `--runs`, or made."""
+    chosen, seed = place
+    config = demo(seed, chosen)
+    wanted = ["sft"] + (["reward_model"] if chosen.critic == "reward_model" else [])
+    if all((config.run.folder / part / "policy").is_dir() for part in wanted):
+        return
+    if chosen.runs is not None:
+        for part in wanted:
+            source = chosen.runs / f"seed-{seed}" / part / "policy"
+            shutil.copytree(source, config.run.folder / part / "policy", dirs_exist_ok=True)
+        return
+    stages.run_sft(config)
+    if "reward_model" in wanted:
+        stages.run_annotate(config)
+        stages.run_train_reward(config)
+
+
+def demo(seed: int, chosen: argparse.Namespace) -> Config:
     words = {
-        "run.folder": folder,
+        "run.folder": chosen.out / f"seed-{seed}",
         "run.seed": seed,
         "run.threads": 1,
         "task.seed": seed,
@@ -108,15 +126,17 @@ def arms(config: Config, chosen: argparse.Namespace) -> Iterator[tuple[str, Conf
             yield f"{kind}_{round(100 * share)}", config.model_copy(update={"critic": critic})
 
 
-def run(arm: str, config: Config, folder: Path) -> Row:
+def run(arm: str, seed: int, config: Config) -> Row:
     """Train one arm and measure it; CPU seconds of this process and its children."""
     before = sum(os.times()[:4])
     if arm != SFT:
         stages.run_train(config, arm, "restart")
     measured = stages.run_evaluate(config, arm, "policy")
-    steps = read(folder / "ppo" / arm / "metrics.jsonl") if arm != SFT else []
+    steps = read(config.run.folder / "ppo" / arm / "metrics.jsonl") if arm != SFT else []
     seen = sum(step.get("noise_spans", 0) for step in steps)
     return {
+        "arm": arm,
+        "seed": seed,
         "critic": config.critic.kind,
         "steps": len(steps),
         "greedy": measured["greedy_pass"],
@@ -132,7 +152,7 @@ def read(path: Path) -> list[Row]:
 
 
 def summary(rows: Sequence[Row], kinds: Sequence[str], shares: Sequence[float]) -> Row:
-    """Means over the seeds that have run every arm shown beside it; `seeds` of each stand in `results.jsonl`."""
+    """Means over the seeds."""
     text2grad: dict[str, dict[str, Row]] = {}
     for kind in kinds:
         named = {f"{share:g}": CLEAN if share == 0 else f"{kind}_{round(100 * share)}" for share in sorted(shares)}

@@ -67,11 +67,7 @@ ARMS: dict[str, dict[str, object]] = {
     "refreshed_scalar": SCALAR,
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "group_scalar": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4, "credit.scheme": "last_token"},
-    "paper": {
-        **{"credit.weighting": "token", "credit.outcome_weight": 0.0, "ppo.gamma": 1.0, "ppo.kl_target": 6.0},
-        **{**VALUES, "ppo.value_warmup": 0, "credit.poor_weight": 1.0},
-        **{"ppo.normalisation": "whiten", "ppo.kl_coefficient": 0.2},
-    },
+    "paper": {},  # its recipe laid over the demo
 }
 
 REFRESHED = ("refreshed", "refreshed_scalar")
@@ -117,9 +113,10 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def settings(out: Path, seed: int, words: dict[str, object]) -> Config:
+def settings(out: Path, seed: int, arm: str, words: dict[str, object]) -> Config:
+    layers = [find_config(name) for name in ("demo", *(["paper"] if arm == "paper" else []))]
     base = {"run.folder": out / f"seed-{seed}", "run.seed": seed, "run.threads": 1, "task.seed": seed}
-    return load_config(find_config("demo"), [f"--{key}={value}" for key, value in {**base, **words}.items()])
+    return load_config(layers, [f"--{key}={value}" for key, value in {**base, **words}.items()])
 
 
 def prepare(place: tuple[Path, int]) -> None:
@@ -179,7 +176,7 @@ def train(one: Run, name: str) -> list[dict[str, float]]:
 
     torch.set_num_threads(1)
     words = {**ARMS[one["arm"]], "ppo.lr": one["lr"], "ppo.steps": one["steps"], "evaluate.samples": one["samples"]}
-    config = settings(one["out"], one["seed"], words)
+    config = settings(one["out"], one["seed"], one["arm"], words)
     task = task_of(config)
     policy = load_policy(start_policy(config))
     heldout = task.examples("heldout")

@@ -36,8 +36,14 @@ app = typer.Typer(
 UsageMistake: Any = typer.BadParameter.__base__  # click's UsageError, wherever this typer keeps it
 
 Configuration = Annotated[
-    str, typer.Option("--config", metavar="NAME|FILE", help="A preset by name, or a YAML file of your own.")
+    list[str],
+    typer.Option(
+        "--config",
+        metavar="NAME|FILE",
+        help="A preset by name, or a YAML file of your own; a second one is laid over the first.",
+    ),
 ]
+DEMO, UNSET = ["demo"], list[str]()
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as one JSON object, the last line of stdout.")
 ]
@@ -96,7 +102,7 @@ def import_feedback(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
     ] = None,
-    config: Configuration = "",
+    config: Configuration = UNSET,
     as_json: AsJson = False,
 ) -> None:
     """Turn feedback you have into records.
@@ -110,7 +116,7 @@ def import_feedback(
     """
     if not config and out is None:
         raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")
-    chosen = _configuration(context, config or "demo")
+    chosen = _configuration(context, config or DEMO)
     run_stage(lambda: _stages().run_import(chosen, source, kind, out), as_json)
 
 
@@ -225,7 +231,7 @@ def annotate(
     canaries: Annotated[
         bool, typer.Option("--canaries", help="Judge some responses with known labels too, and say which moved.")
     ] = False,
-    config: Configuration = "demo",
+    config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
     """Have responses judged.
@@ -287,7 +293,7 @@ def sft(
     context: typer.Context,
     restart: Restart = False,
     force: Force = False,
-    config: Configuration = "demo",
+    config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune the policy on reference answers.
@@ -308,7 +314,7 @@ def train_reward(
     context: typer.Context,
     restart: Restart = False,
     force: Force = False,
-    config: Configuration = "demo",
+    config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
     """Train the model that criticises.
@@ -339,7 +345,7 @@ def train(
     ] = None,
     restart: Restart = False,
     force: Force = False,
-    config: Configuration = "demo",
+    config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
     """Train the policy from feedback.
@@ -356,6 +362,7 @@ def train(
     \b
     Examples:
       text2grad train --config mine.yaml --name scalar_ppo --credit.scheme last_token
+      text2grad train --config mine.yaml --config paper --name as_in_the_paper
       text2grad train --config mine.yaml --launcher ray --workers 4
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
@@ -393,7 +400,7 @@ def evaluate(
         Path | None,
         typer.Option("--samples", metavar="FILE", help="Programs of any system, as EvalPlus writes them."),
     ] = None,
-    config: Configuration = "demo",
+    config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
     """Measure a policy, a reward model, or a file of programs.
@@ -444,7 +451,7 @@ def merge(
     hub: Annotated[
         str | None, typer.Option("--push-to-hub", metavar="NAME", help="Also upload it: user/model.")
     ] = None,
-    config: Configuration = "demo",
+    config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
     """Write a trained model as a plain folder.
@@ -483,7 +490,7 @@ def report(
 def demo(
     context: typer.Context,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Repeat with this many seeds.")] = 1,
-    config: Configuration = "demo",
+    config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole method on a small task.
@@ -595,10 +602,13 @@ def _resume_mode(restart: bool, force: bool) -> ResumeMode:
     return "restart" if restart else "force" if force else "auto"
 
 
-def _configuration(context: typer.Context, name: str) -> Config:
-    from text2grad.config import find_config, load_config
+def _configuration(context: typer.Context, names: Sequence[str]) -> Config:
+    from text2grad.config import find_config, load_config, recipe_names
 
-    return load_config(find_config(name), context.obj or ())
+    if names[0] in recipe_names():
+        cure = f"lay it over one: --config mine.yaml --config {names[0]}"
+        raise UsageError(f"{names[0]} is a recipe and no whole configuration", cure)
+    return load_config([find_config(name) for name in names], context.obj or ())
 
 
 def _no_settings(context: typer.Context, command: str) -> None:

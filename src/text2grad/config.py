@@ -30,6 +30,7 @@ from text2grad.wire import QuoteSearch
 
 TINY = "tiny"
 PRESETS = Path(__file__).parent / "configs"
+RECIPES = PRESETS / "recipes"
 
 
 class RunSettings(Settings):
@@ -219,8 +220,13 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
+def recipe_names() -> list[str]:
+    """The recipes that come with the package, sorted: settings to lay over a configuration."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
 def find_config(name: str) -> Path:
-    """The file behind `--config`: a preset's name (`demo`) or a path (`mine.yaml`).
+    """The file behind `--config`: the name of a preset (`demo`) or recipe (`paper`), or a path (`mine.yaml`).
 
     Raises:
         UserError: there is no such file.
@@ -229,16 +235,15 @@ def find_config(name: str) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
-    preset = PRESETS / f"{name}.yaml"
-    if not preset.is_file():
-        raise UsageError(
-            f"no preset {name!r}", suggestion(name, preset_names()) or "presets: " + ", ".join(preset_names())
-        )
-    return preset
+    found = next((each for folder in (PRESETS, RECIPES) if (each := folder / f"{name}.yaml").is_file()), None)
+    if found is None:
+        names = [*preset_names(), *recipe_names()]
+        raise UsageError(f"no preset {name!r}", suggestion(name, names) or "presets: " + ", ".join(names))
+    return found
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration: the file, then the overrides, in their order, over the defaults.
+def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration: the file, or several, each over those before; then the overrides, in their order.
 
     `overrides` are command-line words: `--ppo.lr 1e-4` as two of them, or `--ppo.lr=1e-4` as one. Values
     are YAML (`--policy.lora null`, `--policy.lora.targets [q_proj]`).
@@ -247,7 +252,9 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         UserError: the file cannot be read.
         UsageError: not YAML, an unknown key, a key given twice or missing, a value of the wrong type.
     """
-    data = {} if path is None else _read(path)
+    data: dict[str, Any] = {}
+    for each in [path] if isinstance(path, Path) else path or ():
+        _lay_over(data, _read(each))
     for key, text in _pairs(overrides):
         _assign(data, key, _value(key, text))
     try:
@@ -333,6 +340,16 @@ def _value(key: str, text: str) -> Any:
     if kinds and kinds <= {str, Path} | ({NoneType} if text not in ("null", "~") else set()):
         return text  # a folder called 2026 is not a number
     return _parse_yaml(text, f"--{key}")
+
+
+def _lay_over(data: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Settings of `other` replace those of `data`; sections are merged."""
+    for key, value in other.items():
+        here = data.get(key)
+        if isinstance(here, dict) and isinstance(value, Mapping):
+            _lay_over(here, value)
+        else:
+            data[key] = value
 
 
 def _assign(data: dict[str, Any], key: str, value: Any) -> None:

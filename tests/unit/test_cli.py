@@ -216,6 +216,8 @@ def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
         (["train", "--ppo.lrr", "1"], r"unknown setting 'ppo.lrr' \(did you mean 'ppo.lr'\?\)"),
         (["train", "--ppo.lr"], r"--ppo.lr needs a value"),
         (["train", "--config", "dmeo"], r"no preset 'dmeo' \(did you mean 'demo'\?\)"),
+        (["train", "--config", "paper"], "paper is a recipe .*--config mine.yaml --config paper"),
+        (["train", "--config", "demo", "--config", "papr"], r"no preset 'papr' \(did you mean 'paper'\?\)"),
         (["train", "--name", "../x"], r"'../x' cannot name a run"),
         (["annotate", "--plan"], r"--plan: only where a chat model is asked \(--critic.kind prompted"),
         (["annotate", "--limit", "3", "--out", "o.jsonl"], r"--limit, --out: only where a chat model is asked"),

@@ -18,6 +18,7 @@ from text2grad.config import (
     find_config,
     load_config,
     preset_names,
+    recipe_names,
 )
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
 
@@ -56,7 +57,44 @@ def test_the_presets_are_one_set_of_files() -> None:
     assert preset_names() == ["demo", "docstrings", "human_qa", "kodcode", "slf5k", "ultrafeedback"]
     assert {path.resolve() for path in PRESETS.glob("*.yaml")} == set((ROOT / "configs").glob("*.yaml"))
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert "configs/*.yaml" in pyproject["tool"]["setuptools"]["package-data"]["text2grad"]
+    packaged = pyproject["tool"]["setuptools"]["package-data"]["text2grad"]
+    assert {"configs/*.yaml", "configs/recipes/*.yaml"} <= set(packaged)
+
+
+# Configurations laid over each other
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name: str) -> None:
+    for preset in preset_names():
+        before = load_config(find_config(preset))
+        after = load_config([find_config(preset), find_config(name)])
+        assert before.model_dump(exclude={"credit", "ppo"}) == after.model_dump(exclude={"credit", "ppo"})
+        assert (before.ppo.steps, before.ppo.lr) == (after.ppo.steps, after.ppo.lr)
+
+
+def test_the_papers_recipe_over_the_demo() -> None:
+    config = load_config([find_config("demo"), find_config("paper")], ["--ppo.steps", "3"])
+    assert (config.ppo.advantage, config.ppo.gamma, config.ppo.lam, config.ppo.kl_target) == ("gae", 1.0, 0.95, 6.0)
+    assert (config.credit.weighting, config.credit.outcome_weight, config.credit.poor_weight) == ("token", 0.0, 1.0)
+    assert config.ppo.steps == 3
+
+
+def test_a_later_file_replaces_settings_and_leaves_their_neighbours(minimal: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(
+        "ppo: {lr: 1e-3, steps: 3}\npolicy: {lora: {r: 4, targets: [q_proj, v_proj]}}\n", encoding="utf-8"
+    )
+    second.write_text("ppo: {lr: 2e-3}\npolicy: {lora: {targets: [o_proj]}}\n", encoding="utf-8")
+    config = load_config([minimal, first, second])
+    assert (config.ppo.lr, config.ppo.steps) == (2e-3, 3)
+    assert config.policy.lora is not None
+    assert (config.policy.lora.r, config.policy.lora.targets) == (4, ("o_proj",))
+    assert load_config([minimal, second, first]).ppo.lr == 1e-3
+
+
+def test_a_recipe_alone_is_no_configuration() -> None:
+    assert "the setting 'task' is missing" in usage_error(find_config("paper"))
 
 
 PAPER = {
