@@ -52,6 +52,12 @@ def test_words_said_too_often_are_poor() -> None:
     assert labelled("the open files of the") == [("the open files", 1)]
 
 
+def test_a_policy_cannot_fill_its_line_with_function_words() -> None:
+    assert labelled("the the the the open files") == [("the the the", -1), ("open files", 1)]
+    assert labelled("of the open files of the path of the path") == [("open files", 1), ("path", -1)]
+    assert labelled("of open of path of files of") == [("of open", 1), ("files", 1), ("of", -1)]
+
+
 def test_what_comes_after_the_first_line_is_poor() -> None:
     assert labelled("\nopen files\nReturn the names") == [("open files", 1), ("Return the names", -1)]
     assert judged("open files\nReturn the names").score == pytest.approx(2 * (2 * 2 / (7 + 5)) - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Sp
 GOOD, POOR, NEITHER = 1, -1, 0
 KEPT, INVENTED, AGAIN, BEYOND = "as a person put it", "nobody wrote this", "said twice", "after the first line"
 TITLES = {KEPT: "Kept", INVENTED: "Nobody wrote", AGAIN: "Said twice", BEYOND: "Too much"}
+FUNCTION_WORD_TIMES = 3  # how often a function word may stand in a line whatever the reference says
 NAMED = 6  # words and phrases of a kind that a critique names
 
 
@@ -31,12 +33,12 @@ class ReferenceCritic:
     """Judges a one-line answer by `example.reference` and the prompt it was made from.
 
     Good: phrases that stand in the reference in the same order and hold a word of content. Poor: words that stand
-    neither in the reference nor in the prompt, words said more often than in either, and everything after the first
+    neither in the reference nor in the prompt, words said again (`_too_often`), and everything after the first
     line. What the reference says and the answer does not is named in words, for no span can point at it.
     The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it.
     """
 
-    source = Source(kind="program", model="reference", prompt_version="1")
+    source = Source(kind="program", model="reference", prompt_version="2")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Compare every response with its reference; an example without one gives a `Failure`."""
@@ -107,21 +109,33 @@ def _labels(
 ) -> list[tuple[int, str]]:
     """Label and reason of every word."""
     known = {word.stem for word in wanted}
-    times: dict[str, int] = {}
     labels = []
-    for index, word in enumerate(said):
-        times[word.stem] = times.get(word.stem, 0) + 1
+    for index, (word, too_often) in enumerate(zip(said, _too_often(said, wanted), strict=True)):
         if index >= first_line:
             labels.append((POOR, BEYOND))
         elif index in kept:
             labels.append((GOOD, KEPT))
         elif word.stem not in known | source:
             labels.append((POOR, INVENTED))
-        elif is_content(word.stem) and times[word.stem] > max(1, sum(other.stem == word.stem for other in wanted)):
+        elif too_often:
             labels.append((POOR, AGAIN))
         else:
             labels.append((NEITHER, ""))
     return labels
+
+
+def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
+    """Of every word: it is said twice in a row, or more often than the reference says it.
+
+    A function word may stand three times in any line; with no limit a policy finds that `the the the` is never poor.
+    """
+    most, times = Counter(word.stem for word in wanted), Counter[str]()
+    found = []
+    for before, word in zip([None, *said], said, strict=False):
+        times[word.stem] += 1
+        allowed = max(most[word.stem], 1 if is_content(word.stem) else FUNCTION_WORD_TIMES)
+        found.append(times[word.stem] > allowed or (before is not None and before.stem == word.stem))
+    return found
 
 
 def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[int, str]]) -> tuple[Span, ...]:
