@@ -127,7 +127,7 @@ def _labels(
 def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
     """Of every word: it is said twice in a row, or more often than the reference says it.
 
-    A function word may stand three times in any line; with no limit a policy finds that `the the the` is never poor.
+    A function word may stand three times in a line; with no limit a policy finds that `the the the` costs nothing.
     """
     most, times = Counter(word.stem for word in wanted), Counter[str]()
     found = []
