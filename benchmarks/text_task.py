@@ -30,7 +30,7 @@ from text2grad.demo import SCALAR_PPO
 
 ARMS = ("scalar_ppo", "text2grad")
 GRID = (1e-3, 3e-4, 1e-4)
-CHOSEN = {"scalar_ppo": 3e-4, "text2grad": 1e-3}
+CHOSEN = {"scalar_ppo": 3e-4, "text2grad": 3e-4}
 VALIDATION = [100, 101]
 MEASURES = ("rouge1", "rouge2", "rouge_l", "bleu", "verdict", "answer_reward", "length")
 Row = dict[str, Any]
