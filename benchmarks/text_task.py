@@ -6,7 +6,7 @@ in the demo, and in the learning rate: each has the best of the same grid on two
 101; mean of greedy and sampled ROUGE-L), which are none of the seeds shown. What stands in --out/results.jsonl is
 not run again.
 
-    python benchmarks/text_task.py [--seeds 3] [--tune]
+    python benchmarks/text_task.py [--seeds 0 1 2] [--tune]
 
 The last line of stdout is one JSON object: for `sft`, `scalar_ppo` and `text2grad` the mean over the seeds and the
 `spread` (largest minus smallest) of every measure, greedy and sampled; `ahead`: text2grad minus scalar PPO in
@@ -37,13 +37,13 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tune", action="store_true", help="every rate of the grid on the validation seeds")
     parser.add_argument("--out", type=Path, default=Path("runs/text_task"))
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
-    seeds = VALIDATION if chosen.tune else list(range(chosen.seeds))
+    seeds = VALIDATION if chosen.tune else chosen.seeds
     runs = [(arm, rate) for arm in ARMS for rate in (GRID if chosen.tune else (CHOSEN[arm],))]
     rows = [row for seed in seeds for row in rows_of(seed, runs, chosen.out)]
     print(json.dumps(tuned(rows) if chosen.tune else summary(rows)))
