@@ -115,6 +115,24 @@ def test_kl_estimators_are_unbiased() -> None:
     assert (exact > 0).all()
 
 
+def test_as_a_reward_k1_pulls_a_token_back_to_the_reference_and_the_full_kl_does_not() -> None:
+    """The expected policy gradient of -KL_t at t itself: k1 gives -grad KL; the full KL, equal for all tokens, 0."""
+    generator = torch.Generator().manual_seed(0)
+    logits, ref_logits = torch.randn(2, 1, 1, 6, generator=generator, dtype=torch.float64)
+    logits.requires_grad_()
+    log_p, log_ref = logits.log_softmax(-1), ref_logits.log_softmax(-1)
+    exact = advantage.kl_full(logits, ref_logits)
+
+    def expected_step(penalty: torch.Tensor) -> torch.Tensor:
+        surrogate = (log_p.exp().detach() * -penalty.detach() * log_p).sum()
+        return torch.autograd.grad(surrogate, logits, retain_graph=True)[0]
+
+    (downhill,) = torch.autograd.grad(-exact.sum(), logits, retain_graph=True)
+    close(expected_step(advantage.kl_k1(log_p[0], log_ref[0])[None]), downhill, atol=1e-12)
+    close(expected_step(exact[..., None].expand_as(log_p)), torch.zeros_like(downhill), atol=1e-12)
+    assert downhill.abs().max() > 0.01
+
+
 def test_forbidden_tokens_leave_no_nan() -> None:
     """A logit of -inf (constrained decoding) has probability 0: it adds nothing and its gradient is 0."""
     logits = torch.tensor([[[0.0, math.log(4), -math.inf]]], requires_grad=True)
