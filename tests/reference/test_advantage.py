@@ -116,7 +116,7 @@ def test_kl_estimators_are_unbiased() -> None:
 
 
 def test_as_a_reward_k1_pulls_a_token_back_to_the_reference_and_the_full_kl_does_not() -> None:
-    """The expected policy gradient of -KL_t at t itself: k1 gives -grad KL; the full KL, equal for all tokens, 0."""
+    """The expected policy gradient of -KL_t at t itself: k1 gives -grad KL; the full KL, the same for all, 0."""
     generator = torch.Generator().manual_seed(0)
     logits, ref_logits = torch.randn(2, 1, 1, 6, generator=generator, dtype=torch.float64)
     logits.requires_grad_()
