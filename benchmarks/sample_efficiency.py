@@ -38,6 +38,7 @@ from text2grad.report.curves import Line, mean_line
 Run = dict[str, Any]
 
 VALUES = {"ppo.advantage": "gae", "ppo.value_lr": 1e-3, "ppo.value_warmup": 5}
+FULL_KL = {"ppo.kl": "full", "ppo.kl_coefficient": 0.4}
 SCALAR = {"credit.scheme": "last_token", "ppo.gamma": 1.0}
 
 ARMS: dict[str, dict[str, object]] = {
@@ -58,6 +59,11 @@ ARMS: dict[str, dict[str, object]] = {
     "poor_whole_values": {**VALUES, "credit.poor_weight": 1.0},
     "gamma_1": {"ppo.gamma": 1.0},
     "definition_1": {"ppo.gamma": 0.0, "ppo.lam": 0.0},
+    "full_kl": FULL_KL,
+    "scalar_full_kl": {**SCALAR, **FULL_KL},
+    "kl_tenth": {"ppo.kl_coefficient": 0.01},
+    "kl_four_times": {"ppo.kl_coefficient": 0.4},
+    "scalar_kl_four_times": {**SCALAR, "ppo.kl_coefficient": 0.4},
     "whiten": {"ppo.normalisation": "whiten"},
     "not_normalised": {"ppo.normalisation": "none"},
     "no_warmup": {**VALUES, "ppo.value_warmup": 0},
