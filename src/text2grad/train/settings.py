@@ -84,7 +84,9 @@ class PPOSettings(Settings):
         default="bonus", description="bonus: more entropy is better; paper: the sign as printed"
     )
     kl: Literal["full", "k1", "k3"] = Field(
-        default="full", description="over the whole vocabulary, or estimated from the sampled token"
+        default="k1",
+        description="k1, k3: estimated from the sampled token; full: over the whole vocabulary (paper), which as a"
+        " reward pulls no token back to the reference, docs/method.md",
     )
     kl_coefficient: float = Field(default=0.05, ge=0, description="beta, at the start")
     kl_target: float | None = Field(default=6.0, gt=0, description="mean KL per sequence; None: fixed")
