@@ -5,7 +5,7 @@ once with one that reads the response and says a number (scalar PPO); the two ta
 length, vocabulary and model grow, one at a time, and an exponent is fitted to the seconds of each phase (least
 squares of log seconds on log size): 1 is in proportion.
 
-    python benchmarks/step_cost.py [--runs 3] [--tokens 64] [--critique 64]
+    python benchmarks/step_cost.py [--runs 3] [--tokens 64] [--critique 64] [--grow responses tokens vocabulary hidden]
 
 One thread. The last line of stdout is one JSON object.
 """
@@ -42,13 +42,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="measured steps of each kind and size, after a warm-up")
     parser.add_argument("--tokens", type=int, default=64, help="of a response")
     parser.add_argument("--critique", type=int, default=64, help="tokens of a critique")
+    parser.add_argument("--grow", nargs="*", choices=GROWTH, default=list(GROWTH), help="what grows, one at a time")
     options = parser.parse_args()
     torch.set_num_threads(1)
     load = Load(tokens=options.tokens, critique=options.critique)
     phases = by_feedback(load, options.runs)
     show(["feedback", *PHASES, "step"], [[name, *row.values(), sum(row.values())] for name, row in phases.items()])
     exponents = {}
-    for what, sizes in GROWTH.items():
+    for what in options.grow:
+        sizes = GROWTH[what]
         rows = [grown(what, size, options.runs) for size in sizes]
         exponents[what] = {phase: exponent(sizes, [row[phase] for row in rows]) for phase in [*MEASURED, "step"]}
         show([what, *MEASURED, "step"], [[size, *row.values()] for size, row in zip(sizes, rows, strict=True)])
