@@ -5,7 +5,8 @@ once with one that reads the response and says a number (scalar PPO); the two ta
 length, vocabulary and model grow, one at a time, and an exponent is fitted to the seconds of each phase (least
 squares of log seconds on log size): 1 is in proportion.
 
-    python benchmarks/step_cost.py [--runs 3] [--tokens 64] [--critique 64] [--grow responses tokens vocabulary hidden]
+    python benchmarks/step_cost.py [--runs 3] [--tokens 64] [--critique 64]
+        [--grow responses tokens vocabulary hidden]
 
 One thread. The last line of stdout is one JSON object.
 """
