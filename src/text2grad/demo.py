@@ -1,9 +1,9 @@
 """The main job in one command: SFT, annotate, reward model, text2grad and scalar PPO, evaluation, report.
 
 It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
-prompts, rollouts, optimizer steps and reward model. They differ in the credit scheme, in gamma (one score at the
-end must reach the first token undiscounted, span rewards are local) and in the learning rate: each has the one
-that was best for it on seeds that are not shown (docs/LOG.md).
+prompts, rollouts, optimizer steps and reward model. They differ in the credit scheme and in gamma (one score at the
+end must reach the first token undiscounted, span rewards are local). The learning rate was best for both on seeds that
+are not shown (docs/LOG.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from text2grad.report.terminal import results_table, reward_model_table, show_sa
 from text2grad.tasks.base import load_task
 
 SCALAR_PPO = {"scheme": "last_token"}
-SCALAR_LR = 0.5  # of ppo.lr
 ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
 REWARD_MODEL_FIGURES = (
     *("good_precision", "good_recall", "poor_precision", "poor_recall"),
@@ -102,9 +101,9 @@ def _train_side_by_side(config: Config) -> None:
 
 
 def scalar_ppo(config: Config) -> Config:
-    """The same run where the verdict alone is a reward, at the last token, with the learning rate that suits it."""
+    """The same run where the verdict alone is a reward, at the last token."""
     credit = config.credit.model_copy(update=SCALAR_PPO)
-    ppo = config.ppo.model_copy(update={"gamma": 1.0, "lr": SCALAR_LR * config.ppo.lr})
+    ppo = config.ppo.model_copy(update={"gamma": 1.0})
     return config.model_copy(update={"credit": credit, "ppo": ppo})
 
 
