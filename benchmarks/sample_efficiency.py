@@ -7,7 +7,7 @@ one rate there is nothing to choose); the figures come from --seeds, which are n
 stands in --out is not repeated.
 
     python benchmarks/sample_efficiency.py [--arms text2grad scalar] [--seeds 0 1 2] [--tune-seeds 100 101]
-        [--lrs 2.5e-5 5e-5 1e-4 2e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
+        [--lrs 2.5e-5 5e-5 1e-4 2e-4 4e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
 
 Leaves table.md and curves.svg in --out. The last line of stdout is one JSON object: `text2grad_final` and
 `scalar_final` (held-out pass@1 of sampled answers, mean over the seeds), `rollout_ratio` (rollouts text2grad needs
@@ -102,7 +102,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["text2grad", "scalar"], metavar="ARM")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tune-seeds", nargs="+", type=int, default=[100, 101])
-    parser.add_argument("--lrs", nargs="+", type=float, default=[2.5e-5, 5e-5, 1e-4, 2e-4])
+    parser.add_argument("--lrs", nargs="+", type=float, default=[2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--every", type=int, default=3, help="steps between measurements; tuning looks at the end")
     parser.add_argument("--samples", type=int, default=8, help="answers per held-out problem")

@@ -17,9 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 settings.register_profile("text2grad", deadline=None)
 settings.load_profile("text2grad")
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell's background job; so would be every process it starts
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TEXTS = (

@@ -43,7 +43,8 @@ Configuration = Annotated[
         help="A preset by name, or a YAML file of your own; a second one is laid over the first.",
     ),
 ]
-DEMO, UNSET = ["demo"], list[str]()
+DEMO = ["demo"]
+UNSET: list[str] = []
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as one JSON object, the last line of stdout.")
 ]
