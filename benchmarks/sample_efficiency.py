@@ -9,6 +9,9 @@ stands in --out is not repeated.
     python benchmarks/sample_efficiency.py [--arms text2grad scalar] [--seeds 0 1 2] [--tune-seeds 100 101]
         [--lrs 2.5e-5 5e-5 1e-4 2e-4 4e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
 
+A method is the demo's recipe with parts laid over it, joined by +: `text2grad` and `scalar` alone, or
+`scalar+values`, `poor_whole+kl_half` (PARTS).
+
 Leaves table.md and curves.svg in --out. The last line of stdout is one JSON object: `text2grad_final` and
 `scalar_final` (held-out pass@1 of sampled answers, mean over the seeds), `rollout_ratio` (rollouts text2grad needs
 for scalar PPO's final rate / scalar PPO's rollouts, mean over the seeds; null if one never reaches it),
@@ -37,46 +40,40 @@ from text2grad.report.curves import Line, mean_line
 
 Run = dict[str, Any]
 
-VALUES = {"ppo.advantage": "gae", "ppo.value_lr": 1e-3, "ppo.value_warmup": 5}
-FULL_KL = {"ppo.kl": "full", "ppo.kl_coefficient": 0.4}
-SCALAR = {"credit.scheme": "last_token", "ppo.gamma": 1.0}
-
-ARMS: dict[str, dict[str, object]] = {
+# A method is the demo's recipe with parts of this laid over it: "scalar", "scalar+values", "poor_whole+kl_half".
+PARTS: dict[str, dict[str, object]] = {
     "text2grad": {},
-    "scalar": SCALAR,
-    "values": VALUES,
-    "scalar_values": {**SCALAR, **VALUES},
+    "scalar": {"credit.scheme": "last_token", "ppo.gamma": 1.0},
+    "values": {"ppo.advantage": "gae", "ppo.value_lr": 1e-3, "ppo.value_warmup": 5},
+    "no_warmup": {"ppo.value_warmup": 0},
+    "separate_critic": {"policy.value_head": "separate"},
+    "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "dense": {"credit.scheme": "every_token"},
     "token": {"credit.weighting": "token"},
     "tenth_token": {"credit.weighting": "token", "credit.span_weight": 0.1},
     "balanced": {"credit.weighting": "balanced"},
     "no_verdict": {"credit.outcome_weight": 0.0},
+    "half_verdict": {"credit.outcome_weight": 0.5},
     "twice_verdict": {"credit.outcome_weight": 2.0},
     "verdict_signs": {"credit.signs": "verdict"},
     "agreeing_signs": {"credit.signs": "agreeing"},
     "poor_whole": {"credit.poor_weight": 1.0},
     "poor_quarter": {"credit.poor_weight": 0.25},
-    "poor_whole_values": {**VALUES, "credit.poor_weight": 1.0},
     "gamma_1": {"ppo.gamma": 1.0},
+    "gamma_9": {"ppo.gamma": 0.9},
+    "gamma_5": {"ppo.gamma": 0.5},
     "definition_1": {"ppo.gamma": 0.0, "ppo.lam": 0.0},
-    "full_kl": FULL_KL,
-    "scalar_full_kl": {**SCALAR, **FULL_KL},
+    "full_kl": {"ppo.kl": "full", "ppo.kl_coefficient": 0.4},
     "kl_tenth": {"ppo.kl_coefficient": 0.01},
+    "kl_half": {"ppo.kl_coefficient": 0.05},
+    "kl_twice": {"ppo.kl_coefficient": 0.2},
     "kl_four_times": {"ppo.kl_coefficient": 0.4},
-    "scalar_kl_four_times": {**SCALAR, "ppo.kl_coefficient": 0.4},
     "whiten": {"ppo.normalisation": "whiten"},
     "not_normalised": {"ppo.normalisation": "none"},
-    "no_warmup": {**VALUES, "ppo.value_warmup": 0},
-    "separate_critic": {**VALUES, "policy.value_head": "separate"},
     "grounded": {"reward_model.grounded": "on"},  # its quotes are forced into place
     "refreshed": {},  # two lessons for the reward model (refresh.py)
-    "refreshed_scalar": SCALAR,
-    "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
-    "group_scalar": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4, "credit.scheme": "last_token"},
     "paper": {},  # its recipe laid over the demo
 }
-
-REFRESHED = ("refreshed", "refreshed_scalar")
 
 
 def main() -> None:
@@ -99,7 +96,7 @@ def main() -> None:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=["text2grad", "scalar"], metavar="ARM")
+    parser.add_argument("--arms", nargs="+", type=method, default=["text2grad", "scalar"], metavar="ARM")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tune-seeds", nargs="+", type=int, default=[100, 101])
     parser.add_argument("--lrs", nargs="+", type=float, default=[2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4])
@@ -115,12 +112,24 @@ def options() -> argparse.Namespace:
     return chosen
 
 
+def method(name: str) -> str:
+    """A method's name, if all of its parts are known."""
+    if unknown := set(name.split("+")) - PARTS.keys():
+        raise argparse.ArgumentTypeError(f"no part {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
+    return name
+
+
+def changes(arm: str) -> dict[str, object]:
+    """What a method changes in the demo's recipe, later parts over earlier ones."""
+    return {key: value for part in arm.split("+") for key, value in PARTS[part].items()}
+
+
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def settings(out: Path, seed: int, arm: str, words: dict[str, object]) -> Config:
-    layers = [find_config(name) for name in ("demo", *(["paper"] if arm == "paper" else []))]
+    layers = [find_config(name) for name in ("demo", *(["paper"] if "paper" in arm.split("+") else []))]
     base = {"run.folder": out / f"seed-{seed}", "run.seed": seed, "run.threads": 1, "task.seed": seed}
     return load_config(layers, [f"--{key}={value}" for key, value in {**base, **words}.items()])
 
@@ -181,7 +190,12 @@ def train(one: Run, name: str) -> list[dict[str, float]]:
     from text2grad.train.state import Randomness
 
     torch.set_num_threads(1)
-    words = {**ARMS[one["arm"]], "ppo.lr": one["lr"], "ppo.steps": one["steps"], "evaluate.samples": one["samples"]}
+    words = {
+        **changes(one["arm"]),
+        "ppo.lr": one["lr"],
+        "ppo.steps": one["steps"],
+        "evaluate.samples": one["samples"],
+    }
     config = settings(one["out"], one["seed"], one["arm"], words)
     task = task_of(config)
     policy = load_policy(start_policy(config))
@@ -202,7 +216,7 @@ def train(one: Run, name: str) -> list[dict[str, float]]:
         measured(-1, {})
         seed_everything(one["seed"])
         folder = config.run.folder / "ppo" / name
-        refreshed = RefreshedCritic(config, task, runner, folder) if one["arm"] in REFRESHED else None
+        refreshed = RefreshedCritic(config, task, runner, folder) if "refreshed" in one["arm"].split("+") else None
 
         def after(step: int, metrics: dict[str, float]) -> None:
             measured(step, metrics)
