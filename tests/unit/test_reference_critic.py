@@ -58,6 +58,12 @@ def test_a_policy_cannot_fill_its_line_with_function_words() -> None:
     assert labelled("of open of path of files of") == [("of open", 1), ("files", 1), ("of", -1)]
 
 
+def test_a_function_word_is_one_by_its_letters_and_not_by_its_stem() -> None:
+    """The stem of `this` is `thi`, which is in no list."""
+    found = judged("this file and this file", reference="Read this file and what it holds")
+    assert [(span.text, span.label) for span in found.spans] == [("this file and", 1), ("file", -1)]
+
+
 def test_what_comes_after_the_first_line_is_poor() -> None:
     assert labelled("\nopen files\nReturn the names") == [("open files", 1), ("Return the names", -1)]
     assert judged("open files\nReturn the names").score == pytest.approx(2 * (2 * 2 / (7 + 5)) - 1)

@@ -22,11 +22,12 @@ NAMED = 6  # words and phrases of a kind that a critique names
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text: where it is, and its stem in small letters."""
+    """A word of a text: where it is, its stem in small letters, and whether it says something by itself."""
 
     start: int
     end: int
     stem: str
+    content: bool
 
 
 class ReferenceCritic:
@@ -38,7 +39,7 @@ class ReferenceCritic:
     The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it.
     """
 
-    source = Source(kind="program", model="reference", prompt_version="2")
+    source = Source(kind="program", model="reference", prompt_version="3")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Compare every response with its reference; an example without one gives a `Failure`."""
@@ -63,7 +64,8 @@ class ReferenceCritic:
 
 def read_words(text: str) -> list[Word]:
     """The words of a text as ROUGE counts them: letters and digits; words of over three letters are stemmed."""
-    return [Word(*found.span(), stem(found[0].lower())) for found in re.finditer(r"[A-Za-z0-9]+", text)]
+    found = re.finditer(r"[A-Za-z0-9]+", text)
+    return [Word(*each.span(), stem(each[0].lower()), is_content(each[0])) for each in found]
 
 
 @cache
@@ -133,7 +135,7 @@ def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
     found = []
     for before, word in zip([None, *said], said, strict=False):
         times[word.stem] += 1
-        allowed = max(most[word.stem], 1 if is_content(word.stem) else FUNCTION_WORD_TIMES)
+        allowed = max(most[word.stem], 1 if word.content else FUNCTION_WORD_TIMES)
         found.append(times[word.stem] > allowed or (before is not None and before.stem == word.stem))
     return found
 
@@ -144,8 +146,7 @@ def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[int, str]
     for (label, reason), run in groupby(zip(labels, said, strict=True), key=lambda pair: pair[0]):
         words = [word for _, word in run]
         start, end = words[0].start, words[-1].end
-        says_something = any(is_content(response[word.start : word.end]) for word in words)
-        if label == NEITHER or (label == GOOD and not says_something):
+        if label == NEITHER or (label == GOOD and not any(word.content for word in words)):
             continue
         spans.append(
             Span.model_validate(
@@ -163,8 +164,8 @@ def is_content(word: str) -> bool:
 def _missing(reference: str, wanted: Sequence[Word], said: Sequence[Word]) -> list[str]:
     """Content words of the reference that the answer lacks, as they stand there."""
     there = {word.stem for word in said}
-    lacking = [reference[word.start : word.end] for word in wanted if word.stem not in there]
-    return list(dict.fromkeys(filter(is_content, lacking)))
+    lacking = [word for word in wanted if word.content and word.stem not in there]
+    return list(dict.fromkeys(reference[word.start : word.end] for word in lacking))
 
 
 def _text(spans: Sequence[Span], missing: Sequence[str]) -> str:
