@@ -86,7 +86,7 @@ def of_arm(arm: str, rate: float, config: Config) -> Config:
     ppo = config.ppo.model_copy(update={"lr": rate})
     if arm == "text2grad":
         return config.model_copy(update={"ppo": ppo})
-    credit = config.credit.model_copy(update=SCALAR_PPO)
+    credit = config.credit.model_copy(update=SCALAR_PPO["credit"])
     return config.model_copy(update={"credit": credit, "ppo": ppo.model_copy(update={"gamma": 1.0})})
 
 
