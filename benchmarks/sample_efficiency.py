@@ -69,6 +69,7 @@ PARTS: dict[str, dict[str, object]] = {
     **{f"kl_{coefficient}": {"ppo.kl_coefficient": coefficient} for coefficient in (0.01, 0.05, 0.1, 0.2, 0.4)},
     "whiten": {"ppo.normalisation": "whiten"},
     "not_normalised": {"ppo.normalisation": "none"},
+    "constant": {"ppo.schedule": "constant"},
     "grounded": {"reward_model.grounded": "on"},  # its quotes are forced into place
     "refreshed": {},  # two lessons for the reward model (refresh.py)
     "paper": {},  # its recipe laid over the demo
