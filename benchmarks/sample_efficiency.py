@@ -10,7 +10,7 @@ stands in --out is not repeated.
         [--lrs 2.5e-5 5e-5 1e-4 2e-4 4e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
 
 A method is the demo's recipe with parts laid over it, joined by +: `text2grad` and `scalar` alone, or
-`scalar+returns`, `poor_half+kl_0.05` (PARTS).
+`scalar+values`, `poor_half+kl_0.05` (PARTS).
 
 Leaves table.md and curves.svg in --out. The last line of stdout is one JSON object: `text2grad_final` and
 `scalar_final` (held-out pass@1 of sampled answers, mean over the seeds), `rollout_ratio` (rollouts text2grad needs
@@ -41,18 +41,16 @@ from text2grad.report.curves import Line, mean_line
 
 Run = dict[str, Any]
 
-# A method is the demo's recipe with parts of this laid over it: "scalar", "scalar+returns", "poor_half+kl_0.05".
+# A method is the demo's recipe with parts of this laid over it: "scalar", "scalar+values", "poor_half+kl_0.05".
 PARTS: dict[str, dict[str, object]] = {
     "text2grad": {},
     "scalar": {f"{section}.{key}": value for section, words in SCALAR_PPO.items() for key, value in words.items()},
-    "returns": {"ppo.advantage": "returns"},
     "values": {"ppo.advantage": "gae", "ppo.value_lr": 1e-3},
     "no_warmup": {"ppo.value_warmup": 0},
     "separate_critic": {"policy.value_head": "separate"},
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "dense": {"credit.scheme": "every_token"},
-    "token": {"credit.weighting": "token"},
-    "tenth_token": {"credit.weighting": "token", "credit.span_weight": 0.1},
+    "span": {"credit.weighting": "span"},
     "balanced": {"credit.weighting": "balanced"},
     "no_verdict": {"credit.outcome_weight": 0.0},
     "verdict_0.5": {"credit.outcome_weight": 0.5},
@@ -64,12 +62,13 @@ PARTS: dict[str, dict[str, object]] = {
     "gamma_1": {"ppo.gamma": 1.0},
     "gamma_0.9": {"ppo.gamma": 0.9},
     "gamma_0.5": {"ppo.gamma": 0.5},
+    "lam_1": {"ppo.lam": 1.0},
     "definition_1": {"ppo.gamma": 0.0, "ppo.lam": 0.0},
     "full_kl": {"ppo.kl": "full", "ppo.kl_coefficient": 0.4},
     **{f"kl_{coefficient}": {"ppo.kl_coefficient": coefficient} for coefficient in (0.01, 0.05, 0.1, 0.2, 0.4)},
     "whiten": {"ppo.normalisation": "whiten"},
     "not_normalised": {"ppo.normalisation": "none"},
-    "constant": {"ppo.schedule": "constant"},
+    "linear": {"ppo.schedule": "linear"},
     "grounded": {"reward_model.grounded": "on"},  # its quotes are forced into place
     "refreshed": {},  # two lessons for the reward model (refresh.py)
     "paper": {},  # its recipe laid over the demo

@@ -1,9 +1,9 @@
 """The main job in one command: SFT, annotate, reward model, text2grad and scalar PPO, evaluation, report.
 
 It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
-prompts, rollouts, optimizer steps and reward model. They differ in the credit scheme, and in what suits each: one
-score at the end must reach the first token undiscounted and needs a value function, span rewards are local and do
-better without. Each side had the same number of tries on seeds that are not shown (docs/LOG.md).
+prompts, rollouts, optimizer steps and reward model. They differ in the credit scheme, in gamma (one score at the
+end must reach the first token undiscounted, span rewards are local) and in the KL coefficient (a score for a whole
+answer needs less to hold it). Each side had as many tries on seeds that are not shown (docs/LOG.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from text2grad.tasks.base import load_task
 
 SCALAR_PPO: dict[str, dict[str, object]] = {
     "credit": {"scheme": "last_token"},
-    "ppo": {"gamma": 1.0, "advantage": "gae", "value_lr": 1e-3, "kl_coefficient": 0.2},
+    "ppo": {"gamma": 1.0, "kl_coefficient": 0.2},
 }
 ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
 REWARD_MODEL_FIGURES = (
