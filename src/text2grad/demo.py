@@ -2,8 +2,8 @@
 
 It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
 prompts, rollouts, optimizer steps and reward model. They differ in the credit scheme, in gamma (one score at the
-end must reach the first token undiscounted, span rewards are local) and in the KL coefficient (a score for a whole
-answer needs less to hold it). Each side had as many tries on seeds that are not shown (docs/LOG.md).
+end must reach further back than the reward of a span) and in the KL coefficient (a score for a whole answer needs less
+to hold it). Each side had as many tries on seeds that are not shown (docs/LOG.md).
 """
 
 from __future__ import annotations
