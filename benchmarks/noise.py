@@ -29,9 +29,8 @@ from typing import Any
 
 from figure import svg
 from text2grad import stages
-from text2grad.config import Config, find_config, load_config
+from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.critics.noise import NoiseSettings
-from text2grad.demo import scalar_ppo
 from text2grad.report.curves import Line
 
 KINDS, SHARES = ("flip", "displace", "drop"), (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -117,7 +116,7 @@ def demo(seed: int, chosen: argparse.Namespace) -> Config:
 def arms(config: Config, chosen: argparse.Namespace) -> Iterator[tuple[str, Config]]:
     """SFT, scalar PPO as the demo runs it, and text2grad at each level of each kind; no noise is run once."""
     yield SFT, config
-    yield SCALAR, scalar_ppo(config)
+    yield SCALAR, laid_over(config, "scalar")
     yield CLEAN, config
     for share in sorted(set(chosen.shares) - {0.0}, reverse=True):
         for kind in chosen.kinds:

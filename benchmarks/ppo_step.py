@@ -285,6 +285,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     from text2grad.train.update import make_optimizers, update
 
     settings = PPOSettings(
+        advantage="gae",
         rollouts=RESPONSES, epochs=EPOCHS, mini_batches=1, micro_batch_size=arguments.rows, lr=LEARNING_RATE,
         gamma=GAMMA, lam=LAM, clip=CLIP, value_clip=CLIP, kl="full", normalisation="whiten",
     )  # fmt: skip

@@ -35,8 +35,7 @@ from statistics import fmean
 from typing import Any
 
 from figure import svg
-from text2grad.config import Config, find_config, load_config
-from text2grad.demo import SCALAR_PPO
+from text2grad.config import Config, find_config, load_config, recipe_names
 from text2grad.report.curves import Line, mean_line
 
 Run = dict[str, Any]
@@ -44,7 +43,7 @@ Run = dict[str, Any]
 # A method is the demo's recipe with parts of this laid over it: "scalar", "scalar+values", "poor_half+kl_0.05".
 PARTS: dict[str, dict[str, object]] = {
     "text2grad": {},
-    "scalar": {f"{section}.{key}": value for section, words in SCALAR_PPO.items() for key, value in words.items()},
+    "scalar": {},  # its recipe laid over the demo, as the demo does
     "values": {"ppo.advantage": "gae", "ppo.value_lr": 1e-3},
     "no_warmup": {"ppo.value_warmup": 0},
     "separate_critic": {"policy.value_head": "separate"},
@@ -128,7 +127,7 @@ def say(line: str) -> None:
 
 
 def settings(out: Path, seed: int, arm: str, words: dict[str, object]) -> Config:
-    layers = [find_config(name) for name in ("demo", *(["paper"] if "paper" in arm.split("+") else []))]
+    layers = [find_config(name) for name in ("demo", *(part for part in arm.split("+") if part in recipe_names()))]
     base = {"run.folder": out / f"seed-{seed}", "run.seed": seed, "run.threads": 1, "task.seed": seed}
     return load_config(layers, [f"--{key}={value}" for key, value in {**base, **words}.items()])
 

@@ -98,7 +98,12 @@ class Stepper:
     def __init__(self, policy: Policy, load: Load, clock: Clock) -> None:
         self.policy, self.load, self.clock = policy, load, clock
         self.settings = PPOSettings(
-            rollouts=load.responses, epochs=load.epochs, micro_batch_size=load.rows, lr=1e-6, value_warmup=0
+            advantage="gae",
+            rollouts=load.responses,
+            epochs=load.epochs,
+            micro_batch_size=load.rows,
+            lr=1e-6,
+            value_warmup=0,
         )
         self.optimizers: Optimizers = make_optimizers(policy, self.settings)
         self.draw = np.random.default_rng(0)

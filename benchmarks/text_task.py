@@ -26,7 +26,6 @@ from typing import Any
 
 from text2grad import stages
 from text2grad.config import Config, find_config, load_config
-from text2grad.demo import SCALAR_PPO
 
 ARMS = ("scalar_ppo", "text2grad")
 GRID = (1e-3, 3e-4, 1e-4)
@@ -86,7 +85,7 @@ def of_arm(arm: str, rate: float, config: Config) -> Config:
     ppo = config.ppo.model_copy(update={"lr": rate})
     if arm == "text2grad":
         return config.model_copy(update={"ppo": ppo})
-    credit = config.credit.model_copy(update=SCALAR_PPO["credit"])
+    credit = config.credit.model_copy(update={"scheme": "last_token"})
     return config.model_copy(update={"credit": credit, "ppo": ppo.model_copy(update={"gamma": 1.0})})
 
 

@@ -352,8 +352,8 @@ def train(
     """Train the policy from feedback.
 
     NL-gradient PPO with the critic in the loop. Each step: sample answers, have them criticised, turn
-    the marked words into token rewards, update. --credit.scheme last_token is ordinary PPO with one
-    score for the whole answer.
+    the marked words into token rewards, update. --config scalar on top is ordinary PPO with one score
+    for the whole answer, --config paper the paper's way.
 
     Ctrl-C and SIGTERM end it after the step (exit codes 130 and 143). Stopped or killed, the same command
     goes on where the last checkpoint is (ppo.checkpoint_every), and ends as if it had never stopped.
@@ -362,7 +362,7 @@ def train(
 
     \b
     Examples:
-      text2grad train --config mine.yaml --name scalar_ppo --credit.scheme last_token
+      text2grad train --config mine.yaml --config scalar --name scalar_ppo
       text2grad train --config mine.yaml --config paper --name as_in_the_paper
       text2grad train --config mine.yaml --launcher ray --workers 4
     """

@@ -263,6 +263,17 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
         raise _explain(error) from error
 
 
+def laid_over(config: Config, name: str) -> Config:
+    """A configuration with a recipe laid over it, as `--config mine.yaml --config NAME` does.
+
+    Raises:
+        UsageError: there is no such recipe.
+    """
+    data = config.model_dump()
+    _lay_over(data, _read(find_config(name)))
+    return Config.model_validate(data)
+
+
 def with_tiny_rates(config: Config) -> Config:
     """The same job with every learning rate times `tiny.learning_rate_factor`, where the policy is tiny."""
     factor = config.tiny.learning_rate_factor

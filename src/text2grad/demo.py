@@ -1,9 +1,9 @@
 """The main job in one command: SFT, annotate, reward model, text2grad and scalar PPO, evaluation, report.
 
 It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
-prompts, rollouts, optimizer steps and reward model. They differ in the credit scheme, in gamma (one score at the
-end must reach further back than the reward of a span) and in the KL coefficient (a score for a whole answer needs less
-to hold it). Each side had as many tries on seeds that are not shown (docs/LOG.md).
+prompts, rollouts, optimizer steps and reward model; the recipe `scalar` is laid over the second: the verdict alone,
+and the discount and KL coefficient that suit it. Each side had as many tries on seeds that are not shown
+(docs/LOG.md).
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ from typing import Any
 from rich.console import Console
 
 from text2grad import stages
-from text2grad.config import Config, dump_config
+from text2grad.config import Config, dump_config, laid_over
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.report.terminal import results_table, reward_model_table, show_samples
 from text2grad.tasks.base import load_task
 
-SCALAR_PPO: dict[str, dict[str, object]] = {
-    "credit": {"scheme": "last_token"},
-    "ppo": {"gamma": 1.0, "kl_coefficient": 0.2},
-}
 ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
 REWARD_MODEL_FIGURES = (
     *("good_precision", "good_recall", "poor_precision", "poor_recall"),
@@ -95,19 +91,12 @@ def _run_seed(config: Config) -> dict[str, Any]:
 
 def _train_side_by_side(config: Config) -> None:
     """Both PPO runs as processes of the command line, one thread each."""
-    arms = {"text2grad": config, "scalar_ppo": scalar_ppo(config)}
+    arms = {"text2grad": config, "scalar_ppo": laid_over(config, "scalar")}
     running = {name: _start(name, arm) for name, arm in arms.items()}
     codes = {name: process.wait() for name, process in running.items()}
     failed = [name for name, code in codes.items() if code]
     if failed:
         raise UserError(f"{' and '.join(failed)} did not finish", "the reason stands above")
-
-
-def scalar_ppo(config: Config) -> Config:
-    """The same run where the verdict alone is a reward, at the last token, with the settings that suit it best."""
-    return config.model_copy(
-        update={name: getattr(config, name).model_copy(update=words) for name, words in SCALAR_PPO.items()}
-    )
 
 
 def _start(name: str, config: Config) -> subprocess.Popen[bytes]:

@@ -79,7 +79,7 @@ def test_accumulation_does_not_change_the_gradient(policy: Policy, ragged: bool)
     """Nor does it matter which rows of similar length share a pass."""
     found = []
     for size in (8, 3, 1):
-        settings = PPOSettings(rollouts=8, micro_batch_size=size, entropy_coefficient=0.01)
+        settings = PPOSettings(advantage="gae", rollouts=8, micro_batch_size=size, entropy_coefficient=0.01)
         rollout = collect_ragged(policy, settings) if ragged else collect(policy, settings, CreditSettings())[1]
         accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
         found.append(gradients(policy))
@@ -90,14 +90,17 @@ def test_accumulation_does_not_change_the_gradient(policy: Policy, ragged: bool)
 
 def test_the_size_of_a_scoring_pass_changes_nothing(policy: Policy) -> None:
     """Rows come back in their own order, whatever order and width they were read in."""
-    found = [collect_ragged(policy, PPOSettings(rollouts=8, micro_batch_size=size)) for size in (8, 3, 1)]
+    found = [
+        collect_ragged(policy, PPOSettings(advantage="gae", rollouts=8, micro_batch_size=size))
+        for size in (8, 3, 1)
+    ]
     for other in found[1:]:
         for name in ("old_logp", "kl", "entropy", "values", "advantages", "returns"):
             torch.testing.assert_close(getattr(other, name), getattr(found[0], name), rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_ratio_is_one(policy: Policy) -> None:
-    settings = PPOSettings(rollouts=8, micro_batch_size=3)
+    settings = PPOSettings(advantage="gae", rollouts=8, micro_batch_size=3)
     _, rollout = collect(policy, settings, CreditSettings())
     for rows in (torch.tensor([0, 5]), torch.arange(8)):
         part = take_rows(rollout, rows)
@@ -109,7 +112,7 @@ def test_the_first_ratio_is_one_with_adapters_and_dropout(folder: Path) -> None:
     lora = LoraSettings(r=4, dropout=0.5)
     policy = load_policy(PolicySettings(model=str(folder), lora=lora))
     policy.freeze_reference()
-    settings = PPOSettings(rollouts=8)
+    settings = PPOSettings(advantage="gae", rollouts=8)
     _, rollout = collect(policy, settings, CreditSettings())
     terms = loss_terms(policy, rollout, settings, GENERATION.temperature)
     assert float(terms["ratio_change"][rollout.learned].abs().max()) < 1e-5
@@ -136,6 +139,7 @@ def test_one_epoch_without_clip_and_value_is_definition_1(folder: Path) -> None:
     policy = load_policy(PolicySettings(model=str(folder)))  # its value head starts at zero: V = 0
     policy.freeze_reference()
     settings = PPOSettings(
+    advantage="gae",
         rollouts=8, epochs=1, gamma=0, lam=0, clip=float("inf"), value_coefficient=0, kl_coefficient=0,
         normalisation="none", micro_batch_size=3,
     )  # fmt: skip
@@ -159,7 +163,7 @@ def test_one_epoch_without_clip_and_value_is_definition_1(folder: Path) -> None:
 
 def test_last_token_is_scalar_ppo(policy: Policy) -> None:
     """The score of the whole response at its last token, per-token KL before it, GAE by its definition."""
-    settings = PPOSettings(rollouts=8, gamma=0.98, lam=0.9, normalisation="none")
+    settings = PPOSettings(advantage="gae", rollouts=8, gamma=0.98, lam=0.9, normalisation="none")
     answered, rollout = collect(policy, settings, CreditSettings(scheme="last_token"))
     for row, (sample, judgement) in enumerate(zip(answered.samples, answered.judgements, strict=True)):
         length = len(sample.ids)
@@ -183,7 +187,7 @@ def last_value(policy: Policy, answered: Answered, row: int) -> float:
 def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     from text2grad.feedback import Failure
 
-    settings = PPOSettings(rollouts=8)
+    settings = PPOSettings(advantage="gae", rollouts=8)
     answered, rollout = collect(policy, settings, CreditSettings())
     failed = [Failure(kind="invalid", message="unreadable") for _ in answered.judgements]
     half = [failed[n] if n < 4 else judgement for n, judgement in enumerate(answered.judgements)]
@@ -210,7 +214,7 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
 
 
 def test_warm_up_moves_the_value_function_alone(policy: Policy) -> None:
-    settings = PPOSettings(rollouts=8, lr=1e-2)
+    settings = PPOSettings(advantage="gae", rollouts=8, lr=1e-2)
     _, rollout = collect(policy, settings, CreditSettings())
     policy_before = [p.clone() for p in policy.policy_parameters()]
     value_before = [p.clone() for p in policy.value_parameters()]
@@ -224,7 +228,7 @@ def test_warm_up_has_the_value_functions_own_gradient(folder: Path, kind: Litera
     policy = load_policy(PolicySettings(model=str(folder), value_head=kind))
     torch.nn.init.normal_(policy.value_head.outer.weight, std=0.3)
     policy.freeze_reference()
-    settings = PPOSettings(rollouts=8)
+    settings = PPOSettings(advantage="gae", rollouts=8)
     _, rollout = collect(policy, settings, CreditSettings())
     losses = [loss_terms(policy, rollout, settings, GENERATION.temperature, warming) for warming in (False, True)]
     expected, found = (
@@ -285,7 +289,7 @@ def test_groups_are_answers_to_one_prompt() -> None:
 
 
 def test_delta_lands_on_the_sampled_tokens(policy: Policy) -> None:
-    answered, rollout = collect(policy, PPOSettings(rollouts=8), CreditSettings(weighting="token"))
+    answered, rollout = collect(policy, PPOSettings(advantage="gae", rollouts=8), CreditSettings(weighting="token"))
     for row, (sample, aligned) in enumerate(zip(answered.samples, answered.aligned, strict=True)):
         assert isinstance(sample, Sample) and isinstance(aligned, Aligned)
         judgement = answered.judgements[row]

@@ -37,6 +37,7 @@ from tiny_runs import TEXTS, Halves, tiny_model
 
 STEPS = 6
 SETTINGS = PPOSettings(
+    advantage="gae",
     steps=STEPS, rollouts=4, epochs=2, mini_batches=2, lr=1e-3, schedule="cosine", value_warmup=1,
     checkpoint_every=1, samples_every=2, kl_target=0.01, kl_horizon=8, normalisation="whiten",
 )  # fmt: skip
@@ -430,7 +431,7 @@ def test_changed_settings_are_refused_by_name(
     model: Path, unfinished: Path, seen: list[Training], straight: Straight
 ) -> None:
     before = contents(unfinished)
-    with pytest.raises(UserError, match=r"ppo\.lr 0\.001 -> 0\.002, ppo\.gamma 1\.0 -> 0\.5 \(--restart .*--force"):
+    with pytest.raises(UserError, match=r"ppo\.lr 0\.001 -> 0\.002, ppo\.gamma 0\.7 -> 0\.5 \(--restart .*--force"):
         by_ppo(model, unfinished, Lots(), lr=2e-3, gamma=0.5)
     with pytest.raises(UserError, match="the reward model"):
         by_ppo(model, unfinished, Lots(), resume=Resume("auto", {"the reward model": "another"}))

@@ -112,7 +112,7 @@ def test_training_moves_the_policys_adapter_and_not_a_bit_of_the_other(
     trained = [parameter for parameter in policy.policy_parameters()]
     assert {id(each) for each in trained} == {id(each) for each in weights(policy, POLICY_ADAPTER).values()}
     before = copy.deepcopy({mark: weights(policy, mark) for mark in (NAME, POLICY_ADAPTER)})
-    settings = PPOSettings(steps=2, rollouts=4, lr=1e-2, value_warmup=0, max_failed=1.0)
+    settings = PPOSettings(advantage="gae", steps=2, rollouts=4, lr=1e-2, value_warmup=0, max_failed=1.0)
     generation = GenerationSettings(max_new_tokens=6, batch_size=4)
     asked = [Example(id=str(n), prompt=CHAT) for n in range(4)]
     credit = CreditSettings(outcome_weight=1.0)

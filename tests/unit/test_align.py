@@ -19,7 +19,7 @@ from text2grad.align.tokens import align_by_prefixes
 from text2grad.feedback import Critique, Label, Span
 
 KINDS = ("byte", "piece")
-SETTINGS = CreditSettings(weighting="token")
+SETTINGS = CreditSettings(weighting="token", outcome_weight=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,8 @@ def critique(
 
 
 def delta(text: str, case: Critique, **settings: Any) -> list[float]:
-    return [round(value, 4) for value in credit(case, words(text), CreditSettings(**settings)).delta.tolist()]
+    chosen = CreditSettings(**{"weighting": "span", "outcome_weight": 0.0, **settings})
+    return [round(value, 4) for value in credit(case, words(text), chosen).delta.tolist()]
 
 
 # --- ids -> characters
@@ -294,7 +295,7 @@ def test_credit_never_exceeds_one_and_knows_no_order(
     text, places, cuts = case
     aligned = cut(text, cuts)
     spans = [Span(start=a, end=b, label=label, text=text[a:b]) for a, b, label in places]
-    settings = CreditSettings(scheme=scheme, weighting=weighting, membership=member)
+    settings = CreditSettings(scheme=scheme, weighting=weighting, membership=member, outcome_weight=0.0)
     paid = credit(Critique(text="", spans=tuple(spans), score=-1.0), aligned, settings)
     assert paid.delta.dtype == np.float32 and paid.delta.shape == (len(aligned),)
     assert np.abs(paid.delta).max() <= 1
@@ -363,7 +364,7 @@ def test_same_sign_spans_are_a_union_with_the_larger_share() -> None:
 def test_signs_of_spans(score: float | None, signs: Any, expected: list[float]) -> None:
     case = critique("one two three", good=("one",), poor=("two",), score=score)
     assert delta("one two three", case, signs=signs) == expected
-    paid = credit(case, words("one two three"), CreditSettings(signs=signs))
+    paid = credit(case, words("one two three"), CreditSettings(signs=signs, outcome_weight=0.0))
     assert paid.no_score == int(score is None)
 
 

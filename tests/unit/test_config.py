@@ -16,6 +16,7 @@ from text2grad.config import (
     describe_settings,
     dump_config,
     find_config,
+    laid_over,
     load_config,
     preset_names,
     recipe_names,
@@ -80,6 +81,26 @@ def test_the_papers_recipe_over_the_demo() -> None:
     assert config.ppo.steps == 3
 
 
+def test_the_scalar_recipe_over_the_demo_is_its_other_run() -> None:
+    demo = load_config(find_config("demo"))
+    config = load_config([find_config("demo"), find_config("scalar")])
+    assert config == laid_over(demo, "scalar")
+    assert (config.credit.scheme, config.ppo.gamma) == ("last_token", 1.0)
+    changed = {"gamma", "kl_coefficient"}
+    assert config.ppo.model_dump(exclude=changed) == demo.ppo.model_dump(exclude=changed)
+
+
+def test_without_a_word_the_demos_recipe_is_used() -> None:
+    """What won on the embedded task is the default; only rates and sizes are the demo's own."""
+    demo, silent = (
+        load_config(find_config("demo")),
+        Config.model_validate({"task": {"name": "demo"}, "policy": {"model": "tiny"}}),
+    )
+    assert silent.credit == demo.credit
+    own = {"steps", "lr", "mini_batches", "micro_batch_size"}
+    assert silent.ppo.model_dump(exclude=own) == demo.ppo.model_dump(exclude=own)
+
+
 def test_a_later_file_replaces_settings_and_leaves_their_neighbours(minimal: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text(
@@ -119,6 +140,7 @@ def test_table_10_of_the_paper(name: str) -> None:
         config.generation.max_new_tokens,
     ) == PAPER[name]
     assert (ppo.epochs, ppo.mini_batches, ppo.micro_batch_size, ppo.kl) == (4, 1, 1, "full")
+    assert ppo.advantage == "gae"
     assert (ppo.clip, ppo.value_clip, ppo.value_coefficient, ppo.gamma, ppo.lam) == (0.2, 0.2, 0.1, 1.0, 0.95)
     assert (config.credit.scheme, config.credit.weighting, config.credit.span_weight) == (
         "spans",
@@ -283,7 +305,7 @@ def test_every_setting_is_listed_once_and_can_be_set() -> None:
     assert len(keys) == len(set(keys)) > 80
     assert {"task.name", "reward_model.policy.lora.r", "credit.scheme", "evaluate.limit"} <= set(keys)
     defaults = {setting.key: setting.default for setting in describe_settings()}
-    assert (defaults["policy.model"], defaults["ppo.kl_target"]) == ("(required)", "6.0")
+    assert (defaults["policy.model"], defaults["ppo.kl_coefficient"]) == ("(required)", "0.4")
 
 
 # The packaging that the commands of the README stand on

@@ -32,11 +32,11 @@ _FUNCTION_WORD = 0.2  # token importance: weight of words and signs without cont
 
 
 class CreditSettings(Settings):
-    """How a critique becomes token rewards; the defaults are METHOD's."""
+    """How a critique becomes token rewards; the defaults won on the embedded task (docs/method.md)."""
 
     scheme: Scheme = "spans"
     weighting: Weighting = Field(
-        default="span", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
+        default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
     )
     membership: Membership = Field(
         default="overlap", description="a token belongs to a span that overlaps, or contains, its non-space text"
@@ -48,7 +48,7 @@ class CreditSettings(Settings):
     span_weight: float = Field(default=1.0, description="factor of all span rewards")
     poor_weight: float = Field(default=1.0, description="further factor of poor spans")
     outcome_weight: float = Field(
-        default=0.0, description="alpha: the verdict times this is added to the last token (span schemes)"
+        default=1.0, description="alpha: the verdict times this is added to the last token (span schemes)"
     )
     unlabelled: float = Field(default=0.0, description="reward of tokens in no span (span schemes)")
 

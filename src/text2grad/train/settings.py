@@ -64,12 +64,14 @@ class PPOSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     advantage: Literal["gae", "returns", "group"] = Field(
-        default="gae",
-        description="returns: no values, rewards to come discounted by gamma x lam; group: no values either;"
-        " a response against the others to its prompt, a token against the rest",
+        default="returns",
+        description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"
+        " (paper); group: no values, a response against the others to its prompt, a token against the rest",
     )
     group_span_weight: float = Field(default=1.0, ge=0, description="of the token's term in group advantages")
-    gamma: float = Field(default=1.0, ge=0, le=1, description="discount of later rewards")
+    gamma: float = Field(
+        default=0.7, ge=0, le=1, description="discount of later rewards; 1 for a score at the end (paper: 1)"
+    )
     lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; 0: each token by itself")
     clip: float = Field(default=0.2, gt=0, description="epsilon of the policy ratio; inf: no clipping")
     value_clip: float = Field(default=0.2, gt=0, description="how far a value may move in one batch")
@@ -88,8 +90,8 @@ class PPOSettings(Settings):
         description="k1, k3: estimated from the sampled token; full: over the whole vocabulary (paper), which as a"
         " reward pulls no token back to the reference, docs/method.md",
     )
-    kl_coefficient: float = Field(default=0.05, ge=0, description="beta, at the start")
-    kl_target: float | None = Field(default=6.0, gt=0, description="mean KL per sequence; None: fixed")
+    kl_coefficient: float = Field(default=0.4, ge=0, description="beta, at the start")
+    kl_target: float | None = Field(default=None, gt=0, description="mean KL per sequence; None: beta is fixed")
     kl_horizon: int = Field(default=10_000, ge=1, description="responses over which beta adapts")
     loss_average: Literal["token", "sequence"] = Field(
         default="token", description="every token counts the same, or every response"
