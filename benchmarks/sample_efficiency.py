@@ -175,10 +175,14 @@ def trained(one: Run) -> Run:
 
 
 def train(one: Run, name: str) -> list[dict[str, float]]:
-    """Held-out rates before the first step and every few steps of one PPO run; measuring changes nothing in it."""
+    """Held-out rates before the first step and every few steps of one PPO run; measuring changes nothing in it.
+
+    A run that stops by itself ends with the policy it leaves, measured as if it had gone to the end.
+    """
     import torch
 
     from refresh import RefreshedCritic
+    from text2grad.errors import UserError
     from text2grad.policy.model import load_policy
     from text2grad.stages.critics import make_critic, runner_of
     from text2grad.stages.evaluate import evaluate_policy, measure_with
@@ -222,10 +226,14 @@ def train(one: Run, name: str) -> list[dict[str, float]]:
                 refreshed.lesson(step, policy)
 
         critic = refreshed or make_critic(config, config.critic.kind, task, runner)
-        train_ppo(
-            *(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation),
-            *(folder, one["seed"], name, after, Resume("restart")),
-        )
+        try:
+            train_ppo(
+                *(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation),
+                *(folder, one["seed"], name, after, Resume("restart")),
+            )
+        except UserError as error:  # most answers have become such that they cannot be judged
+            say(f"{one['seed']} {name} stopped: {error}")
+            measured(one["steps"] - 1, {})
     return curve
 
 
