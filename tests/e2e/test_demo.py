@@ -141,9 +141,10 @@ LEARN = (
 )
 
 
-@pytest.mark.parametrize("scheme", ["spans", "last_token"])
-def test_the_reward_goes_up_against_the_tests(run: Path, command: Command, scheme: str) -> None:
-    ended = command("train", "--run.folder", run, *TOY, *LEARN, "--credit.scheme", scheme, "--name", "oracle")
+@pytest.mark.parametrize("recipe", [(), ("--config", "scalar")], ids=["text2grad", "scalar"])
+def test_the_reward_goes_up_against_the_tests(run: Path, command: Command, recipe: tuple[str, ...]) -> None:
+    layers = ("--config", "demo", *recipe)
+    ended = command("train", "--run.folder", run, *layers, *TOY, *LEARN, "--name", "oracle")
     assert ended.code == 0, ended.err
     rows = lines(run / "ppo" / "oracle" / "metrics.jsonl")
     assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-5)  # the first step samples the policy of SFT
