@@ -15,7 +15,8 @@ A method is the demo's recipe with parts laid over it, joined by +: `text2grad` 
 Leaves table.md and curves.svg in --out. The last line of stdout is one JSON object: `text2grad_final` and
 `scalar_final` (held-out pass@1 of sampled answers, mean over the seeds), `rollout_ratio` (rollouts text2grad needs
 for scalar PPO's final rate / scalar PPO's rollouts, mean over the seeds; null if one never reaches it),
-`seeds` (of each the final rates and the ratio), `collapsed` (runs that ended below the SFT policy), `arms`.
+`seeds` (of each the final rates and the ratio), `collapsed` (runs that ended below the SFT policy, or
+stopped because their answers could not be judged any more), `arms`.
 Wanted: rollout_ratio at most .5, text2grad_final at least .10 above scalar_final, nothing collapsed.
 """
 
@@ -167,22 +168,24 @@ def trained(one: Run) -> Run:
     path = one["out"] / f"seed-{one['seed']}" / "curves" / f"{name}.json"
     if not path.is_file():
         path.parent.mkdir(exist_ok=True)
-        run = {key: one[key] for key in ("arm", "lr", "seed", "steps")} | {"curve": train(one, name)}
+        curve, stopped = train(one, name)
+        run = {key: one[key] for key in ("arm", "lr", "seed", "steps")} | {"curve": curve, "stopped": stopped}
         path.write_text(json.dumps(run), encoding="utf-8")
         say(f"{one['seed']} {name}: " + " ".join(f"{point['sampled']:.3f}" for point in run["curve"]))
     result: Run = json.loads(path.read_text(encoding="utf-8"))
     return result
 
 
-def train(one: Run, name: str) -> list[dict[str, float]]:
+def train(one: Run, name: str) -> tuple[list[dict[str, float]], str | None]:
     """Held-out rates before the first step and every few steps of one PPO run; measuring changes nothing in it.
 
-    A run that stops by itself ends with the policy it leaves, measured as if it had gone to the end.
+    A run that stops because its answers cannot be judged any more counts as collapsed: its curve ends with the
+    policy it leaves, and why it stopped comes with it. Any other failure is one of the benchmark.
     """
     import torch
 
     from refresh import RefreshedCritic
-    from text2grad.errors import UserError
+    from text2grad.errors import CritiquesFailed
     from text2grad.policy.model import load_policy
     from text2grad.stages.critics import make_critic, runner_of
     from text2grad.stages.evaluate import evaluate_policy, measure_with
@@ -231,10 +234,11 @@ def train(one: Run, name: str) -> list[dict[str, float]]:
                 *(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation),
                 *(folder, one["seed"], name, after, Resume("restart")),
             )
-        except UserError as error:  # most answers have become such that they cannot be judged
+        except CritiquesFailed as error:
             say(f"{one['seed']} {name} stopped: {error}")
             measured(one["steps"] - 1, {})
-    return curve
+            return curve, str(error)
+    return curve, None
 
 
 def best_rate(rates: Sequence[float], runs: Sequence[Run]) -> float:
@@ -247,6 +251,11 @@ def best_rate(rates: Sequence[float], runs: Sequence[Run]) -> float:
 def final(run: Run) -> float:
     """The sampled rate at the end."""
     return float(run["curve"][-1]["sampled"])
+
+
+def collapsed(run: Run) -> bool:
+    """It stopped by itself, or ended below the SFT policy."""
+    return bool(run.get("stopped")) or final(run) < run["curve"][0]["sampled"]
 
 
 def rollouts_to(run: Run, rate: float) -> float | None:
@@ -266,7 +275,7 @@ def figures(runs: Sequence[Run]) -> dict[str, Any]:
     arms = list(dict.fromkeys(run["arm"] for run in runs))
     finals = {arm: [final(run) for run in runs if run["arm"] == arm] for arm in arms}
     result: dict[str, Any] = {"arms": {arm: round(fmean(rates), 4) for arm, rates in finals.items()}}
-    result["collapsed"] = [f"{r['arm']} {r['seed']}" for r in runs if final(r) < r["curve"][0]["sampled"]]
+    result["collapsed"] = [f"{run['arm']} {run['seed']}" for run in runs if collapsed(run)]
     if {"text2grad", "scalar"} <= set(arms):
         seeds = {
             seed: compared(by["text2grad", seed], by["scalar", seed]) for arm, seed in by if arm == "text2grad"

@@ -85,7 +85,7 @@ def of_arm(arm: str, rate: float, config: Config) -> Config:
     ppo = config.ppo.model_copy(update={"lr": rate})
     if arm == "text2grad":
         return config.model_copy(update={"ppo": ppo})
-    credit = config.credit.model_copy(update={"scheme": "last_token"})
+    credit = config.credit.model_copy(update={"scheme": "last_token"})  # not the recipe: the KL stays the preset's
     return config.model_copy(update={"credit": credit, "ppo": ppo.model_copy(update={"gamma": 1.0})})
 
 

@@ -32,3 +32,7 @@ class UsageError(UserError):
 
     def __init__(self, message: str, cure: str = "") -> None:
         super().__init__(message, cure, EXIT_USAGE)
+
+
+class CritiquesFailed(UserError):
+    """More critiques of a batch failed than a policy may learn without (`ppo.max_failed`)."""

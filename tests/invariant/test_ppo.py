@@ -139,7 +139,7 @@ def test_one_epoch_without_clip_and_value_is_definition_1(folder: Path) -> None:
     policy = load_policy(PolicySettings(model=str(folder)))  # its value head starts at zero: V = 0
     policy.freeze_reference()
     settings = PPOSettings(
-    advantage="gae",
+        advantage="gae",
         rollouts=8, epochs=1, gamma=0, lam=0, clip=float("inf"), value_coefficient=0, kl_coefficient=0,
         normalisation="none", micro_batch_size=3,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
-from text2grad.errors import UserError
+from text2grad.errors import CritiquesFailed
 from text2grad.feedback import Critic, Example, Failure, Judgement
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy, TokenBatch
@@ -102,7 +102,7 @@ def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
     """Stop when more than a share `limit` of the critiques failed: a policy cannot learn from silence."""
     failures = [judgement for judgement in judgements if isinstance(judgement, Failure)]
     if len(failures) > limit * len(judgements):
-        raise UserError(
+        raise CritiquesFailed(
             f"{len(failures)} of {len(judgements)} critiques failed, the first: {failures[0].kind}:"
             f" {failures[0].message}",
             "mend the critic, or raise ppo.max_failed",
