@@ -169,7 +169,7 @@ def test_failed_critiques_count_over_all_processes(model: Path, tmp_path: Path) 
     """4 of 7 fail, all in one process: both stop, or neither if so many are allowed."""
     ended = run_in(2, train, tmp_path, model, tmp_path / "a", False, (1, 2, "down"))
     words = "4 of 7 critiques failed, the first: exhausted: the endpoint is down"
-    assert [kind for kind, _ in ended] == ["UserError", "UserError"]
+    assert [kind for kind, _ in ended] == ["CritiquesFailed", "CritiquesFailed"]
     assert all(told.startswith(words) for _, told in ended)
     run_in(2, train_allowing, tmp_path, model, tmp_path / "a")
     assert logged(tmp_path / "a")[1]["critic_failed"] == pytest.approx(4 / 7)
