@@ -6,11 +6,13 @@ those answers; no training step saw these marks. An advantage has the wrong sign
 a wrong one up.
 
     python benchmarks/credit_signs.py RUN ... [--runs runs/sample_efficiency] [--seeds 0 1 2]
+        [--answer ID --figure FILE]
 
 RUN is a run's folder below seed-N/ppo: `text2grad-0.0002-30-3-8`, `scalar-0.0002-30-3-8`. Prints a table. The last
 line of stdout is one JSON object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and `push` (mean
 advantage in the right direction; a step's root mean square is 1 unless `ppo.normalisation` is `none`), over all
 seeds. Kinds: `passing` (all tokens in answers that pass), `right` and `wrong` (marked tokens in answers that fail).
+With --figure the first strips of the training problem ID in the first seed's runs are drawn as well.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from figure import Strip, tokens_svg
 from sample_efficiency import settings
 from text2grad.align import Aligned, token_labels
 from text2grad.feedback import Critique
@@ -43,6 +46,9 @@ def main() -> None:
         for name, kind, signed in marked(chosen.runs, seed, chosen.names):
             found[name][kind].append(signed)
     figures = {name: {kind: summary(kinds[kind]) for kind in KINDS} for name, kinds in found.items()}
+    if chosen.figure:
+        drawn = tokens_svg([strip_of(chosen, name) for name in chosen.names])
+        chosen.figure.write_text(drawn, encoding="utf-8")
     print(table(figures))
     print(json.dumps(figures))
 
@@ -52,7 +58,31 @@ def options() -> argparse.Namespace:
     parser.add_argument("names", nargs="+", metavar="RUN")
     parser.add_argument("--runs", type=Path, default=Path("runs/sample_efficiency"))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    return parser.parse_args()
+    parser.add_argument("--answer", metavar="ID", help="a training problem whose strips are drawn: train-261")
+    parser.add_argument("--figure", type=Path, metavar="FILE")
+    chosen = parser.parse_args()
+    if bool(chosen.answer) != bool(chosen.figure):
+        parser.error("--answer and --figure come together")
+    return chosen
+
+
+def strips_of(runs: Path, seed: int, name: str) -> list[dict[str, Any]]:
+    path = runs / f"seed-{seed}" / "ppo" / name / "samples.jsonl"
+    if not path.is_file():
+        raise SystemExit(f"no {path} (python benchmarks/sample_efficiency.py --out {runs})")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def strip_of(chosen: argparse.Namespace, name: str) -> Strip:
+    """The first strip of one problem, with its advantages."""
+    strips = strips_of(chosen.runs, chosen.seeds[0], name)
+    if not (found := [strip for strip in strips if strip["id"] == chosen.answer]):
+        raise SystemExit(
+            f"{name} has no strip of {chosen.answer}, but of {', '.join(s['id'] for s in strips[:8])} ..."
+        )
+    return Strip(
+        f"{name.partition('-')[0]}, step {found[0]['step'] + 1}", found[0]["tokens"], found[0]["advantage"]
+    )
 
 
 def marked(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -63,8 +93,7 @@ def marked(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, 
     with runner_of(config) as runner:
         critic = make_critic(config, "program", task, runner)
         for name in names:
-            text = (config.run.folder / "ppo" / name / "samples.jsonl").read_text(encoding="utf-8")
-            strips = [json.loads(line) for line in text.splitlines()]
+            strips = strips_of(runs, seed, name)
             judged = critic.critique([examples[s["id"]] for s in strips], [s["response"] for s in strips])
             for strip, verdict in zip(strips, judged, strict=True):
                 if isinstance(verdict, Critique):

@@ -1,9 +1,10 @@
-"""Curves of a benchmark as one SVG file, with the geometry of the report's charts."""
+"""What a benchmark found as an SVG file: curves, in the geometry of the report's charts, or an answer's tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 from text2grad.report.curves import HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, chart
 
@@ -41,3 +42,44 @@ def svg(lines: Sequence[Line], title: str, x_title: str) -> str:
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT + 6}" text-anchor="middle">{escape(x_title)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+CHARACTER, ROW, MARGIN = 7.8, 19.0, 14.0  # of a fixed-width font of 13 units
+UP, DOWN = "11,110,79", "190,40,30"
+
+
+class Strip(NamedTuple):
+    """One answer as one method saw it: its tokens' texts and the numbers they got."""
+
+    title: str
+    tokens: Sequence[str]
+    numbers: Sequence[float]
+
+
+def tokens_svg(strips: Sequence[Strip]) -> str:
+    """Answers below each other, every token on a ground of its number: green above 0, red below, in proportion."""
+    parts: list[str] = []
+    y, width = MARGIN, 0.0
+    for strip in strips:
+        y += ROW
+        parts.append(f'<text x="{MARGIN}" y="{y - 6}" font-family="sans-serif">{escape(strip.title)}</text>')
+        largest = max(map(abs, strip.numbers), default=0.0) or 1.0
+        x = MARGIN
+        for token, number in zip(strip.tokens, strip.numbers, strict=True):
+            colour = f"rgba({UP if number > 0 else DOWN},{0.7 * abs(number) / largest:.2f})"
+            for n, piece in enumerate(token.split("\n")):
+                x, y = (MARGIN, y + ROW) if n else (x, y)
+                if piece:
+                    wide = len(piece) * CHARACTER
+                    at, size = f'x="{x:.1f}" y="{y}"', f'width="{wide:.1f}" height="{ROW - 2}"'
+                    parts.append(f'<rect {at} {size} fill="{colour}"/>')
+                    if piece.strip():
+                        at = f'x="{x:.1f}" y="{y + 13}" textLength="{wide:.1f}" xml:space="preserve"'
+                        parts.append(f"<text {at}>{escape(piece)}</text>")
+                    x, width = x + wide, max(width, x + wide)
+        y += ROW
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width + MARGIN:.0f} {y:.0f}" '
+        'font-family="monospace" font-size="13"><rect width="100%" height="100%" fill="white"/>'
+    )
+    return "\n".join([head, *parts, "</svg>"]) + "\n"
