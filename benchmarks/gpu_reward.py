@@ -30,6 +30,7 @@ from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy, add_lora
 from text2grad.policy.settings import GenerationSettings, LoraSettings
 from text2grad.policy.tiny import make_tokenizer
+from text2grad.train.guard import PassSize
 from text2grad.train.supervised import Encoded, accumulate_gradient
 
 SHAPES = {
@@ -102,7 +103,7 @@ def train(policy: Policy, batch: int, prompt: int, target: int, steps: int, peak
     reset_memory()
 
     def step() -> None:
-        accumulate_gradient(policy, pairs, batch)
+        accumulate_gradient(policy, pairs, PassSize(batch))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

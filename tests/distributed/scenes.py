@@ -23,6 +23,7 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySe
 from text2grad.policy.shard import gathered, whole
 from text2grad.stages.ppo import run_train
 from text2grad.train import supervised
+from text2grad.train.guard import PassSize
 from text2grad.train.labels import LabelLoss
 from text2grad.train.ppo import pad_id, train_ppo
 from text2grad.train.ranks import ALONE, Ranks, joined
@@ -177,7 +178,7 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
         MARKING.prepare(policy)
         each.spread(policy)
         encoded = encode_pairs(policy, pairs(), TRAINING)[:3]
-        loss = sum(supervised.accumulate_gradient(policy, encoded, 1, each, MARKING).values())
+        loss = sum(supervised.accumulate_gradient(policy, encoded, PassSize(1), each, MARKING).values())
         found[name] = loss, {n: whole(p.grad) for n, p in policy.named_parameters() if p.grad is not None}
     (loss, wanted), (told, got) = found["alone"], found["together"]
     gradient = max(distance(wanted[name], got[name]) for name in wanted)

@@ -25,6 +25,7 @@ from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.train import ppo, supervised
+from text2grad.train import update as update_module
 from text2grad.train.checkpoint import newest_checkpoint
 from text2grad.train.labels import LabelLoss
 from text2grad.train.ppo import train_ppo
@@ -548,7 +549,8 @@ def dying(act: Any, left: list[int], folder: Path) -> Any:
 
 
 def test_a_learning_rate_that_diverges_leaves_its_batch_and_a_hint(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"x: step \d of 6: .*not .*diverged\.jsonl\) \(lower ppo\.lr \(1e\+30\)"):
+    said = r"x: step \d of 6: .*diverged\.jsonl\) \(lower ppo\.lr \(1e\+30\), or raise ppo\.kl_coefficient"
+    with pytest.raises(UserError, match=said):
         by_ppo(model, tmp_path / "a", Lots(), lr=1e30, value_warmup=0)
     rows = [json.loads(line) for line in (tmp_path / "a" / "diverged.jsonl").read_text().splitlines()]
     assert len(rows) == 4
@@ -560,6 +562,28 @@ def test_a_learning_rate_that_diverges_leaves_its_batch_and_a_hint(model: Path, 
     rows = [json.loads(line) for line in (tmp_path / "b" / "diverged.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and all(row["prompt"] and row["target"] and "loss" in row for row in rows)
     assert not (tmp_path / "a" / "policy").exists() and not (tmp_path / "b" / "policy").exists()
+
+
+def test_a_policy_far_from_its_reference_has_diverged(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
+) -> None:
+    """All its numbers are finite; the batch is kept, and no policy is written."""
+    said = r"x: step \d of 6: the policy has diverged, \d+\.\d nats a token .*\(ppo\.max_kl 3\) .*diverged\.jsonl"
+    with pytest.raises(UserError, match=said + r"\) \(lower ppo\.lr \(1\)"):
+        by_ppo(model, tmp_path / "a", Lots(), lr=1.0, value_warmup=0)
+    rows = [json.loads(line) for line in (tmp_path / "a" / "diverged.jsonl").read_text().splitlines()]
+    assert len(rows) == 4 and all(all(x is not None for x in row["kl"]) for row in rows)
+    assert not (tmp_path / "a" / "policy").exists()
+    by_ppo(model, tmp_path / "b", Lots(), lr=1.0, value_warmup=0, max_kl=None)
+    with pytest.raises(UserError, match=r"step [23] of 6: the policy has diverged"):
+        by_ppo(model, tmp_path / "d", Lots(), lora=True, max_kl=1e-9, kl="full")
+
+
+def test_a_training_that_is_worse_than_guessing_has_diverged(model: Path, tmp_path: Path) -> None:
+    said = r"sft: step \d of 6: the training has diverged: a loss of \d.*lower sft\.lr"
+    with pytest.raises(UserError, match=said):
+        by_supervision(model, tmp_path / "b", lr=3.0, lora=False)
+    assert (tmp_path / "b" / "diverged.jsonl").exists() and not (tmp_path / "b" / "policy").exists()
 
 
 def test_probabilities_that_are_not_numbers_are_one_line(
@@ -589,6 +613,80 @@ def test_too_little_memory_names_the_settings_and_saves(
         by_ppo(model, tmp_path / "run", Stops(4, lambda: torch.empty(1 << 60)), checkpoint_every=0)
     by_ppo(model, tmp_path / "run", Lots())
     assert_same(straight(), (tmp_path / "run", seen[-1]))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine on which more than one row at a time does not fit; how many rows were tried."""
+    forward = Policy.forward
+    tried: list[int] = []
+
+    def fits(self: Policy, batch: Any, *given: Any, **named: Any) -> Any:
+        tried.append(len(batch.mask))
+        output = forward(self, batch, *given, **named)
+        if len(batch.mask) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
+        return output
+
+    monkeypatch.setattr(Policy, "forward", fits)
+    return tried
+
+
+def test_where_memory_runs_out_smaller_passes_make_the_same_update(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, small: list[int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Bit for bit those of a run that was asked for passes so small; and nearly those of the large ones."""
+    by_ppo(model, tmp_path / "small", Lots(), micro_batch_size=4)
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("out of memory")]
+    assert told == [f"out of memory: goes on with ppo.micro_batch_size {n}, the same update" for n in (2, 1)]
+    assert small[:2] == [4, 2] and set(small[2:]) == {1}
+    by_ppo(model, tmp_path / "asked", Lots(), micro_batch_size=1)
+    assert_same((tmp_path / "asked", seen[-1]), (tmp_path / "small", seen[-2]))
+
+
+def test_memory_that_runs_out_in_an_update_undoes_what_was_added_up(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second pass of a mini-batch fails once, after the first one left its gradient."""
+    terms = update_module.loss_terms
+    calls: list[int] = []
+
+    def fails_once(*given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+        return terms(*given)
+
+    halves: dict[str, Any] = {"rollouts": 4, "mini_batches": 1, "epochs": 1, "steps": 1, "value_warmup": 0}
+    monkeypatch.setattr(update_module, "loss_terms", fails_once)
+    by_ppo(model, tmp_path / "once", Lots(), micro_batch_size=2, **halves)
+    assert len(calls) == 6
+    monkeypatch.undo()
+    by_ppo(model, tmp_path / "straight", Lots(), micro_batch_size=1, **halves)
+    once, straight = (logged(tmp_path / name)[0][0]["grad_norm"] for name in ("once", "straight"))
+    assert once == pytest.approx(straight, rel=1e-5)
+
+
+def test_supervised_training_too_halves_its_passes(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = supervised._loss_sums
+
+    def fits(policy: Policy, items: Sequence[Any], *given: Any) -> Any:
+        found = sums(policy, items, *given)
+        if len(items) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return found
+
+    by_supervision(model, tmp_path / "asked", lora=False, micro_batch_size=1)
+    monkeypatch.setattr(supervised, "_loss_sums", fits)
+    by_supervision(model, tmp_path / "small", lora=False)
+    assert "out of memory: goes on with sft.micro_batch_size 4" in capsys.readouterr().err
+    assert logged(tmp_path / "asked") == logged(tmp_path / "small")
+    monkeypatch.setattr(supervised, "_loss_sums", lambda *_: torch.empty(1 << 60))
+    with pytest.raises(UserError, match=r"sft: step 1 of 6: out of memory \(lower sft\.micro_batch_size"):
+        by_supervision(model, tmp_path / "none", lora=False)
 
 
 def test_a_full_disk_is_one_line_and_the_earlier_checkpoint_stays(

@@ -16,6 +16,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.policy.model import Policy
 from text2grad.stages.reward_data import fitting, reward_pair
+from text2grad.train.guard import PassSize
 from text2grad.train.labels import UNLABELLED, LabelLoss
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import Encoded, accumulate_gradient, encode_pairs, measure_loss, train_supervised
@@ -139,9 +140,9 @@ def test_the_loss_is_the_mean_over_labelled_tokens_beside_that_of_z(policy: Poli
     z = measure_loss(policy, items, SETTINGS)
     oracle.backward()  # type: ignore[no-untyped-call]
     wanted = gradients(policy)
-    accumulate_gradient(policy, items, 2)
+    accumulate_gradient(policy, items, PassSize(2))
     alone = gradients(policy)
-    found = accumulate_gradient(policy, items, 2, marking=marking)
+    found = accumulate_gradient(policy, items, PassSize(2), marking=marking)
     assert found == {"loss": pytest.approx(z, rel=1e-5), "label_loss": pytest.approx(oracle.item(), rel=1e-5)}
     for got, more, base in zip(gradients(policy), wanted, alone, strict=True):
         parts = [part for part in (base, None if more is None else 0.5 * more) if part is not None]
@@ -154,7 +155,7 @@ def test_the_loss_is_the_mean_over_labelled_tokens_beside_that_of_z(policy: Poli
 def test_a_batch_without_labels_has_no_such_loss(policy: Policy) -> None:
     items = encoded(policy, record("the dog </response>"))
     LabelLoss(1.0).prepare(policy)
-    assert accumulate_gradient(policy, items, 1, marking=LabelLoss(1.0))["label_loss"] == 0.0
+    assert accumulate_gradient(policy, items, PassSize(1), marking=LabelLoss(1.0))["label_loss"] == 0.0
 
 
 def test_training_teaches_the_labels_and_leaves_no_trace_in_the_folder(policy: Policy, tmp_path: Path) -> None:

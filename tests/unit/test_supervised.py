@@ -13,6 +13,7 @@ from text2grad import wire
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Message, Span
 from text2grad.policy.model import Policy
+from text2grad.train.guard import PassSize
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import Pair, accumulate_gradient, encode_pairs, measure_loss
 
@@ -85,7 +86,7 @@ def test_the_loss_is_the_weighted_mean_over_tokens(policy: Policy) -> None:
     expected = oracle.item()
     wanted = [parameter.grad for parameter in policy.policy_parameters()]
     policy.zero_grad(set_to_none=True)
-    assert accumulate_gradient(policy, items, 2) == {"loss": pytest.approx(expected, rel=1e-5)}
+    assert accumulate_gradient(policy, items, PassSize(2)) == {"loss": pytest.approx(expected, rel=1e-5)}
     for parameter, gradient in zip(policy.policy_parameters(), wanted, strict=True):
         assert parameter.grad is not None and gradient is not None
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)

@@ -52,6 +52,16 @@ class CreditSettings(Settings):
     )
     unlabelled: float = Field(default=0.0, description="reward of tokens in no span (span schemes)")
 
+    @property
+    def by_score(self) -> bool:
+        """Whether the score is all that is rewarded."""
+        return self.scheme in ("last_token", "every_token")
+
+    @property
+    def as_marked(self) -> bool:
+        """Whether each token of a span is paid with the sign of its span."""
+        return not self.by_score and self.signs == "critique" and self.membership == "overlap"
+
 
 @dataclass(frozen=True)
 class Credit:
@@ -81,7 +91,7 @@ def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Cr
         ValueError: a span does not quote the response: the critique is of another text.
     """
     _check_quotes(critique.spans, aligned.text)
-    if settings.scheme in ("last_token", "every_token"):
+    if settings.by_score:
         return _score_credit(critique.score, len(aligned), settings)
     return _span_credit(critique, aligned, settings)
 

@@ -25,7 +25,8 @@ class Part(BaseModel):
 class Sample(Part):
     """One written sample of a PPO run: a response, its critique, and one number per token and quantity.
 
-    All lists have one entry per response token (T); `starts` and `ends` are code points of `response`.
+    All lists have one entry per response token (T), or none (`value` without a value function); `starts` and `ends`
+    are code points of `response`. `as_marked`: each token of a span is paid with the sign of its span.
     """
 
     step: int
@@ -36,6 +37,7 @@ class Sample(Part):
     spans: tuple[Span, ...] = ()
     score: float | None = None
     failure: Failure | None = None
+    as_marked: bool = True
     tokens: list[str] = Field(default_factory=list)
     starts: list[int] = Field(default_factory=list)
     ends: list[int] = Field(default_factory=list)

@@ -16,6 +16,7 @@ from text2grad.config import Config
 from text2grad.errors import UserError
 from text2grad.stages.ppo import run_train
 from text2grad.train.checkpoint import remove_checkpoints
+from text2grad.train.guard import only_run_in
 from text2grad.train.ranks import PeerLost
 from text2grad.train.run import CHECKPOINTS, ResumeMode
 
@@ -38,15 +39,16 @@ def run_train_on_ray(config: Config, name: str, resume: ResumeMode, workers: int
         update={"run": config.run.model_copy(update={"folder": config.run.folder.absolute()})}
     )
     place = config.run.folder / "ppo" / name
-    if resume == "restart":  # not again after a worker died
-        remove_checkpoints(place / CHECKPOINTS)
-        resume = "auto"
     storage = config.run.folder / "ray"
     outcome = storage / name / OUTCOME
     outcome.unlink(missing_ok=True)
     job = {"config": config, "name": name, "resume": resume, "outcome": outcome, "path": sys.path}
     _begin(ray, workers)
     try:
+        if resume == "restart":  # here, not in the workers: not again after one of them died
+            with only_run_in(place):
+                remove_checkpoints(place / CHECKPOINTS)
+            job["resume"] = "auto"
         _fit(job, workers, storage)
     finally:
         ray.shutdown()

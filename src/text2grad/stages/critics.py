@@ -85,6 +85,8 @@ def reward_model_folder(config: Config) -> Path:
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
     found = flatten({"critic.concurrency"}, critic=config.critic)
+    if config.critic.kind == "program":
+        found |= flatten({"sandbox.workers"}, sandbox=config.sandbox)
     if config.critic.kind == "human":
         found["the feedback"] = sha256(config.run.folder / "feedback.jsonl")
     if config.critic.kind == "reward_model":

@@ -21,6 +21,7 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, load_task
 from text2grad.train.ranks import Ranks, joined, profile_shards
 from text2grad.train.run import Resume, ResumeMode, seed_everything
+from text2grad.train.state import flatten
 
 IMPORTED = "imported"
 
@@ -61,8 +62,12 @@ def processes(config: Config) -> Iterator[Ranks]:
 
 
 def resuming(config: Config, mode: ResumeMode, **inputs: str) -> Resume:
-    """What a training loop should do with an unfinished run, and what it must find unchanged to go on."""
-    return Resume(mode, {"run.threads": str(config.run.threads), **inputs})
+    """What a training loop should do with an unfinished run, and what it must find unchanged to go on.
+
+    The model's own weights are compared by the loop, wherever they lie.
+    """
+    policy = flatten({"policy.model"}, policy=config.policy)
+    return Resume(mode, {"run.threads": str(config.run.threads), **policy, **inputs})
 
 
 @cache

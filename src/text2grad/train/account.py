@@ -24,12 +24,14 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "score": sum(scores) / max(1, len(scores)),
         "delta_sum": float(sums.mean()),
         "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
-        "labelled": float((rollout.delta != 0).sum() / mask.sum()),
+        "labelled": sum(item.labelled for item in answered.credits) / float(mask.sum()),
         "critic_failed": 1 - len(good) / count,
         "unmatched": sum(judgement.unmatched for judgement in good) / count,
         "ambiguous": sum(judgement.ambiguous for judgement in good) / count,
         "forced": sum(judgement.forced > 0 for judgement in good) / count,
         "cancelled": sum(item.cancelled for item in answered.credits) / count,
+        "uncovered": sum(item.uncovered for item in answered.credits) / count,
+        "no_score": sum(item.no_score for item in answered.credits) / count,
         "truncated": sum(sample.truncated for sample in answered.samples) / count,
         "response_length": float(lengths.mean()),
         "kl": float(rollout.kl.sum(dim=1).mean()),
@@ -42,8 +44,14 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
     }
 
 
-def strips(step: int, answered: Answered, rollout: Rollout, count: int) -> Iterator[dict[str, Any]]:
-    """Token strips of the first `count` responses: everything that is known about each token, side by side."""
+def strips(
+    step: int, answered: Answered, rollout: Rollout, count: int, valued: bool = True, as_marked: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Token strips of the first `count` responses: everything that is known about each token, side by side.
+
+    `valued`: there is a value function. `as_marked`: each token of a span is paid with the sign of its span, so
+    that a reader may compare the two.
+    """
     for row in range(min(count, len(answered.samples))):
         judgement, aligned = answered.judgements[row], answered.aligned[row]
         example, length = answered.examples[row], len(answered.samples[row].ids)
@@ -57,12 +65,13 @@ def strips(step: int, answered: Answered, rollout: Rollout, count: int) -> Itera
             "spans": [] if isinstance(judgement, Failure) else [s.model_dump() for s in judgement.spans],
             "score": None if isinstance(judgement, Failure) else judgement.score,
             "failure": judgement.model_dump() if failed else None,
+            "as_marked": as_marked,
             "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
             "starts": [int(start) for start in aligned.starts],
             "ends": [int(end) for end in aligned.ends],
             "delta": _row(rollout.delta, row, length),
             "kl": _row(rollout.kl, row, length),
-            "value": _row(rollout.values, row, length),
+            "value": _row(rollout.values, row, length) if valued else [],
             "advantage": _row(rollout.advantages, row, length),
             "reward": _row(rollout.rewards, row, length),
             "logp": _row(rollout.old_logp, row, length),

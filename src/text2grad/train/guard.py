@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from safetensors import SafetensorError
 
 from text2grad.errors import EXIT_TERMINATED, UserError
+
+T = TypeVar("T")
 
 LOCK = "run.lock"
 
@@ -98,6 +101,37 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     words = ("can't allocate memory", "not enough memory", "out of memory")
     told = isinstance(error, RuntimeError) and any(each in str(error) for each in words)
     return told or isinstance(error, torch.OutOfMemoryError | MemoryError)
+
+
+class PassSize:
+    """How many rows go through a model at a time: `size` at first, and half as many whenever memory runs out.
+
+    `setting` is where the user finds it. `fixed`: it stays what it is, for all processes must make the same passes.
+    """
+
+    def __init__(self, size: int, setting: str = "micro_batch_size", fixed: bool = False) -> None:
+        self.size = size
+        self.setting = setting
+        self.fixed = fixed
+
+    def fitting(self, work: Callable[[int], T], undo: Callable[[], None]) -> T:
+        """`work(size)`. Where memory runs out it is undone and done again with half the size.
+
+        Raises:
+            RuntimeError, MemoryError: one row alone does not fit, or the size is `fixed`.
+        """
+        while True:
+            try:
+                return work(self.size)
+            except (RuntimeError, MemoryError) as error:
+                if self.fixed or self.size == 1 or not is_out_of_memory(error):
+                    raise
+            undo()  # not above: the error holds what the work had allocated
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self.size //= 2
+            print(f"out of memory: goes on with {self.setting} {self.size}, the same update", file=sys.stderr)
 
 
 @contextmanager

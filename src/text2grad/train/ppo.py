@@ -24,6 +24,7 @@ from text2grad.policy.model import Policy, pack
 from text2grad.policy.settings import GenerationSettings
 from text2grad.policy.shard import gathered
 from text2grad.train.account import describe, strips
+from text2grad.train.guard import PassSize
 from text2grad.train.overlap import overlaps, together
 from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.rollout import (
@@ -31,6 +32,7 @@ from text2grad.train.rollout import (
     judge,
     measure,
     merge,
+    refuse_diverged,
     refuse_failures,
     refuse_not_finite,
     respond,
@@ -41,7 +43,7 @@ from text2grad.train.settings import PPOSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
 from text2grad.train.update import make_optimizers, next_coefficient, update
 
-UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.overlap"}
+UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.max_kl", "ppo.overlap"}
 """What a run may change when it goes on: it does not change what is learned."""
 
 
@@ -68,7 +70,7 @@ def train_ppo(
 
     Raises:
         UserError: no examples, a prompt that does not fit, too many failed critiques, a loss that is not a
-            number, or what `train.run.Run` refuses.
+            number, a policy that has diverged, or what `train.run.Run` refuses.
     """
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
@@ -84,13 +86,15 @@ def train_ppo(
     ranks.spread(policy)
     optimizers = make_optimizers(policy, settings)
     training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
+    valued = settings.advantage == "gae"
+    size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", fixed=ranks.sharded)
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
     with Run(
         *(folder, title, settings.steps, training, identity, resume),
         every=settings.checkpoint_every,
         memory=f"lower ppo.micro_batch_size ({settings.micro_batch_size}) or"
         f" generation.batch_size ({generation.batch_size})",
-        numbers=f"lower ppo.lr ({settings.lr:g})",
+        numbers=f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient ({settings.kl_coefficient:g})",
         show=("score", "kl", "wrong_sign_rate"),
         ranks=ranks,
     ) as run:
@@ -109,7 +113,7 @@ def train_ppo(
                 part, measured = together(
                     # A critic may be made of the policy's weights, which it needs whole.
                     gathered(policy)(partial(judge, asked, said, table, critic, credit_settings)),
-                    partial(measure, policy, batch, settings, generation.temperature, ranks),
+                    partial(measure, policy, batch, settings, generation.temperature, ranks, size),
                     *(overlap, watch, ranks),
                 )
                 answered = merge(ranks.everyones(part))
@@ -118,15 +122,19 @@ def train_ppo(
                 rollout = score(policy, batch, answered, settings, generation.temperature, beta, columns)
                 watch.lap("score")
             metrics = describe(answered, rollout, training.kl_coefficient)
-            with run.keeping(partial(strips, step, answered, rollout, len(samples))):
+            shown = partial(strips, step, answered, rollout, valued=valued, as_marked=credit_settings.as_marked)
+            with run.keeping(partial(shown, len(samples))):
                 refuse_not_finite(rollout)
+                refuse_diverged(rollout, settings.max_kl)
                 warming = step < settings.warmup_steps
-                metrics |= update(policy, rollout, optimizers, settings, generation.temperature, warming, ranks)
+                metrics |= update(
+                    policy, rollout, optimizers, settings, generation.temperature, warming, ranks, size
+                )
             training.kl_coefficient = next_coefficient(training.kl_coefficient, metrics["kl"], settings)
             watch.lap("update")
             metrics |= watch.seconds
             if step % settings.samples_every == 0 or step == settings.steps - 1:
-                for record in strips(step, answered, rollout, settings.samples_written):
+                for record in shown(settings.samples_written):
                     run.log.sample(record)
             if on_step:
                 on_step(step, metrics)
@@ -151,8 +159,7 @@ def refuse_idle_processes(settings: PPOSettings, ranks: Ranks) -> None:
     Raises:
         UserError: there are more processes than responses.
     """
-    distinct = max(1, settings.rollouts // settings.samples_per_prompt)
-    if distinct * settings.samples_per_prompt < ranks.count:
+    if settings.rollouts < ranks.count:
         raise UserError(
             f"{ranks.count} processes share ppo.rollouts {settings.rollouts}", "start fewer, or raise ppo.rollouts"
         )
@@ -181,7 +188,6 @@ def prompt_order(count: int, settings: PPOSettings, rng: random.Random) -> Itera
             yield from rng.sample(range(count), count)
 
     stream = endless()
-    distinct = max(1, settings.rollouts // settings.samples_per_prompt)
     while True:
-        chosen = list(itertools.islice(stream, distinct))
+        chosen = list(itertools.islice(stream, settings.rollouts // settings.samples_per_prompt))
         yield [index for index in chosen for _ in range(settings.samples_per_prompt)]

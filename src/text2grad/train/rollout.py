@@ -16,6 +16,7 @@ from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy, TokenBatch
 from text2grad.policy.settings import GenerationSettings
 from text2grad.rl import advantage as adv
+from text2grad.train.guard import PassSize
 from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.settings import PPOSettings
 
@@ -90,12 +91,20 @@ def judge(
 ) -> Answered:
     """Show the critic the text of the sampled ids, and tie what it says to those ids."""
     aligned = [table.align(sample.ids) for sample in samples]
-    judgements = critic.critique(examples, [item.text for item in aligned])
+    said = critic.critique(examples, [item.text for item in aligned])
+    judgements = [without_score(each) for each in said] if settings.by_score else said
     credits = [
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
     return Answered(examples, samples, aligned, judgements, credits)
+
+
+def without_score(judgement: Judgement) -> Judgement:
+    """A critique that gives no score, where the score is all that is rewarded, is a failure and not a 0."""
+    if isinstance(judgement, Failure) or judgement.score is not None:
+        return judgement
+    return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
@@ -106,6 +115,19 @@ def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
             f"{len(failures)} of {len(judgements)} critiques failed, the first: {failures[0].kind}:"
             f" {failures[0].message}",
             "mend the critic, or raise ppo.max_failed",
+        )
+
+
+def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
+    """Stop before an update when the policy is more than `limit` nats a token away from its reference.
+
+    Raises:
+        FloatingPointError: says how far.
+    """
+    far = float(adv.masked_mean(rollout.kl, rollout.batch.mask))
+    if limit is not None and far > limit:
+        raise FloatingPointError(
+            f"the policy has diverged, {far:.1f} nats a token from its reference (ppo.max_kl {limit:g})"
         )
 
 
@@ -122,19 +144,25 @@ def refuse_not_finite(rollout: Rollout) -> None:
 
 
 def measure(
-    policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float, ranks: Ranks = ALONE
+    policy: Policy,
+    batch: TokenBatch,
+    settings: PPOSettings,
+    temperature: float,
+    ranks: Ranks = ALONE,
+    size: PassSize | None = None,
 ) -> tuple[Tensor, ...]:
     """What the policy and its reference say of this process's share of a batch, whatever a critic says.
 
     Log-probabilities, KL, entropy and values (rows, T), 0 outside the mask, and the last values (rows,). Nobody is
     met, unless weights are split: then all processes make as many passes.
     """
-    with policy.evaluating():
-        share, size = ranks.share(len(batch.mask)), settings.micro_batch_size
-        passes = batch.passes(torch.arange(share.start, share.stop, device=batch.mask.device), size)
-        surplus = passes[-1:] * (ranks.passes(len(batch.mask), size) - len(passes))
-        columns = [torch.zeros(batch.mask.shape, device=batch.mask.device) for _ in range(4)]
-        last_value = torch.zeros(len(batch.mask), device=batch.mask.device)
+    share = ranks.share(len(batch.mask))
+    columns = [torch.zeros(batch.mask.shape, device=batch.mask.device) for _ in range(4)]
+    last_value = torch.zeros(len(batch.mask), device=batch.mask.device)
+
+    def fill(rows_each: int) -> None:
+        passes = batch.passes(torch.arange(share.start, share.stop, device=batch.mask.device), rows_each)
+        surplus = passes[-1:] * (ranks.passes(len(batch.mask), rows_each) - len(passes))
         for rows in (*passes, *surplus):
             part = batch.rows(rows).trimmed()
             output = policy(part, temperature, entropy=True, kl=settings.kl)
@@ -142,7 +170,10 @@ def measure(
             for column, found in zip(columns, (output.logp, output.kl, output.entropy, values), strict=True):
                 column[rows, : part.width] = found
             last_value[rows] = output.last_value
-        return *(column[share] for column in columns), last_value[share]
+
+    with policy.evaluating():
+        (size or PassSize(settings.micro_batch_size)).fitting(fill, undo=lambda: None)
+    return *(column[share] for column in columns), last_value[share]
 
 
 def score(

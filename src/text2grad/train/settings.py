@@ -102,6 +102,9 @@ class PPOSettings(Settings):
         " never with split weights",
     )
     max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops")
+    max_kl: float | None = Field(
+        default=3.0, gt=0, description="nats a token from the reference that stop the run: diverged; None: none do"
+    )
     checkpoint_every: int = Field(
         default=20, ge=0, description="steps from which a killed run goes on; 0: none but when it is stopped"
     )
@@ -110,13 +113,12 @@ class PPOSettings(Settings):
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> PPOSettings:
-        if self.advantage == "group":
-            if self.samples_per_prompt < 2:
-                raise ValueError("advantage group compares answers to one prompt: set samples_per_prompt to 4")
-            if self.rollouts % self.samples_per_prompt:
-                raise ValueError(
-                    f"rollouts {self.rollouts} is no multiple of samples_per_prompt {self.samples_per_prompt}"
-                )
+        if self.advantage == "group" and self.samples_per_prompt < 2:
+            raise ValueError("advantage group compares answers to one prompt: set samples_per_prompt to 4")
+        if self.rollouts % self.samples_per_prompt:
+            raise ValueError(
+                f"rollouts {self.rollouts} is no multiple of samples_per_prompt {self.samples_per_prompt}"
+            )
         return self
 
     @property

@@ -166,9 +166,9 @@ class Randomness:
         key = np.array(legacy["state"]["key"], dtype=np.uint32)
         np.random.set_state({**legacy, "state": {**legacy["state"], "key": key}})
         torch.set_rng_state(tensors[f"{owner}.torch"].clone())
-        cuda = [tensors[name].clone() for name in sorted(tensors) if name.startswith(f"{owner}.cuda.")]
-        for index, state in enumerate(cuda[: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(state, index)
+        for index in range(torch.cuda.device_count()):
+            if (state := tensors.get(f"{owner}.cuda.{index}")) is not None:
+                torch.cuda.set_rng_state(state.clone(), index)
 
 
 def versions() -> dict[str, str]:

@@ -21,6 +21,7 @@ from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
 from text2grad.policy.shard import whole
+from text2grad.train.guard import PassSize
 from text2grad.train.labels import UNLABELLED, LabelLoss
 from text2grad.train.muon import muon_for
 from text2grad.train.ranks import ALONE, Ranks
@@ -30,6 +31,8 @@ from text2grad.train.state import Training, digest_of_reference, digest_of_texts
 from text2grad.train.stopping import EarlyStopping
 
 LENGTH_POOL = 16
+DIVERGED = 2.0
+"""A loss so many times that of guessing among all tokens stops the run."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,8 @@ def train_supervised(
     pairs that have a marked text.
 
     Raises:
-        UserError: there is nothing to train on, a pair does not fit the context, the loss is not a number, or
-            what `train.run.Run` refuses.
+        UserError: there is nothing to train on, a pair does not fit the context, the loss is not a number or that
+            of a model which has diverged, or what `train.run.Run` refuses.
     """
     if not pairs:
         raise UserError(f"{title}: nothing to train on", "check the data file and the split")
@@ -113,6 +116,8 @@ def train_supervised(
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     training = Training(policy, optimizers, schedule, keeper=stopping)
+    size = PassSize(settings.micro_batch_size, f"{section}.micro_batch_size", fixed=ranks.sharded)
+    guessing = math.log(len(policy.tokenizer))
     metrics: dict[str, float] = {}
     with Run(
         *(folder, title, len(batches), training, identity, resume),
@@ -124,10 +129,15 @@ def train_supervised(
         policy.train()
         for step, batch in run.steps(batches):
             with run.keeping(functools.partial(_described, policy, step, batch)):
-                losses = accumulate_gradient(policy, batch, settings.micro_batch_size, ranks, marking)
+                losses = accumulate_gradient(policy, batch, size, ranks, marking)
                 norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm)))
                 if not math.isfinite(sum(losses.values()) + norm):
                     raise FloatingPointError("the loss is not a number, no parameter was changed by it")
+                if losses["loss"] > DIVERGED * guessing:
+                    raise FloatingPointError(
+                        f"the training has diverged: a loss of {losses['loss']:.1f} a token, and guessing has"
+                        f" {guessing:.1f}"
+                    )
             for each in optimizers:
                 each.step()
                 each.zero_grad(set_to_none=True)
@@ -247,7 +257,7 @@ def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed:
 def accumulate_gradient(
     policy: Policy,
     batch: Sequence[Encoded],
-    micro_batch_size: int,
+    size: PassSize,
     ranks: Ranks = ALONE,
     marking: LabelLoss | None = None,
 ) -> dict[str, float]:
@@ -259,17 +269,22 @@ def accumulate_gradient(
     ordered = sorted(batch, key=lambda item: len(item.prompt) + len(item.target))
     tokens = sum(sum(item.weights) for item in batch)
     labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))
-    total = {"loss": 0.0} | ({"label_loss": 0.0} if marking else {})
     mine = ordered[ranks.rank :: ranks.count]
-    with ranks.passing():
-        for number in range(ranks.passes(len(batch), micro_batch_size)):
-            items = mine[number * micro_batch_size : (number + 1) * micro_batch_size]
+
+    def passes(items_each: int) -> dict[str, float]:
+        total = {"loss": 0.0} | ({"label_loss": 0.0} if marking else {})
+        for number in range(ranks.passes(len(batch), items_each)):
+            items = mine[number * items_each : (number + 1) * items_each]
             counted = 1.0 if items else 0.0
             loss, labels = _loss_sums(policy, items or ordered[:1], marking)
             parts = {"loss": counted * loss / tokens, "label_loss": counted * labels / labelled}
             objective = parts["loss"] + (marking.weight * parts["label_loss"] if marking else 0.0)
             objective.backward()  # type: ignore[no-untyped-call]
             total = {name: value + float(parts[name].detach()) for name, value in total.items()}
+        return total
+
+    with ranks.passing():
+        total = size.fitting(passes, undo=functools.partial(policy.zero_grad, set_to_none=True))
     ranks.sum_gradients(policy.parameters())
     return ranks.total(total)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.shard import whole
 from text2grad.rl import advantage as adv
 from text2grad.rl import loss as losses
+from text2grad.train.guard import PassSize
 from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.rollout import Rollout, take_rows
 from text2grad.train.run import learning_rate_factor
@@ -47,6 +49,7 @@ def update(
     temperature: float,
     warming: bool,
     ranks: Ranks = ALONE,
+    size: PassSize | None = None,
 ) -> dict[str, float]:
     """Epochs of mini-batches over one rollout. While `warming`, only the value function learns."""
     totals: dict[str, float] = {}
@@ -54,10 +57,10 @@ def update(
     for _ in range(settings.epochs):
         device = rollout.learned.device
         shuffled = ranks.of_first(torch.randperm(len(rollout.learned), device=device).cpu()).to(device)
-        for index in shuffled.chunk(settings.mini_batches):
+        for index in shuffled.tensor_split(settings.mini_batches):
             if not rollout.learned[index].any():
                 continue
-            terms = accumulate_gradient(policy, rollout, index, settings, temperature, warming, ranks)
+            terms = accumulate_gradient(policy, rollout, index, settings, temperature, warming, ranks, size)
             terms["grad_norm"] = apply_gradient(policy, optimizers, settings, warming)
             totals = {name: totals.get(name, 0.0) + value for name, value in terms.items()}
             updates += 1
@@ -72,8 +75,9 @@ def accumulate_gradient(
     temperature: float,
     warming: bool,
     ranks: Ranks = ALONE,
+    size: PassSize | None = None,
 ) -> dict[str, float]:
-    """Gradient of one mini-batch, in passes of `micro_batch_size` responses of similar length.
+    """Gradient of one mini-batch, in passes of `size` (`micro_batch_size`) responses of similar length.
 
     The denominators are those of the whole mini-batch, so that neither the size of a pass nor the number of
     processes changes anything. All processes make as many passes; one that has run out of rows counts for nothing.
@@ -81,13 +85,13 @@ def accumulate_gradient(
     learned = rollout.learned[index]
     tokens = float(learned.sum())
     weight = tokens if settings.loss_average == "token" else float(learned.any(dim=1).sum())
-    totals: dict[str, float] = {}
-    size = settings.micro_batch_size
     (by_length,) = rollout.batch.passes(index, len(index))
     mine = by_length[ranks.rank :: ranks.count]  # all lengths in every process
-    with ranks.passing():
-        for number in range(ranks.passes(len(index), size)):
-            rows = mine[number * size : (number + 1) * size]
+
+    def passes(rows_each: int) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        for number in range(ranks.passes(len(index), rows_each)):
+            rows = mine[number * rows_each : (number + 1) * rows_each]
             counted = 1.0 if len(rows) else 0.0
             part = take_rows(rollout, rows if counted else by_length[:1])
             terms = loss_terms(policy, part, settings, temperature, warming)
@@ -99,6 +103,11 @@ def accumulate_gradient(
             loss = value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share
             loss.backward()  # type: ignore[no-untyped-call]
             totals = {n: totals.get(n, 0.0) + float(share.detach()) for n, share in shares.items()}
+        return totals
+
+    size = size or PassSize(settings.micro_batch_size)
+    with ranks.passing():
+        totals = size.fitting(passes, undo=partial(policy.zero_grad, set_to_none=True))
     ranks.sum_gradients(policy.parameters())
     return ranks.total(totals)
 
