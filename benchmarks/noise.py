@@ -2,8 +2,8 @@
 
 On the embedded code task, by default with the trained reward model in the loop: text2grad at every level of noise
 beside scalar PPO without noise, from the same SFT policy with the same prompts, rollouts and steps. Noise is in the
-spans alone; the verdict, which both have, stays. Rows are kept in --out: what stands in its results.jsonl is not
-run again.
+spans alone; the verdict, which both have, stays. Rows are kept in --out: what stands in its results.jsonl, and was
+made with the same settings, is not run again.
 
     python benchmarks/noise.py [--seeds 0 1 2] [--kinds flip displace drop] [--shares 0 .05 .1 .2 .4] [--steps 30]
         [--runs runs/sample_efficiency] [--workers 2] [--out runs/noise]
@@ -28,6 +28,7 @@ from statistics import fmean
 from typing import Any
 
 from figure import svg
+from recipe import recipe_of
 from text2grad import stages
 from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.critics.noise import NoiseSettings
@@ -42,19 +43,21 @@ def main() -> None:
     chosen = options()
     os.environ["OMP_NUM_THREADS"] = "1"
     results = chosen.out / "results.jsonl"
-    done = {(row["arm"], row["seed"]) for row in selected(read(results), chosen)}
+    done = {(row["arm"], row["seed"], row.get("recipe")) for row in read(results)}
     with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
         list(pool.map(prepare, [(chosen, seed) for seed in chosen.seeds]))
         jobs = [
             (arm, seed, settings) for seed in chosen.seeds for arm, settings in arms(demo(seed, chosen), chosen)
         ]
-        waiting = [pool.submit(run, *job) for job in jobs if job[:2] not in done]
+        waiting = [pool.submit(run, *job) for job in jobs if (*job[:2], recipe_of(job[2])) not in done]
         for finished in as_completed(waiting):
             row = json.dumps(finished.result())
             with results.open("a", encoding="utf-8") as handle:
                 handle.write(row + "\n")
             print(row, file=sys.stderr, flush=True)
-    figures = summary(selected(read(results), chosen), chosen.kinds, chosen.shares)
+    wanted = {(arm, seed, recipe_of(config)) for arm, seed, config in jobs}
+    rows = [row for row in read(results) if (row["arm"], row["seed"], row.get("recipe")) in wanted]
+    figures = summary(rows, chosen.kinds, chosen.shares)
     (chosen.out / "noise.svg").write_text(figure(figures), encoding="utf-8")
     print(json.dumps(figures))
 
@@ -72,15 +75,6 @@ def options() -> argparse.Namespace:
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     return chosen
-
-
-def selected(rows: Sequence[Row], chosen: argparse.Namespace) -> list[Row]:
-    """The rows of the chosen seeds, steps and critic."""
-    return [
-        row
-        for row in rows
-        if row["seed"] in chosen.seeds and row["steps"] in (0, chosen.steps) and row["critic"] == chosen.critic
-    ]
 
 
 def prepare(place: tuple[argparse.Namespace, int]) -> None:
@@ -137,6 +131,7 @@ def run(arm: str, seed: int, config: Config) -> Row:
         "arm": arm,
         "seed": seed,
         "critic": config.critic.kind,
+        "recipe": recipe_of(config),
         "steps": len(steps),
         "greedy": measured["greedy_pass"],
         "sampled": measured["sampled_pass"],

@@ -16,7 +16,7 @@ Leaves table.md and curves.svg in --out. The last line of stdout is one JSON obj
 `scalar_final` (held-out pass@1 of sampled answers, mean over the seeds), `rollout_ratio` (rollouts text2grad needs
 for scalar PPO's final rate / scalar PPO's rollouts, mean over the seeds; null if one never reaches it),
 `seeds` (of each the final rates and the ratio), `collapsed` (runs that ended below the SFT policy, or
-stopped because their answers could not be judged any more), `arms`.
+stopped because they diverged or their answers could not be judged any more), `arms`.
 Wanted: rollout_ratio at most .5, text2grad_final at least .10 above scalar_final, nothing collapsed.
 """
 
@@ -29,6 +29,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,6 +37,7 @@ from statistics import fmean
 from typing import Any
 
 from figure import svg
+from recipe import recipe_of
 from text2grad.config import Config, find_config, load_config, recipe_names
 from text2grad.report.curves import Line, mean_line
 
@@ -163,29 +165,35 @@ def job(chosen: argparse.Namespace, arm: str, lr: float, seed: int) -> Run:
 
 
 def trained(one: Run) -> Run:
-    """The run of one method, learning rate and seed: as it stands in the folder, or made now."""
+    """The run of one method, rate and seed: that of the folder, if made with these settings, or made now."""
     name = "-".join(f"{one[key]}" for key in ("arm", "lr", "steps", "every", "samples"))
     path = one["out"] / f"seed-{one['seed']}" / "curves" / f"{name}.json"
-    if not path.is_file():
-        path.parent.mkdir(exist_ok=True)
-        curve, stopped = train(one, name)
-        run = {key: one[key] for key in ("arm", "lr", "seed", "steps")} | {"curve": curve, "stopped": stopped}
-        path.write_text(json.dumps(run), encoding="utf-8")
-        say(f"{one['seed']} {name}: " + " ".join(f"{point['sampled']:.3f}" for point in run["curve"]))
-    result: Run = json.loads(path.read_text(encoding="utf-8"))
-    return result
+    chosen = {"ppo.lr": one["lr"], "ppo.steps": one["steps"], "evaluate.samples": one["samples"]}
+    config = settings(one["out"], one["seed"], one["arm"], changes(one["arm"]) | chosen)
+    recipe = recipe_of(config)
+    if path.is_file():
+        found: Run = json.loads(path.read_text(encoding="utf-8"))
+        if found.get("recipe") == recipe:
+            return found
+    path.parent.mkdir(exist_ok=True)
+    curve, stopped = train(one, config, name)
+    run = {key: one[key] for key in ("arm", "lr", "seed", "steps")}
+    run |= {"recipe": recipe, "curve": curve, "stopped": stopped}
+    path.write_text(json.dumps(run), encoding="utf-8")
+    say(f"{one['seed']} {name}: " + " ".join(f"{point['sampled']:.3f}" for point in curve))
+    return run
 
 
-def train(one: Run, name: str) -> tuple[list[dict[str, float]], str | None]:
+def train(one: Run, config: Config, name: str) -> tuple[list[dict[str, float]], str | None]:
     """Held-out rates before the first step and every few steps of one PPO run; measuring changes nothing in it.
 
-    A run that stops because its answers cannot be judged any more counts as collapsed: its curve ends with the
-    policy it leaves, and why it stopped comes with it. Any other failure is one of the benchmark.
+    A run that stops because it diverged, or its answers cannot be judged any more, counts as collapsed: its curve
+    ends with the policy it leaves, and why it stopped comes with it. Any other failure is one of the benchmark.
     """
     import torch
 
     from refresh import RefreshedCritic
-    from text2grad.errors import CritiquesFailed
+    from text2grad.errors import CritiquesFailed, Diverged
     from text2grad.policy.model import load_policy
     from text2grad.stages.critics import make_critic, runner_of
     from text2grad.stages.evaluate import evaluate_policy, measure_with
@@ -195,13 +203,6 @@ def train(one: Run, name: str) -> tuple[list[dict[str, float]], str | None]:
     from text2grad.train.state import Randomness
 
     torch.set_num_threads(1)
-    words = {
-        **changes(one["arm"]),
-        "ppo.lr": one["lr"],
-        "ppo.steps": one["steps"],
-        "evaluate.samples": one["samples"],
-    }
-    config = settings(one["out"], one["seed"], one["arm"], words)
     task = task_of(config)
     policy = load_policy(start_policy(config))
     heldout = task.examples("heldout")
@@ -234,9 +235,10 @@ def train(one: Run, name: str) -> tuple[list[dict[str, float]], str | None]:
                 *(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation),
                 *(folder, one["seed"], name, after, Resume("restart")),
             )
-        except CritiquesFailed as error:
+        except (CritiquesFailed, Diverged) as error:
             say(f"{one['seed']} {name} stopped: {error}")
-            measured(one["steps"] - 1, {})
+            with suppress(FloatingPointError, RuntimeError):  # weights that are no numbers cannot be measured
+                measured(one["steps"] - 1, {})
             return curve, str(error)
     return curve, None
 

@@ -3,8 +3,8 @@
 Both PPO runs of a seed start from the same SFT policy and see the same prompts, rollouts, steps and critic (the
 program that compares with the person's line; its score is ROUGE-L). They differ in the credit scheme, in gamma as
 in the demo, and in the learning rate: each has the best of the same grid on two validation seeds (`--tune`, 100 and
-101; mean of greedy and sampled ROUGE-L), which are none of the seeds shown. What stands in --out/results.jsonl is
-not run again.
+101; mean of greedy and sampled ROUGE-L), which are none of the seeds shown. What stands in --out/results.jsonl,
+and was made with the same settings, is not run again.
 
     python benchmarks/text_task.py [--seeds 0 1 2] [--tune]
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from recipe import recipe_of
 from text2grad import stages
 from text2grad.config import Config, find_config, load_config
 
@@ -53,9 +54,11 @@ def rows_of(seed: int, runs: Sequence[tuple[str, float]], out: Path) -> Iterator
     results = out / "results.jsonl"
     config = preset(out / f"seed-{seed}", seed)
     for arm, rate in [("sft", 0.0), *runs]:
-        found = [row for row in read(results) if (row["seed"], row["arm"], row["lr"]) == (seed, arm, rate)]
+        recipe = recipe_of(of_arm(arm, rate, config))
+        key = {"seed": seed, "arm": arm, "lr": rate, "recipe": recipe}
+        found = [row for row in read(results) if key.items() <= row.items()]
         if not found:
-            found = [{"seed": seed, "arm": arm, "lr": rate, **measured(arm, rate, config)}]
+            found = [key | measured(arm, rate, config)]
             with results.open("a", encoding="utf-8") as handle:
                 handle.write(json.dumps(found[0]) + "\n")
             print(json.dumps(found[0]), file=sys.stderr, flush=True)
@@ -82,6 +85,8 @@ def measured(arm: str, rate: float, config: Config) -> Row:
 
 
 def of_arm(arm: str, rate: float, config: Config) -> Config:
+    if arm == "sft":
+        return config
     ppo = config.ppo.model_copy(update={"lr": rate})
     if arm == "text2grad":
         return config.model_copy(update={"ppo": ppo})

@@ -36,3 +36,7 @@ class UsageError(UserError):
 
 class CritiquesFailed(UserError):
     """More critiques of a batch failed than a policy may learn without (`ppo.max_failed`)."""
+
+
+class Diverged(UserError):
+    """A training that left numbers, its reference or sense behind: its batch is kept, it is not saved."""

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from scenes import train_by_config
 
 from text2grad.cli import main
+from text2grad.train.guard import only_run_in
 from tiny_runs import tiny_model
 
 HERE = Path(__file__).parent
@@ -62,6 +63,30 @@ def test_a_killed_worker_changes_nothing(model: Path, tmp_path: Path) -> None:
         assert mine.keys() == theirs.keys()
         assert all(mine[name].equal(theirs[name]) for name in mine), path.name
     assert not (place / "checkpoints").exists()
+
+
+@needs_ray
+def test_restart_leaves_a_run_alone_that_another_process_trains(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "run" / "ppo" / "x"
+    (place / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    words = [
+        "--launcher",
+        "ray",
+        "--workers",
+        "2",
+        "--restart",
+        "--name",
+        "x",
+        "--run.folder",
+        str(tmp_path / "run"),
+    ]
+    with only_run_in(place), pytest.raises(SystemExit) as left:
+        main(["train", *words, "--policy.model", str(model), *SETTINGS])
+    assert left.value.code == 1
+    assert "another run is training in" in capsys.readouterr().err
+    assert (place / "checkpoints" / "checkpoint-2").is_dir()
 
 
 def test_ray_that_is_not_installed_is_one_line(

@@ -285,7 +285,18 @@ def test_groups_are_answers_to_one_prompt() -> None:
         PPOSettings(advantage="group")
     with pytest.raises(ValueError, match="rollouts 64 is no multiple of samples_per_prompt 6"):
         PPOSettings(advantage="group", samples_per_prompt=6)
+    with pytest.raises(ValueError, match="rollouts 5 is no multiple of samples_per_prompt 3"):
+        PPOSettings(rollouts=5, samples_per_prompt=3)
     assert PPOSettings(advantage="group", samples_per_prompt=4).warmup_steps == 0
+
+
+def test_a_falling_rate_reaches_its_end_whatever_the_mini_batches(policy: Policy) -> None:
+    """8 rows in 5 mini-batches are 5 optimizer steps, on which the schedule counts."""
+    settings = PPOSettings(rollouts=8, steps=1, epochs=2, mini_batches=5, schedule="linear", lr=1e-3)
+    _, rollout = collect(policy, settings, CreditSettings())
+    optimizers = make_optimizers(policy, settings)
+    update(policy, rollout, optimizers, settings, GENERATION.temperature, False)
+    assert optimizers.schedule.last_epoch == 10 and optimizers.schedule.get_last_lr()[0] == 0
 
 
 def test_delta_lands_on_the_sampled_tokens(policy: Policy) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from text2grad.align import CreditSettings, TokenTable
-from text2grad.errors import UserError
+from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
@@ -569,7 +569,7 @@ def test_a_policy_far_from_its_reference_has_diverged(
 ) -> None:
     """All its numbers are finite; the batch is kept, and no policy is written."""
     said = r"x: step \d of 6: the policy has diverged, \d+\.\d nats a token .*\(ppo\.max_kl 3\) .*diverged\.jsonl"
-    with pytest.raises(UserError, match=said + r"\) \(lower ppo\.lr \(1\)"):
+    with pytest.raises(Diverged, match=said + r"\) \(lower ppo\.lr \(1\)"):
         by_ppo(model, tmp_path / "a", Lots(), lr=1.0, value_warmup=0)
     rows = [json.loads(line) for line in (tmp_path / "a" / "diverged.jsonl").read_text().splitlines()]
     assert len(rows) == 4 and all(all(x is not None for x in row["kl"]) for row in rows)

@@ -73,6 +73,12 @@ def test_each_fault_is_found(fault: dict[str, Any], finding: str) -> None:
     assert finding in " ".join(checks(sound(**fault)))
 
 
+def test_no_value_function_and_other_credit_are_no_faults() -> None:
+    assert list(checks(sound(value=[]))) == []
+    by_verdict = {"delta": [0.0, 1.0, 0.0, 0.5], "reward": [], "as_marked": False}
+    assert list(checks(sound(**by_verdict))) == []
+
+
 def test_every_row_of_the_strip_has_one_cell_per_token() -> None:
     row = synthetic("text2grad", 10, 0, random.Random(1))
     view = sample_view(Sample.model_validate(row), "text2grad")

@@ -11,9 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from text2grad.align import CreditSettings
+from text2grad.config import Config
+from text2grad.feedback import Critique, Failure
 from text2grad.policy.model import Policy
+from text2grad.stages.critics import critic_inputs
+from text2grad.stages.folder import resuming
 from text2grad.train.log import RunLog
+from text2grad.train.rollout import without_score
 from text2grad.train.run import Stopwatch, learning_rate_factor, save_policy, seed_everything
+from text2grad.train.state import Randomness
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -177,3 +184,42 @@ def test_a_stopwatch_books_time_by_phase(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("generate", "update", "generate"):
         watch.lap(name)
     assert watch.seconds == {"seconds_generate": 1.5, "seconds_update": 3.0}
+
+
+def test_settings_of_the_policy_and_the_sandbox_belong_to_a_run() -> None:
+    base: dict[str, dict[str, object]] = {
+        "critic": {"kind": "program"}, "task": {"name": "demo"}, "policy": {"model": "tiny"}
+    }  # fmt: skip
+
+    def inputs(**sections: dict[str, object]) -> dict[str, str]:
+        config = Config.model_validate(base | {name: base.get(name, {}) | s for name, s in sections.items()})
+        return dict(resuming(config, "auto", **critic_inputs(config)).inputs)
+
+    plain = inputs()
+    assert (
+        inputs(policy={"model": "elsewhere"}, sandbox={"workers": 7}) == plain
+    )  # the weights are compared by digest
+    for changed in (
+        inputs(policy={"value_head": "separate"}),
+        inputs(policy={"lora": {"alpha": 4}}),
+        inputs(sandbox={"seconds": 77}),
+    ):
+        assert changed.keys() == plain.keys() and changed != plain
+
+
+def test_generators_of_many_devices_go_back_to_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[int, int] = {}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 12)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, index: given.update({index: int(state[0])}))
+    now = Randomness.now()
+    saved = Randomness(now.python, now.numpy, now.torch, [torch.tensor([n]) for n in range(11)])
+    Randomness.restore(saved.tensors("me"), saved.numbers(), "me")
+    assert given == {n: n for n in range(11)}
+
+
+def test_without_a_score_a_critique_is_a_failure_where_only_scores_pay() -> None:
+    assert CreditSettings(scheme="last_token").by_score and not CreditSettings().by_score
+    scored, failed = Critique(text="", score=0.0), Failure(kind="refused", message="no")
+    assert without_score(scored) is scored and without_score(failed) is failed
+    found = without_score(Critique(text="fine"))
+    assert isinstance(found, Failure) and "it has no score" in found.message

@@ -11,7 +11,7 @@ MAIN = (
     (r"delta(_sum)?", "token pseudo-rewards of a response added up, mean"),
     (r"kl", "distance from the reference policy per response: must not run away"),
     (r"wrong_sign_rate", "labelled tokens whose advantage has the other sign: lower is better"),
-    (r"explained_variance", "of the value head: 1 foresees all returns, 0 none"),
+    (r"explained_variance", "of the value function: 1 foresees all returns, 0 none; 0 where there is none"),
     (r"critic_failed", "share of critiques that failed and were masked out"),
     (r"response_length", "tokens per response, mean"),
     (r"entropy", "of the policy, per token: towards 0 it stops exploring"),

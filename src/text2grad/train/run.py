@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text2grad.errors import UserError
+from text2grad.errors import Diverged, UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import assembled
 from text2grad.train.checkpoint import (
@@ -227,7 +227,7 @@ class Run:
         if is_out_of_memory(error):
             return UserError(f"{where}: out of memory", f"{self.cures['memory']}, then {after}")
         if isinstance(error, FloatingPointError):
-            return UserError(f"{where}: {error}", f"{self.cures['numbers']}, then {after}")
+            return Diverged(f"{where}: {error}", f"{self.cures['numbers']}, then {after}")
         return None
 
     def _save_and_leave(self, signal: int) -> None:

@@ -77,7 +77,9 @@ class PPOSettings(Settings):
     value_clip: float = Field(default=0.2, gt=0, description="how far a value may move in one batch")
     value_coefficient: float = Field(default=0.1, ge=0, description="weight of the value loss")
     value_target: Literal["gae", "mc"] = Field(default="gae", description="GAE returns, or sums of rewards")
-    value_warmup: int = Field(default=5, ge=0, description="steps that train only the value function")
+    value_warmup: int = Field(
+        default=5, ge=0, description="steps that train only the value function (advantage gae)"
+    )
     normalisation: Literal["none", "scale", "whiten"] = Field(
         default="scale", description="of advantages; scale: divided by their RMS; whiten: centred as well"
     )
