@@ -1,0 +1,64 @@
+"""The real command under `accelerate launch` with the repository's profiles: two processes, and the same policy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dying_task import DyingTask
+from processes import run_in
+from safetensors.torch import load_file
+from scenes import train_by_config
+
+from tiny_runs import tiny_model
+
+HERE = Path(__file__).parent
+PROFILES = HERE.parents[1] / "configs" / "accelerate"
+SETTINGS = (
+    *("--task.name", f"dying_task:{DyingTask.__name__}", "--critic.kind", "program", "--critic.gate", "false"),
+    *("--run.threads", "1", "--policy.device", "cpu", "--sandbox.workers", "1", "--generation.max_new_tokens", "8"),
+    *("--ppo.steps", "3", "--ppo.rollouts", "6", "--ppo.max_failed", "1", "--ppo.lr", "1e-3"),
+)
+
+
+@pytest.mark.parametrize(("profile", "weights"), [("ddp", "whole in each"), ("fsdp2", "split")])
+def test_a_profile_of_accelerate_starts_two_processes_that_train_one_policy(
+    profile: str, weights: str, tmp_path: Path
+) -> None:
+    model = tiny_model(tmp_path / "model")
+    words = ("--policy.model", str(model), *SETTINGS)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "ACCELERATE_USE_CPU": "true",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    launch = [
+        "accelerate.commands.launch",
+        "--config_file",
+        str(PROFILES / f"{profile}.yaml"),
+        "--num_processes",
+        "2",
+    ]
+    command = [sys.executable, "-m", *launch, "-m", "text2grad.cli", "train", "--name", "x", "--json"]
+    done = subprocess.run(
+        [*command, "--run.folder", str(tmp_path / "launched"), *words],
+        env=environment, capture_output=True, text=True, timeout=540, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert f"2 processes (gloo), weights {weights}" in done.stderr
+    straight = (
+        "--run.folder",
+        str(tmp_path / "straight"),
+        "--run.parallel",
+        "fsdp" if weights == "split" else "ddp",
+    )
+    assert run_in(2, train_by_config, tmp_path, (*straight, *words)) == [2, 2]
+    files = {name: tmp_path / name / "ppo" / "x" / "policy" for name in ("launched", "straight")}
+    for path in files["launched"].glob("*.safetensors"):
+        mine, theirs = load_file(path), load_file(files["straight"] / path.name)
+        assert mine.keys() == theirs.keys()
+        assert all(mine[name].equal(theirs[name]) for name in mine), path.name
