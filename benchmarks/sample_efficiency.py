@@ -9,6 +9,9 @@ stands in --out is not repeated.
     python benchmarks/sample_efficiency.py [--arms text2grad scalar] [--seeds 0 1 2] [--tune-seeds 100 101]
         [--lrs 2.5e-5 5e-5 1e-4 2e-4 4e-4] [--steps 30] [--every 3] [--workers 2] [--out runs/sample_efficiency]
 
+Ten times the size, on a GPU: --out runs/tenfold --workers 1 --set policy.device=cuda tiny.hidden=320 tiny.layers=6
+tiny.heads=5 tiny.feed_forward=880.
+
 A method is the demo's recipe with parts laid over it, joined by +: `text2grad` and `scalar` alone, or
 `scalar+values`, `poor_half+kl_0.05` (PARTS).
 
@@ -82,7 +85,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(chosen.workers, get_context("spawn")) as pool:
         tune_seeds = chosen.tune_seeds if len(chosen.lrs) > 1 else []
-        list(pool.map(prepare, [(chosen.out, seed) for seed in {*chosen.seeds, *tune_seeds}]))
+        list(pool.map(prepare, [(chosen.out, seed, chosen.set) for seed in {*chosen.seeds, *tune_seeds}]))
         tuning = [(arm, lr, seed) for seed in tune_seeds for arm in chosen.arms for lr in chosen.lrs]
         tried = list(pool.map(trained, [job(chosen, *each) | {"every": chosen.steps} for each in tuning]))
         best = {arm: best_rate(chosen.lrs, [run for run in tried if run["arm"] == arm]) for arm in chosen.arms}
@@ -105,11 +108,19 @@ def options() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=3, help="steps between measurements; tuning looks at the end")
     parser.add_argument("--samples", type=int, default=8, help="answers per held-out problem")
     parser.add_argument("--workers", type=int, default=2, help="runs side by side, one thread each")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all stages and methods"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/sample_efficiency"))
     chosen = parser.parse_args()
     if set(chosen.seeds) & set(chosen.tune_seeds):
         parser.error("a seed cannot be both tuned on and reported")
     chosen.out.mkdir(parents=True, exist_ok=True)
+    chosen.set = [f"--{words}" for words in chosen.set]
+    note = chosen.out / "set.json"
+    if note.is_file() and json.loads(note.read_text(encoding="utf-8")) != chosen.set:
+        parser.error(f"{chosen.out} was made with another --set ({note}): take another --out")
+    note.write_text(json.dumps(chosen.set), encoding="utf-8")
     return chosen
 
 
@@ -129,15 +140,15 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def settings(out: Path, seed: int, arm: str, words: dict[str, object]) -> Config:
+def settings(out: Path, seed: int, arm: str, words: dict[str, object], common: Sequence[str] = ()) -> Config:
     layers = [find_config(name) for name in ("demo", *(part for part in arm.split("+") if part in recipe_names()))]
     base = {"run.folder": out / f"seed-{seed}", "run.seed": seed, "run.threads": 1, "task.seed": seed}
-    return load_config(layers, [f"--{key}={value}" for key, value in {**base, **words}.items()])
+    return load_config(layers, [*common, *(f"--{key}={value}" for key, value in {**base, **words}.items())])
 
 
-def prepare(place: tuple[Path, int]) -> None:
+def prepare(place: tuple[Path, int, list[str]]) -> None:
     """SFT policy and reward model of one seed, by the command line as anyone would make them."""
-    out, seed = place
+    out, seed, common = place
     folder = out / f"seed-{seed}"
     words = [f"--{k}={v}" for k, v in {"run.seed": seed, "run.threads": 1, "task.seed": seed}.items()]
     products = {"sft": "sft/policy", "annotate": "feedback.jsonl", "train-reward": "evaluation/reward_model.json"}
@@ -153,14 +164,14 @@ def prepare(place: tuple[Path, int]) -> None:
                 "--run.folder",
                 str(folder),
             ]
-            done = subprocess.run([*command, *words], capture_output=True, text=True)
+            done = subprocess.run([*command, *common, *words], capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(f"seed {seed}: {stage} failed: {done.stderr.strip().splitlines()[-1]}")
             say(f"seed {seed}: {stage} done")
 
 
 def job(chosen: argparse.Namespace, arm: str, lr: float, seed: int) -> Run:
-    keep = ("out", "steps", "every", "samples")
+    keep = ("out", "steps", "every", "samples", "set")
     return {"arm": arm, "lr": lr, "seed": seed, **{name: getattr(chosen, name) for name in keep}}
 
 
@@ -169,7 +180,7 @@ def trained(one: Run) -> Run:
     name = "-".join(f"{one[key]}" for key in ("arm", "lr", "steps", "every", "samples"))
     path = one["out"] / f"seed-{one['seed']}" / "curves" / f"{name}.json"
     chosen = {"ppo.lr": one["lr"], "ppo.steps": one["steps"], "evaluate.samples": one["samples"]}
-    config = settings(one["out"], one["seed"], one["arm"], changes(one["arm"]) | chosen)
+    config = settings(one["out"], one["seed"], one["arm"], changes(one["arm"]) | chosen, one["set"])
     recipe = recipe_of(config)
     if path.is_file():
         found: Run = json.loads(path.read_text(encoding="utf-8"))

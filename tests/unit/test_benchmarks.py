@@ -56,7 +56,16 @@ def test_the_best_rate_is_the_one_that_ends_highest_on_the_tuning_seeds() -> Non
 
 
 def test_another_recipe_under_the_same_name_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {"arm": "no_verdict", "lr": 1e-4, "seed": 3, "out": tmp_path, "steps": 2, "every": 1, "samples": 1}
+    one = {
+        "arm": "no_verdict",
+        "lr": 1e-4,
+        "seed": 3,
+        "out": tmp_path,
+        "steps": 2,
+        "every": 1,
+        "samples": 1,
+        "set": [],
+    }
     (tmp_path / "seed-3").mkdir()
     trained = []
 
