@@ -52,6 +52,8 @@ PARTS: dict[str, dict[str, object]] = {
     "scalar": {},  # its recipe laid over the demo, as the demo does
     "values": {"ppo.advantage": "gae", "ppo.value_lr": 1e-3},
     "no_warmup": {"ppo.value_warmup": 0},
+    "returns": {"ppo.advantage": "returns"},
+    "k1": {"ppo.kl": "k1"},
     "separate_critic": {"policy.value_head": "separate"},
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "dense": {"credit.scheme": "every_token"},

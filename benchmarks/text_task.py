@@ -6,11 +6,12 @@ in the demo, and in the learning rate: each has the best of the same grid on two
 101; mean of greedy and sampled ROUGE-L), which are none of the seeds shown. What stands in --out/results.jsonl,
 and was made with the same settings, is not run again.
 
-    python benchmarks/text_task.py [--seeds 0 1 2] [--tune]
+    python benchmarks/text_task.py [--seeds 0 1 2] [--tune] [--arms scalar_ppo text2grad] [--lrs 1e-3 3e-4 1e-4]
 
-The last line of stdout is one JSON object: for `sft`, `scalar_ppo` and `text2grad` the mean over the seeds and the
-`spread` (largest minus smallest) of every measure, greedy and sampled; `ahead`: text2grad minus scalar PPO in
-ROUGE-L, seed by seed. With --tune: the ROUGE-L of every rate.
+A method may have parts of sample_efficiency.py laid over it: `scalar_ppo+returns+kl_0.2`. The last line of stdout is
+one JSON object: for `sft`, `scalar_ppo` and `text2grad` the mean over the seeds and the `spread` (largest minus
+smallest) of every measure, greedy and sampled; `ahead`: text2grad minus scalar PPO in ROUGE-L, seed by seed. With
+--tune: the ROUGE-L of every rate.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from recipe import recipe_of
+from sample_efficiency import PARTS
 from text2grad import stages
 from text2grad.config import Config, find_config, load_config
 
@@ -40,13 +43,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tune", action="store_true", help="every rate of the grid on the validation seeds")
+    parser.add_argument("--arms", nargs="+", type=method, default=ARMS, metavar="ARM")
+    parser.add_argument("--lrs", nargs="+", type=float, default=GRID, help="the grid of --tune")
     parser.add_argument("--out", type=Path, default=Path("runs/text_task"))
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     seeds = VALIDATION if chosen.tune else chosen.seeds
-    runs = [(arm, rate) for arm in ARMS for rate in (GRID if chosen.tune else (CHOSEN[arm],))]
+    runs = [(arm, rate) for arm in chosen.arms for rate in (chosen.lrs if chosen.tune else (rate_of(arm),))]
     rows = [row for seed in seeds for row in rows_of(seed, runs, chosen.out)]
-    print(json.dumps(tuned(rows) if chosen.tune else summary(rows)))
+    print(json.dumps(tuned(rows) if chosen.tune else summary(rows, chosen.arms)))
+
+
+def method(name: str) -> str:
+    base, *parts = name.split("+")
+    if base not in ARMS or set(parts) - PARTS.keys():
+        raise argparse.ArgumentTypeError(f"no method {name}: {' or '.join(ARMS)}, + parts of {', '.join(PARTS)}")
+    return name
+
+
+def rate_of(arm: str) -> float:
+    """The rate that was chosen for a method, its parts aside."""
+    return CHOSEN[arm.partition("+")[0]]
 
 
 def rows_of(seed: int, runs: Sequence[tuple[str, float]], out: Path) -> Iterator[Row]:
@@ -65,8 +82,8 @@ def rows_of(seed: int, runs: Sequence[tuple[str, float]], out: Path) -> Iterator
         yield found[0]
 
 
-def preset(folder: Path, seed: int) -> Config:
-    words = {"run.folder": folder, "run.seed": seed, "task.seed": seed}
+def preset(folder: Path, seed: int, changes: Mapping[str, object] = MappingProxyType({})) -> Config:
+    words = {"run.folder": folder, "run.seed": seed, "task.seed": seed, **changes}
     return load_config(find_config("docstrings"), [f"--{key}={value}" for key, value in words.items()])
 
 
@@ -87,11 +104,12 @@ def measured(arm: str, rate: float, config: Config) -> Row:
 def of_arm(arm: str, rate: float, config: Config) -> Config:
     if arm == "sft":
         return config
-    ppo = config.ppo.model_copy(update={"lr": rate})
-    if arm == "text2grad":
-        return config.model_copy(update={"ppo": ppo})
-    credit = config.credit.model_copy(update={"scheme": "last_token"})  # not the recipe: the KL stays the preset's
-    return config.model_copy(update={"credit": credit, "ppo": ppo.model_copy(update={"gamma": 1.0})})
+    base, *parts = arm.split("+")
+    # Not the recipe of scalar PPO: the KL stays the preset's.
+    changes: dict[str, object] = {"credit.scheme": "last_token", "ppo.gamma": 1.0} if base == "scalar_ppo" else {}
+    for part in parts:
+        changes |= PARTS[part]
+    return preset(config.run.folder, config.run.seed, {"ppo.lr": rate, **changes})
 
 
 def read(path: Path) -> list[Row]:
@@ -109,15 +127,19 @@ def tuned(rows: Sequence[Row]) -> Row:
     return found
 
 
-def summary(rows: Sequence[Row]) -> Row:
+def summary(rows: Sequence[Row], arms: Sequence[str]) -> Row:
     """Means and spreads over the seeds, and how far text2grad is ahead on each."""
-    figures: Row = {arm: of_seeds([row for row in rows if row["arm"] == arm]) for arm in ("sft", *ARMS)}
+    figures: Row = {arm: of_seeds([row for row in rows if row["arm"] == arm]) for arm in ("sft", *arms)}
     seeds = sorted({row["seed"] for row in rows})
     by_arm = {(row["seed"], row["arm"]): row for row in rows}
-    figures["ahead"] = {
-        way: [round(by_arm[s, "text2grad"][way] - by_arm[s, "scalar_ppo"][way], 4) for s in seeds]
-        for way in ("greedy_rouge_l", "sampled_rouge_l")
-    }
+    ours, theirs = (
+        next((arm for arm in arms if arm.startswith(each)), None) for each in ("text2grad", "scalar_ppo")
+    )
+    if ours and theirs:
+        figures["ahead"] = {
+            way: [round(by_arm[s, ours][way] - by_arm[s, theirs][way], 4) for s in seeds]
+            for way in ("greedy_rouge_l", "sampled_rouge_l")
+        }
     return {**figures, "seeds": seeds}
 
 
