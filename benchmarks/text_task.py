@@ -8,8 +8,8 @@ and was made with the same settings, is not run again.
 
     python benchmarks/text_task.py [--seeds 0 1 2] [--tune] [--arms scalar_ppo text2grad] [--lrs 1e-3 3e-4 1e-4]
 
-A method may have parts of sample_efficiency.py laid over it: `scalar_ppo+returns+kl_0.2`. The last line of stdout is
-one JSON object: for `sft`, `scalar_ppo` and `text2grad` the mean over the seeds and the `spread` (largest minus
+A method may have parts of sample_efficiency.py laid over it: `scalar_ppo+returns+kl_0.2`. The last line of stdout
+is one JSON object: for `sft`, `scalar_ppo` and `text2grad` the mean over the seeds and the `spread` (largest minus
 smallest) of every measure, greedy and sampled; `ahead`: text2grad minus scalar PPO in ROUGE-L, seed by seed. With
 --tune: the ROUGE-L of every rate.
 """
