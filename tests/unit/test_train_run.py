@@ -17,6 +17,7 @@ from text2grad.feedback import Critique, Failure
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import critic_inputs
 from text2grad.stages.folder import resuming
+from text2grad.train.guard import PassSize
 from text2grad.train.log import RunLog
 from text2grad.train.rollout import without_score
 from text2grad.train.run import Stopwatch, learning_rate_factor, save_policy, seed_everything
@@ -223,3 +224,18 @@ def test_without_a_score_a_critique_is_a_failure_where_only_scores_pay() -> None
     assert without_score(scored) is scored and without_score(failed) is failed
     found = without_score(Critique(text="fine"))
     assert isinstance(found, Failure) and "it has no score" in found.message
+
+
+def test_passes_that_all_processes_must_make_alike_stay_as_large_as_they_are() -> None:
+    def never(size: int) -> int:
+        tried.append(size)
+        raise MemoryError
+
+    tried: list[int] = []
+    for size, fixed, sizes in ((8, True, [8]), (5, False, [5, 2, 1]), (1, False, [1])):
+        tried.clear()
+        with pytest.raises(MemoryError):
+            PassSize(size, fixed=fixed).fitting(never, lambda: None)
+        assert tried == sizes
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        PassSize(8).fitting(lambda size: torch.zeros(2) @ torch.zeros(3), lambda: None)
