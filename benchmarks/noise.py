@@ -28,7 +28,7 @@ from statistics import fmean
 from typing import Any
 
 from figure import svg
-from recipe import recipe_of
+from recipe import recipe_of, refuse_other_recipe
 from text2grad import stages
 from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.critics.noise import NoiseSettings
@@ -81,6 +81,7 @@ def prepare(place: tuple[argparse.Namespace, int]) -> None:
     """SFT policy and reward model of one seed in its run folder: copied from `--runs`, or made."""
     chosen, seed = place
     config = demo(seed, chosen)
+    refuse_other_recipe(config)
     wanted = ["sft"] + (["reward_model"] if chosen.critic == "reward_model" else [])
     if all((config.run.folder / part / "policy").is_dir() for part in wanted):
         return

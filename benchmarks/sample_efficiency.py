@@ -32,7 +32,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,7 +39,7 @@ from statistics import fmean
 from typing import Any
 
 from figure import svg
-from recipe import recipe_of
+from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config, recipe_names
 from text2grad.report.curves import Line, mean_line
 
@@ -119,10 +118,6 @@ def options() -> argparse.Namespace:
         parser.error("a seed cannot be both tuned on and reported")
     chosen.out.mkdir(parents=True, exist_ok=True)
     chosen.set = [f"--{words}" for words in chosen.set]
-    note = chosen.out / "set.json"
-    if note.is_file() and json.loads(note.read_text(encoding="utf-8")) != chosen.set:
-        parser.error(f"{chosen.out} was made with another --set ({note}): take another --out")
-    note.write_text(json.dumps(chosen.set), encoding="utf-8")
     return chosen
 
 
@@ -151,6 +146,7 @@ def settings(out: Path, seed: int, arm: str, words: dict[str, object], common: S
 def prepare(place: tuple[Path, int, list[str]]) -> None:
     """SFT policy and reward model of one seed, by the command line as anyone would make them."""
     out, seed, common = place
+    refuse_other_recipe(settings(out, seed, "text2grad", {}, common))
     folder = out / f"seed-{seed}"
     words = [f"--{k}={v}" for k, v in {"run.seed": seed, "run.threads": 1, "task.seed": seed}.items()]
     products = {"sft": "sft/policy", "annotate": "feedback.jsonl", "train-reward": "evaluation/reward_model.json"}
@@ -250,8 +246,7 @@ def train(one: Run, config: Config, name: str) -> tuple[list[dict[str, float]], 
             )
         except (CritiquesFailed, Diverged) as error:
             say(f"{one['seed']} {name} stopped: {error}")
-            with suppress(FloatingPointError, RuntimeError):  # weights that are no numbers cannot be measured
-                measured(one["steps"] - 1, {})
+            measured(one["steps"] - 1, {})
             return curve, str(error)
     return curve, None
 

@@ -10,7 +10,7 @@ stands in --out/results.jsonl, and was made with the same settings, is not run a
         [--arms scalar_ppo+group text2grad]
 
 A method may have parts of sample_efficiency.py laid over it: `scalar_ppo+returns+kl_0.2`. The last line of stdout
-is one JSON object: for `sft`, `scalar_ppo` and `text2grad` the mean over the seeds and the `spread` (largest minus
+is one JSON object: for `sft` and each method the mean over the seeds and the `spread` (largest minus
 smallest) of every measure, greedy and sampled; `ahead`: text2grad minus scalar PPO in ROUGE-L, seed by seed. With
 --tune: the ROUGE-L of every rate.
 """
@@ -27,7 +27,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
-from recipe import recipe_of
+from recipe import recipe_of, refuse_other_recipe
 from sample_efficiency import PARTS
 from text2grad import stages
 from text2grad.config import Config, find_config, load_config
@@ -57,6 +57,7 @@ def main() -> None:
 
 
 def method(name: str) -> str:
+    """A method's name, if all of its parts are known."""
     base, *parts = name.split("+")
     if base not in ARMS or set(parts) - PARTS.keys():
         raise argparse.ArgumentTypeError(f"no method {name}: {' or '.join(ARMS)}, + parts of {', '.join(PARTS)}")
@@ -72,6 +73,7 @@ def rows_of(seed: int, runs: Sequence[tuple[str, float]], out: Path) -> Iterator
     """The figures of SFT and of every (arm, rate) on one seed; those that are there are read."""
     results = out / "results.jsonl"
     config = preset(out / f"seed-{seed}", seed)
+    refuse_other_recipe(config)
     for arm, rate in [("sft", 0.0), *runs]:
         recipe = recipe_of(of_arm(arm, rate, config))
         key = {"seed": seed, "arm": arm, "lr": rate, "recipe": recipe}

@@ -58,6 +58,7 @@ def test_a_profile_of_accelerate_starts_two_processes_that_train_one_policy(
     )
     assert run_in(2, train_by_config, tmp_path, (*straight, *words)) == [2, 2]
     files = {name: tmp_path / name / "ppo" / "x" / "policy" for name in ("launched", "straight")}
+    assert (files["launched"] / "model.safetensors").is_file()
     for path in files["launched"].glob("*.safetensors"):
         mine, theirs = load_file(path), load_file(files["straight"] / path.name)
         assert mine.keys() == theirs.keys()

@@ -58,6 +58,7 @@ def test_a_killed_worker_changes_nothing(model: Path, tmp_path: Path) -> None:
     undisturbed = run_in(2, train_by_config, tmp_path, ("--run.folder", str(tmp_path / "straight"), *words))
     assert undisturbed == [2, 2]
     other = tmp_path / "straight" / "ppo" / "x" / "policy"
+    assert (place / "policy" / "model.safetensors").is_file()
     for path in (place / "policy").glob("*.safetensors"):
         mine, theirs = load_file(path), load_file(other / path.name)
         assert mine.keys() == theirs.keys()

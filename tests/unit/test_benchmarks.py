@@ -16,8 +16,8 @@ import credit_signs
 import noise
 import sample_efficiency
 from figure import Strip, tokens_svg
-from recipe import recipe_of
-from text2grad.config import find_config, load_config
+from recipe import recipe_of, refuse_other_recipe
+from text2grad.config import Config, find_config, load_config
 from text2grad.feedback import Critique, Span
 
 
@@ -83,6 +83,17 @@ def test_another_recipe_under_the_same_name_is_run_again(tmp_path: Path, monkeyp
     demo = load_config(find_config("demo"))
     elsewhere = demo.model_copy(update={"run": demo.run.model_copy(update={"folder": tmp_path})})
     assert recipe_of(demo) == recipe_of(elsewhere) != recipe_of(trained[0])
+
+
+def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
+    def of(*words: str) -> Config:
+        return load_config(find_config("demo"), [f"--run.folder={tmp_path}", *words])
+
+    refuse_other_recipe(of())
+    refuse_other_recipe(of("--ppo.lr=1e-3", "--credit.outcome_weight=0"))
+    with pytest.raises(SystemExit, match="made with other settings: take another --out"):
+        refuse_other_recipe(of("--tiny.hidden=320"))
+    refuse_other_recipe(of())
 
 
 def test_the_noise_study_says_where_the_gain_ends() -> None:

@@ -194,7 +194,7 @@ def test_settings_of_the_policy_and_the_sandbox_belong_to_a_run() -> None:
 
     def inputs(**sections: dict[str, object]) -> dict[str, str]:
         config = Config.model_validate(base | {name: base.get(name, {}) | s for name, s in sections.items()})
-        return dict(resuming(config, "auto", **critic_inputs(config)).inputs)
+        return dict(resuming(config, "auto", config.policy, **critic_inputs(config)).inputs)
 
     plain = inputs()
     assert (

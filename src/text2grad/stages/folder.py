@@ -61,12 +61,12 @@ def processes(config: Config) -> Iterator[Ranks]:
         yield ranks
 
 
-def resuming(config: Config, mode: ResumeMode, **inputs: str) -> Resume:
+def resuming(config: Config, mode: ResumeMode, trained: PolicySettings, **inputs: str) -> Resume:
     """What a training loop should do with an unfinished run, and what it must find unchanged to go on.
 
-    The model's own weights are compared by the loop, wherever they lie.
+    `trained` made the model; its weights are compared by the loop, wherever they lie.
     """
-    policy = flatten({"policy.model"}, policy=config.policy)
+    policy = flatten({"policy.model"}, policy=trained)
     return Resume(mode, {"run.threads": str(config.run.threads), **policy, **inputs})
 
 

@@ -40,7 +40,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
             config.run.seed,
             name,
             on_step=noise_of(critic, ranks),
-            resume=resuming(config, resume, **critic_inputs(config)),
+            resume=resuming(config, resume, config.policy, **critic_inputs(config)),
             ranks=ranks,
         )
         if ranks.first:

@@ -62,7 +62,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
             stopping = early_stopping(config, policy, validation, ranks)
         metrics = train_supervised(
             *(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model"),
-            resume=resuming(config, resume, **validation_inputs(config, validation)),
+            resume=resuming(config, resume, settings, **validation_inputs(config, validation)),
             section="reward_model.training",
             stopping=stopping,
             ranks=ranks,

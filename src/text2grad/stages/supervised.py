@@ -35,7 +35,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
             pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
             if ranks.first:
                 note_settings(config, folder, begins=True)
-        settings, again = with_tiny_rates(config).sft, resuming(config, resume)
+        settings, again = with_tiny_rates(config).sft, resuming(config, resume, base)
         place = folder / "sft"
         metrics = train_supervised(
             policy, pairs, settings, place, config.run.seed, "sft", resume=again, ranks=ranks

@@ -86,7 +86,6 @@ def train_ppo(
     ranks.spread(policy)
     optimizers = make_optimizers(policy, settings)
     training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
-    valued = settings.advantage == "gae"
     size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", fixed=ranks.sharded)
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
     with Run(
@@ -122,7 +121,9 @@ def train_ppo(
                 rollout = score(policy, batch, answered, settings, generation.temperature, beta, columns)
                 watch.lap("score")
             metrics = describe(answered, rollout, training.kl_coefficient)
-            shown = partial(strips, step, answered, rollout, valued=valued, as_marked=credit_settings.as_marked)
+            shown = partial(
+                strips, step, answered, rollout, valued=settings.valued, as_marked=credit_settings.as_marked
+            )
             with run.keeping(partial(shown, len(samples))):
                 refuse_not_finite(rollout)
                 refuse_diverged(rollout, settings.max_kl)

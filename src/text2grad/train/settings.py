@@ -124,11 +124,16 @@ class PPOSettings(Settings):
         return self
 
     @property
+    def valued(self) -> bool:
+        """Whether there is a value function."""
+        return self.advantage == "gae"
+
+    @property
     def warmup_steps(self) -> int:
         """Steps that train only the value function; none where there is none."""
-        return self.value_warmup if self.advantage == "gae" else 0
+        return self.value_warmup if self.valued else 0
 
     @property
     def value_weight(self) -> float:
         """Of the value loss; 0 where no advantage asks for values."""
-        return self.value_coefficient if self.advantage == "gae" else 0.0
+        return self.value_coefficient if self.valued else 0.0
