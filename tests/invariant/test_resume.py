@@ -564,9 +564,7 @@ def test_a_learning_rate_that_diverges_leaves_its_batch_and_a_hint(model: Path, 
     assert not (tmp_path / "a" / "policy").exists() and not (tmp_path / "b" / "policy").exists()
 
 
-def test_a_policy_far_from_its_reference_has_diverged(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight
-) -> None:
+def test_a_policy_far_from_its_reference_has_diverged(model: Path, tmp_path: Path) -> None:
     """All its numbers are finite; the batch is kept, and no policy is written."""
     said = r"x: step \d of 6: the policy has diverged, \d+\.\d nats a token .*\(ppo\.max_kl 3\) .*diverged\.jsonl"
     with pytest.raises(Diverged, match=said + r"\) \(lower ppo\.lr \(1\)"):
@@ -633,10 +631,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_where_memory_runs_out_smaller_passes_make_the_same_update(
-    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, small: list[int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """Bit for bit those of a run that was asked for passes so small; and nearly those of the large ones."""
+    model: Path, tmp_path: Path, seen: list[Training], small: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bit for bit those of a run that was asked for passes so small."""
     by_ppo(model, tmp_path / "small", Lots(), micro_batch_size=4)
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("out of memory")]
     assert told == [f"out of memory: goes on with ppo.micro_batch_size {n}, the same update" for n in (2, 1)]
