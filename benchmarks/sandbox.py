@@ -2,14 +2,18 @@
 
 Trivial jobs (two tests of a three-line function), each once, on as many workers as there are cores (where others
 use them, one more loses less); then 1,000 in a row on one worker, with the memory and the processes of its server
-before and after; then every program of tests/data/hostile.txt.
+before and after; then every program of tests/data/hostile.txt, those that forge a verdict (forging.txt) and those
+that are right (right_programs.txt), and a search of the memory of programs for what they must not know.
 
     python benchmarks/sandbox.py [--jobs 1000] [--row 1000] [--workers 2]
 
 The last line of stdout is one JSON object. Wanted on two idle cores: namespace_jobs_per_second at least 80,
-landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, leftover_processes 0, grown_kib (of a
-server that did 1,000 jobs) about 0. Where other work runs on the same cores, the processor time of a job, all its
-processes and ours together (`*_cpu_ms`), says more: a core does 1000 / that a second, and less where it is shared.
+landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, forging_passed 0 (and 0 forging programs
+without a verdict, printed on stderr), right_wrong 0, right_unsupported at most 2 % of right_programs,
+secrets_found_in_memory 0, leftover_processes 0, grown_kib (of a server that did 1,000 jobs) about 0. The figures of
+programs are of both tiers together, the numbers of programs are those of the files. Where other work runs on the
+same cores, the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a core does
+1000 / that a second, and less where it is shared.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.sandbox.launch import probe_tiers
-from text2grad.sandbox.results import Tier
+from text2grad.sandbox.results import NO_VERDICT, Tier
 from text2grad.sandbox.runner import Job, Runner
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "unit"))
+from forging import FORGING, RIGHT, judged, secrets_found
 from hostile import HOSTILE, Machine, below, left_over
 
 CODE = "def f(xs):\n    ys = [x for x in xs if x >= 2]\n    return sum(ys)\n"
@@ -44,6 +49,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="programs at a time")
     words = parser.parse_args()
     result: dict[str, Any] = {"hostile_programs": len(HOSTILE), "hostile_passed": 0, "hostile_escaped": 0}
+    result |= {"forging_programs": len(FORGING), "forging_passed": 0, "secrets_found_in_memory": 0}
+    result |= {"right_programs": len(RIGHT), "right_wrong": 0, "right_unsupported": 0}
     result |= {"leftover_processes": 0, "grown_kib": 0}
     for probe in probe_tiers(MEMORY_MB):
         if not probe.works:
@@ -60,6 +67,11 @@ def main() -> None:
         passed, escaped = hostile(probe.tier)
         result["hostile_passed"] += passed
         result["hostile_escaped"] += escaped
+        result["forging_passed"] += forging(probe.tier)
+        wrong, unsupported = right(probe.tier)
+        result["right_wrong"] += wrong
+        result["right_unsupported"] += unsupported
+        result["secrets_found_in_memory"] += in_memory(probe.tier)
         say(f"{probe.tier}: jobs a second, {words.workers} workers", f"{speed:.1f}; 99 % within {p99:.1f} ms")
         say(f"{probe.tier}: processor time of a job", f"{cost:.1f} ms")
         say(f"{probe.tier}: after {words.row} jobs in a row", f"{left} processes left, server grew by {grown} KiB")
@@ -136,6 +148,40 @@ def hostile(tier: Tier) -> tuple[int, int]:
                 escaped += 1
             machine.close()
     return passed, escaped
+
+
+def forging(tier: Tier) -> int:
+    """How many forging programs passed."""
+    with Runner(seconds=2.0, workers=2, tier=tier, memory_mb=512) as runner:
+        honest = judged(runner, [program.honest_job() for program in FORGING])
+        verdicts = judged(runner, [program.job() for program in FORGING])
+    passed = [program.name for program in FORGING if verdicts[program.job()].passed]
+    none = [program.name for program in FORGING if verdicts[program.job()].outcome in NO_VERDICT]
+    failed = [program.name for program in FORGING if not honest[program.honest_job()].passed]
+    say(f"{tier}: forging programs", f"{len(passed)} of {len(FORGING)} passed {passed}")
+    say(f"{tier}: forging programs without a verdict", f"{len(none)} {none}")
+    say(f"{tier}: honest programs for their tasks", f"{len(failed)} not passed {failed}")
+    return len(passed)
+
+
+def right(tier: Tier) -> tuple[int, int]:
+    """How many right programs were scored wrong, and how many not at all."""
+    with Runner(seconds=5.0, workers=2, tier=tier, memory_mb=512) as runner:
+        verdicts = judged(runner, [program.job() for program in RIGHT])
+    unsupported = [program.name for program in RIGHT if verdicts[program.job()].outcome == "unsupported"]
+    wrong = [program.name for program in RIGHT if not verdicts[program.job()].passed]
+    wrong = [name for name in wrong if name not in unsupported]
+    say(f"{tier}: right programs", f"{len(wrong)} of {len(RIGHT)} wrong {wrong}")
+    say(f"{tier}: right programs without a verdict", f"{len(unsupported)} {unsupported}")
+    return len(wrong), len(unsupported)
+
+
+def in_memory(tier: Tier) -> int:
+    """How many secrets of its tests, its expected outputs and an earlier job a program finds in its memory."""
+    with Runner(seconds=30.0, tier=tier) as runner:
+        found = secrets_found(runner)
+    say(f"{tier}: secrets found in memory", f"{found}")
+    return found
 
 
 if __name__ == "__main__":

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hostile import is_alive
 
 from text2grad.errors import UserError
 from text2grad.sandbox import launch
+from text2grad.sandbox import runner as runner_module
 from text2grad.sandbox.runner import Runner, Verdict
 
 ONE = "def f(x):\n    return x + 1\n"
@@ -62,6 +66,7 @@ FAILING = {
     "another message": "import pytest\ndef test():\n    with pytest.raises(TypeError, match='q'):\n        f('')\n",
     "one of two": "def test_a():\n    assert f(1) == 2\ndef test_b():\n    assert f(1) == 1\n",
     "approx": "from pytest import approx\ndef test():\n    assert f(1) == approx(2.1)\n",
+    "no warning": "import pytest\ndef test():\n    with pytest.warns(UserWarning):\n        f(1)\n",
     "unittest": (
         "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(f(1), 3)\n"
     ),
@@ -79,10 +84,9 @@ def test_what_fails_is_failed(runner: Runner, what: str) -> None:
 UNSUPPORTED = {
     "a package that is not installed": "import no_such_package\ndef test():\n    pass\n",
     "another process": "import subprocess\ndef test():\n    pass\n",
-    "replaced builtins": "from unittest.mock import patch\n@patch('builtins.input')\ndef test(m):\n    pass\n",
+    "replaced modules": "from unittest.mock import patch\n@patch('sys.modules')\ndef test(m):\n    pass\n",
     "a fixture nobody defines": "def test(benchmark):\n    pass\n",
-    "a value that cannot cross": "import threading\ndef test():\n    f(threading.Lock())\n",
-    "warnings of the solution": "import pytest\ndef test():\n    with pytest.warns(UserWarning):\n        f(1)\n",
+    "a value that cannot cross": "import re\ndef test():\n    f(re.match('a', 'a'))\n",
     "the source of the solution": "import inspect\ndef test():\n    inspect.getsource(f)\n",
 }
 
@@ -123,6 +127,22 @@ def test_tests_that_never_end_are_a_timeout() -> None:
         finished = quick.run(ONE, "def test_a():\n    assert f(1) == 2\ndef test_b():\n    while True: pass\n")
         assert (finished.outcome, [each.name for each in finished.results]) == ("timeout", ["test_a"])
         assert quick.run(ONE, TEST_ONE).passed
+
+
+def test_where_the_reference_is_slow_a_program_has_more_time() -> None:
+    slow, endless = "import time\ntime.sleep(1.0)\n" + ONE, "while True:\n    pass\n"
+    with Runner(seconds=0.8) as quick:
+        jobs = [(slow + "# other", TEST_ONE), (slow + "# other", TEST_ONE), (endless, TEST_ONE)]
+        found = quick.run_all(jobs, references=[slow, ONE, slow])
+        assert [each.outcome for each in found] == ["passed", "timeout", "timeout"]
+
+
+def test_where_the_reference_does_not_end_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "REFERENCE_SECONDS", 0.6)
+    endless = "while True:\n    pass\n"
+    with Runner(seconds=0.5) as quick:
+        [found] = quick.run_all([(endless + "# other", TEST_ONE)], references=[endless])
+    assert (found.outcome, found.error) == ("unsupported", "the reference: no verdict within 0.6 s")
 
 
 def test_endless_recursion_without_a_limit_is_contained() -> None:
@@ -246,8 +266,27 @@ def test_a_runner_that_is_not_closed_leaves_no_process() -> None:
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    listed = subprocess.run(["ps", "-o", "pid=", "-p", done.stdout.strip()], capture_output=True, text=True)
-    assert listed.stdout == ""
+    assert ended_soon(int(done.stdout))
+
+
+def test_a_process_that_nobody_has_reaped_is_no_process_left() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert ended_soon(process.pid)
+    process.wait()
+
+
+def test_a_process_that_runs_is_left() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not ended_soon(process.pid, seconds=0.1)
+
+
+def ended_soon(pid: int, seconds: float = 10.0) -> bool:
+    """Whether a process ends within some seconds. A zombie has ended: init may take its time to reap it."""
+    until = time.monotonic() + seconds
+    while is_alive(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not is_alive(pid)
 
 
 def test_a_memory_group_where_there_is_one_is_joined_and_removed() -> None:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from text2grad.sandbox.inside import remote, rewrite
+from text2grad.sandbox.inside import operations, rewrite
 from text2grad.sandbox.runner import Runner
 
 
@@ -66,6 +66,7 @@ def _yes() -> str:
         "__len__": "1",
         "__iter__": "iter([self])",
         "__next__": "self",
+        "__enter__": "self",
         "__str__": "'yes'",
         "__repr__": "'yes'",
         "__format__": "'yes'",
@@ -79,10 +80,10 @@ def _yes() -> str:
         "__exit__": "False",
         "__ne__": "False",
         "__length_hint__": "1",
-        **dict.fromkeys([*remote.ORDER, "__eq__"], "True"),
+        **dict.fromkeys([*operations.ORDER, "__eq__"], "True"),
     }
     code = "class Yes:\n    def __init__(self, *args, **kwargs):\n        pass\n"
-    code += "    def __getattr__(self, name):\n        return self\n"
-    for name in sorted(remote.OPERATIONS):
-        code += f"    def {name}(self, *args, **kwargs):\n        return {answers.get(name, 'self')}\n"
+    code += "    def __getattr__(self, name):\n        return Yes()\n"
+    for name in sorted(operations.OPERATIONS):
+        code += f"    def {name}(self, *args, **kwargs):\n        return {answers.get(name, 'Yes()')}\n"
     return code

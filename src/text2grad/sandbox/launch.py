@@ -7,8 +7,8 @@ import itertools
 import os
 import platform
 import py_compile
-import select
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from text2grad.errors import UserError
 from text2grad.sandbox.cgroup import MemoryGroup
-from text2grad.sandbox.inside import frames, landlock, scratch, seccomp
+from text2grad.sandbox.inside import control, landlock, scratch, seccomp
 from text2grad.sandbox.results import Tier
 
 TierChoice = Literal["auto", "namespaces", "landlock", "none"]
@@ -66,15 +66,20 @@ class Server:
         self.tier = tier
         self.memory_group = MemoryGroup((2 * memory_mb + SERVER_MB) << 20)
         _compile()
-        self._process = subprocess.Popen(
-            self.memory_group.joined(_command(tier)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(),
-        )
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = control.Channel(here.detach())
+        with there:
+            self._process = subprocess.Popen(
+                self.memory_group.joined(_command(tier)),
+                stdin=there.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+            )
         try:
-            reply = self.ask(_setup(tier, memory_mb, preload), START_SECONDS)
+            with _dead_if_closed():
+                self._channel.send(_setup(tier, memory_mb, preload))
+                reply, _ = self._channel.receive(START_SECONDS)
             self.held: dict[str, bool] = _proof(tier, reply)
         except Dead:
             self.close()
@@ -85,35 +90,47 @@ class Server:
         """Its process number."""
         return self._process.pid
 
-    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request and wait this long for the answer.
+    def begin(self, words: dict[str, Any], descriptors: tuple[int, ...]) -> None:
+        """Start a job: the ends of its pipes are duplicated for its processes.
 
         Raises:
-            Dead: there is none.
+            Dead: the server is gone.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        reader = self._process.stdout.fileno()
-        try:
-            frames.send(self._process.stdin.fileno(), request)
-            if not select.select([reader], [], [], seconds)[0]:
-                raise Dead(f"no answer within {seconds:g} s")
-            answer: dict[str, Any] = frames.receive(reader)
-        except (frames.Broken, OSError) as error:
-            raise Dead(f"the server ended: {error}") from error
-        return answer
+        with _dead_if_closed():
+            self._channel.send(words, descriptors)
+
+    def end(self, gently: bool, seconds: float) -> tuple[tuple[int, ...], bool]:
+        """End the job; `gently` once its processes have ended or its time, of which `seconds` are left, is over.
+
+        Returns: the wait status of each process (job.RUNNING where it had to be killed), and whether it had
+            written more files than it may.
+
+        Raises:
+            Dead: the server is gone, or does not answer.
+        """
+        with _dead_if_closed():
+            self._channel.send({"end": gently})
+            reply, _ = self._channel.receive(seconds + GRACE_SECONDS)
+        return tuple(reply["ends"]), bool(reply["filled"])
 
     def close(self) -> None:
         """End it, and everything it started."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        self._channel.close()
         try:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
         scratch.remove_of(self.process)
         self.memory_group.close()
+
+
+@contextlib.contextmanager
+def _dead_if_closed() -> Iterator[None]:
+    try:
+        yield
+    except control.Closed as error:
+        raise Dead(f"the server ended: {error}") from error
 
 
 def start(choice: TierChoice, memory_mb: int, preload: tuple[str, ...] = ()) -> Server:

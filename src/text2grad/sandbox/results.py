@@ -12,6 +12,11 @@ NO_VERDICT: frozenset[Outcome] = frozenset({"bad_tests", "no_tests", "unsupporte
 """Outcomes that say something about the task or the sandbox, and nothing about the program."""
 
 
+def clean(text: str) -> str:
+    """The text with what no file can hold (lone surrogates) replaced; a program may put anything into a message."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 @dataclass(frozen=True)
 class TestResult:
     """One test: whether it passed, else the error, the solution's line it came through, and the operands.

@@ -16,10 +16,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Any
 
-from text2grad.sandbox.launch import GRACE_SECONDS, Dead, Server, TierChoice, start
-from text2grad.sandbox.results import Outcome, TestResult, Tier, Verdict
+from text2grad.sandbox.exchange import judge_script, judge_tests
+from text2grad.sandbox.launch import Dead, Server, TierChoice, start
+from text2grad.sandbox.results import NO_VERDICT, Outcome, TestResult, Tier, Verdict
 
 __all__ = ["Job", "Outcome", "Runner", "TestResult", "Tier", "Verdict"]
 
@@ -28,22 +28,35 @@ _TEST_CHARACTERS = 8 << 20
 _REMEMBERED = 4096
 _ATTEMPTS = 2
 _HEAVY = ("numpy",)
+
+REFERENCE_SECONDS = 60.0
+"""The wall clock that a reference has, in seconds."""
+REFERENCE_TIMES = 4.0
 _HEAVY_WORDS = re.compile(r"\b(?:import|from)\s+(?:numpy|pandas|scipy)\b")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A program and what it is judged by: a test file, or (input, expected output) pairs."""
+    """A program and what it is judged by: a test file, or (input, expected output) pairs.
+
+    `seconds`: its wall clock, 0 for the runner's.
+    """
 
     solution: str
     tests: str = ""
     cases: tuple[tuple[str, str], ...] = ()
     coverage: bool = False
+    seconds: float = 0.0
 
-    def request(self, seconds: float) -> dict[str, Any]:
-        """The job as the server wants it."""
-        kind = "io" if self.cases else "tests"
-        return {"kind": kind, "seconds": seconds, **dataclasses.asdict(self)}
+    def run(self, server: Server, seconds: float) -> Verdict:
+        """Have a server run it.
+
+        Raises:
+            Dead: the server ended.
+        """
+        if self.cases:
+            return judge_script(server, self.solution, self.cases, seconds)
+        return judge_tests(server, self.solution, self.tests, self.coverage, seconds)
 
     def too_long(self) -> Verdict | None:
         """The verdict on a job that is not run at all, if this is one."""
@@ -97,11 +110,50 @@ class Runner:
         """
         return self.submit(self._job(solution, tests, coverage)).result()
 
-    def run_all(self, jobs: Sequence[tuple[str, str]], coverage: bool | None = None) -> list[Verdict]:
-        """Judge (solution, tests) pairs, `workers` at a time; verdicts in the order of the pairs."""
+    def run_all(
+        self, jobs: Sequence[tuple[str, str]], coverage: bool | None = None, references: Sequence[str] = ()
+    ) -> list[Verdict]:
+        """Judge (solution, tests) pairs, `workers` at a time; verdicts in the order of the pairs.
+
+        `references`: a right solution for each pair, "" where none is known. A program that ends without a verdict
+        where the reference has one has failed: it may have seen to that itself. One whose time is up has
+        REFERENCE_TIMES what the reference takes, if that is more.
+        """
         made = [self._job(solution, tests, coverage) for solution, tests in jobs]
         futures = {job: self.submit(job) for job in dict.fromkeys(made)}
-        return [futures[job].result() for job in made]
+        verdicts = [futures[job].result() for job in made]
+        return self._beside_references(made, verdicts, references) if references else verdicts
+
+    def _beside_references(
+        self, jobs: Sequence[Job], verdicts: Sequence[Verdict], references: Sequence[str]
+    ) -> list[Verdict]:
+        """The verdicts, where there is none or the time was up in view of what the reference comes to."""
+        known: dict[tuple[Job, str], Future[Verdict]] = {}
+        pairs = list(zip(jobs, verdicts, references, strict=True))
+        for job, verdict, reference in pairs:
+            if reference and (verdict.outcome in NO_VERDICT or verdict.outcome == "timeout"):
+                patient = dataclasses.replace(
+                    job, solution=reference, coverage=False, seconds=max(REFERENCE_SECONDS, self.seconds)
+                )
+                known[job, reference] = self.submit(patient)
+        return [
+            self._settled(job, verdict, known[job, reference].result()) if (job, reference) in known else verdict
+            for job, verdict, reference in pairs
+        ]
+
+    def _settled(self, job: Job, verdict: Verdict, reference: Verdict) -> Verdict:
+        if reference.outcome in NO_VERDICT:
+            return verdict
+        if verdict.outcome in NO_VERDICT:
+            return dataclasses.replace(
+                verdict, outcome="failed", error=f"{verdict.error}; the reference has a verdict"
+            )
+        if reference.outcome == "timeout":
+            return dataclasses.replace(verdict, outcome="unsupported", error=f"the reference: {reference.error}")
+        seconds = REFERENCE_TIMES * reference.seconds
+        return (
+            self.submit(dataclasses.replace(job, seconds=seconds)).result() if seconds > self.seconds else verdict
+        )
 
     def run_io(self, solution: str, cases: Sequence[tuple[str, str]]) -> Verdict:
         """Judge a script by (standard input, expected output) pairs; white space at the ends of lines is free."""
@@ -134,18 +186,15 @@ class Runner:
             started = time.monotonic()
             server = self._server(_wants_numpy(job))
             try:
-                answer = server.ask(job.request(self.seconds), self._patience(job))
+                verdict = job.run(server, job.seconds or self.seconds)
             except Dead as error:
                 reason = str(error)
                 self._forget(server)
                 continue
-            verdict = _verdict(answer, server.tier, time.monotonic() - started)
+            verdict = dataclasses.replace(verdict, tier=server.tier, seconds=time.monotonic() - started)
             self._remember(job, verdict)
             return verdict
         return Verdict("crashed", error=f"the sandbox died {_ATTEMPTS} times with this program: {reason}")
-
-    def _patience(self, job: Job) -> float:
-        return self.seconds + GRACE_SECONDS
 
     def _server(self, heavy: bool) -> Server:
         servers: dict[bool, Server] = self._own.__dict__.setdefault("servers", {})
@@ -171,10 +220,3 @@ def _wants_numpy(job: Job) -> bool:
     return (
         bool(_HEAVY_WORDS.search(job.tests) or _HEAVY_WORDS.search(job.solution)) and find_spec("numpy") is not None
     )
-
-
-def _verdict(answer: dict[str, Any], tier: Tier, seconds: float) -> Verdict:
-    results = tuple(
-        TestResult(**{**result, "lines": tuple(result.get("lines", ()))}) for result in answer["results"]
-    )
-    return Verdict(answer["outcome"], results, answer["error"], answer["line"], tier, seconds)

@@ -6,7 +6,9 @@ import contextlib
 import math
 import os
 import resource
+import signal
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from text2grad.sandbox.inside import landlock, seccomp, system
@@ -43,37 +45,32 @@ class Jail:
         """Raises OSError where the protection cannot be had; the server's own limits are lowered too."""
         self._protected = protected
         self._user = user
-        self._paths: list[tuple[int, int]] = []
         for name, value in _SAME_FOR_ALL:
             resource.setrlimit(name, (value, value))
         if user is not None:
             os.setgroups([])
-            # A user of ours alone, so the limit counts nothing else; it does not hold for root.
-            resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
         if protected:
             self._filter = seccomp.Filter()
-            for path in (*_READABLE, *libraries):
-                self._allow(path, landlock.READ)
-            for path in _DEVICES:
-                self._allow(path, landlock.DEVICE)
+            self._rules = landlock.Rules(_allowed(libraries), landlock.WRITE)
 
-    def _allow(self, path: str, rights: int) -> None:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            self._paths.append((descriptor, rights if os.path.isdir(path) else rights & landlock.DEVICE))
+    def limit_processes(self) -> None:
+        """Lower how many processes and threads the programs of this server may have; it does not hold for root."""
+        resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
 
     def rules(self, scratch: str) -> int:
         """A descriptor of the rules of one job, which may write in the folder `scratch`; -1 without protection."""
         if not self._protected:
             return -1
-        own = os.open(scratch, os.O_PATH | os.O_CLOEXEC)
+        own = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            return landlock.ruleset([*self._paths, (own, landlock.WRITE)])
+            return self._rules.made(own)
         finally:
             os.close(own)
 
-    def enter(self, keep: tuple[int, ...], scratch: str, rules: int, limits: Limits) -> None:
+    def enter(self, keep: tuple[int, ...], scratch: str, rules: int, limits: Limits, server: int = 0) -> None:
         """Shut this process in: it may use the descriptors `keep`, and write in the folder `scratch`.
+
+        It is killed when its parent, the process `server`, ends (0: what else ends with it sees to that).
 
         Raises:
             OSError: a part of the protection was refused; nothing untrusted must run.
@@ -85,6 +82,8 @@ class Jail:
         if self._user is not None:
             os.setresgid(self._user, self._user, self._user)
             os.setresuid(self._user, self._user, self._user)
+        if server:
+            _end_with(server)
         os.chdir(scratch)
         if self._protected:
             if self._user is None:  # else they went with the user
@@ -95,12 +94,28 @@ class Jail:
             self._filter.install(os.getpid())
 
 
+def _allowed(libraries: list[str]) -> Iterator[tuple[int, int]]:
+    """Descriptors of what every program may use, with the rights it has there."""
+    wanted = [(path, landlock.READ) for path in (*_READABLE, *libraries)]
+    for path, rights in (*wanted, *((path, landlock.DEVICE) for path in _DEVICES)):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            yield descriptor, rights if os.path.isdir(path) else rights & landlock.DEVICE
+
+
 _SAME_FOR_ALL = (
     (resource.RLIMIT_FSIZE, FILE_BYTES),
     (resource.RLIMIT_NOFILE, _DESCRIPTORS),
     (resource.RLIMIT_CORE, 0),
     (resource.RLIMIT_MEMLOCK, 0),
 )
+
+
+def _end_with(server: int) -> None:
+    """Have the kernel kill this process when its parent ends. After the change of user, which undoes it."""
+    system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:  # it ended before
+        os._exit(1)
 
 
 def silence_streams() -> None:

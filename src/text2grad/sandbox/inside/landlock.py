@@ -35,23 +35,36 @@ def abi() -> int:
         return 0
 
 
-def ruleset(paths: Iterable[tuple[int, int]]) -> int:
-    """A descriptor of the rules "nothing but these": (O_PATH descriptor of a file or folder, rights) pairs.
+class Rules:
+    """The rules "nothing but these paths", to be made again and again, each time with one path more.
 
-    Network and signals to other processes are refused too where the kernel knows how.
-
-    Raises:
-        OSError: no Landlock, or a path that is not there.
+    Network and signals to other processes are refused too where the kernel knows how. All that can be is prepared:
+    a server makes rules for every job, and what it does between forks has it copy memory.
     """
-    version = abi()
-    handled = (1 << _FILE_RIGHTS.get(version, 16)) - 1
-    attributes = struct.pack("QQQ", handled, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
-    size = 8 if version < 4 else 16 if version < 6 else 24
-    made = system.call(_CREATE_RULESET, ctypes.c_char_p(attributes), size, 0)
-    for descriptor, rights in paths:
-        rule = ctypes.c_char_p(struct.pack("=Qi", rights & handled, descriptor))
-        system.call(_ADD_RULE, made, _PATH_BENEATH, rule, 0)
-    return made
+
+    def __init__(self, paths: Iterable[tuple[int, int]], own: int) -> None:
+        """`paths`: (O_PATH descriptor of a file or folder, rights) pairs; `own`: the rights of the path to come."""
+        version = abi()
+        self._handled = (1 << _FILE_RIGHTS.get(version, 16)) - 1
+        attributes = struct.pack("QQQ", self._handled, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
+        size = 8 if version < 4 else 16 if version < 6 else 24
+        self._create = (_CREATE_RULESET, ctypes.create_string_buffer(attributes, 24), size, 0)
+        self._paths = [self._rule(descriptor, rights) for descriptor, rights in paths]
+        self._own = own
+
+    def _rule(self, descriptor: int, rights: int) -> ctypes.Array[ctypes.c_char]:
+        return ctypes.create_string_buffer(struct.pack("=Qi", rights & self._handled, descriptor), 12)
+
+    def made(self, folder: int) -> int:
+        """A descriptor of the rules with this folder (an O_PATH descriptor) among them.
+
+        Raises:
+            OSError: no Landlock, or a path that is not there.
+        """
+        made = system.call(*self._create)
+        for rule in (*self._paths, self._rule(folder, self._own)):
+            system.call(_ADD_RULE, made, _PATH_BENEATH, rule, 0)
+        return made
 
 
 def restrict(made: int) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import _thread
 import os
 import sys
+import warnings
 
-from text2grad.sandbox.inside import solution_side, test_side, wire
+from text2grad.sandbox.inside import frames, remote, solution_side, test_side, wire
 
 _TIMES = 12
 _SOLUTION = """
@@ -39,11 +40,14 @@ def test_error():
 def rehearse() -> None:
     """Play jobs through, with a thread for the solution that has ended when this returns."""
     kept = sys.stdout, sys.stderr, {name: sys.modules.get(name) for name in ("solution", "tests", "pytest")}
+    filters, show = warnings.filters[:], warnings.showwarning
     try:
         for _ in range(_TIMES):
             _job()
+        remote.forget()
     finally:
         sys.stdout, sys.stderr, modules = kept
+        warnings.filters[:], warnings.showwarning = filters, show  # type: ignore[index]
         for name, module in modules.items():
             sys.modules.pop(name, None)
             if module is not None:
@@ -52,19 +56,28 @@ def rehearse() -> None:
 
 def _job() -> None:
     to_solution, to_tests, verdict = os.pipe(), os.pipe(), os.pipe()
+    code, tests = _holding({"code": _SOLUTION, "coverage": False}), _holding({"tests": _TESTS, "coverage": False})
     ended = _thread.allocate_lock()  # not `threading`: a server must stay small
     ended.acquire()
-    _thread.start_new_thread(_solution, (to_solution[0], to_tests[1], ended))
-    test_side.judge(to_tests[0], to_solution[1], verdict[1], _TESTS, False)
+    _thread.start_new_thread(_solution, (code, to_solution[0], to_tests[1], ended))
+    test_side.judge(tests, to_tests[0], to_solution[1], verdict[1])
     os.close(to_solution[1])
     ended.acquire()
     for descriptor in (to_solution[0], *to_tests, *verdict):
         os.close(descriptor)
 
 
-def _solution(reader: int, writer: int, ended: _thread.LockType) -> None:
+def _holding(message: dict[str, object]) -> int:
+    """A pipe with one frame in it."""
+    reader, writer = os.pipe()
+    frames.send(writer, message)
+    os.close(writer)
+    return reader
+
+
+def _solution(code: int, reader: int, writer: int, ended: _thread.LockType) -> None:
     try:
-        solution_side.serve(reader, writer, _SOLUTION, False)
+        solution_side.serve(code, reader, writer)
     except wire.Gone:
         return
     finally:

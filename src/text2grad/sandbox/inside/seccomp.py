@@ -16,7 +16,6 @@ _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
-_CLONE_THREAD = 0x00010000
 _MODE_FILTER = 2
 _OWN_NUMBER = 0x7FFFFFF1  # stands for the number of the process until it is known
 
@@ -67,7 +66,6 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "exit": (60, 93),
     "wait4": (61, 260),
     "uname": (63, 160),
-    "fcntl": (72, 25),
     "flock": (73, 32),
     "fsync": (74, 82),
     "fdatasync": (75, 83),
@@ -141,6 +139,7 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
 
 # Allowed with these arguments only.
 _IOCTL = (16, 29)
+_FCNTL = (72, 25)
 _KILL_CALL = (62, 129)
 _TGKILL = (234, 131)
 _CLONE = (56, 220)
@@ -151,6 +150,13 @@ _SOCKETPAIR = (53, 199)
 _SENDTO = (44, 206)
 _TERMINAL_QUESTIONS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _THREAD_NAMES = (15, 16, 0x53564D41)
+_FCNTL_COMMANDS = (0, 1, 2, 3, 5, 6, 7, 1030)
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC. Not those that have the kernel
+send signals (F_SETOWN, F_SETSIG, F_NOTIFY), which before Linux 6.12 reach every process of the same user, nor the
+one that holds up who opens a file (F_SETLEASE)."""
+_F_SETFL, _O_ASYNC = 4, 0x2000
+_THREADS = (0x3D0F00, 0x7D0F00)
+"""Flags of clone for a thread that shares all with its process, descriptors too: of glibc, and of musl."""
 _AF_UNIX, _SOCK_STREAM_TYPES = 1, (1, 0x80001, 0x80801, 0x801)
 
 
@@ -231,18 +237,30 @@ def _checked(process: int) -> dict[tuple[int, int], bytes]:
         _PRLIMIT: _only([(0, (0,))]),
         _SOCKETPAIR: _only([(0, (_AF_UNIX,)), (1, _SOCK_STREAM_TYPES)]),
         _SENDTO: _only([(4, (0,))]),
-        _CLONE: _op(_LOAD, _ARGUMENTS) + _op(_ANY_BIT, _CLONE_THREAD, 0, 1) + _ALLOWED + _REFUSED,
+        _FCNTL: _fcntl(),
+        _CLONE: _only([(0, _THREADS)]),
         _CLONE3: _op(_RETURN, _ERRNO | errno.ENOSYS),
     }
+
+
+def _fcntl() -> bytes:
+    """Some commands, and changes of a descriptor's flags that ask for no signals."""
+    flags = _op(_LOAD, _argument(2)) + _op(_ANY_BIT, _O_ASYNC, 0, 1) + _REFUSED + _ALLOWED
+    others = _only([(1, _FCNTL_COMMANDS)])
+    return _op(_LOAD, _argument(1)) + _op(_EQUAL, _F_SETFL, 0, len(flags) // 8) + flags + others
+
+
+def _argument(number: int) -> int:
+    """Where the low word of an argument of the call is."""
+    return _ARGUMENTS + 8 * number
 
 
 def _only(tests: Iterable[tuple[int, tuple[int, ...]]]) -> bytes:
     """Allow a call where each named argument (low and high word) is one of some values."""
     checks = b""
     for argument, accepted in tests:
-        low, high = _ARGUMENTS + 8 * argument, _ARGUMENTS + 8 * argument + 4
-        checks += _op(_LOAD, high) + _op(_EQUAL, 0, 1, 0) + _REFUSED
-        checks += _op(_LOAD, low)
+        checks += _op(_LOAD, _argument(argument) + 4) + _op(_EQUAL, 0, 1, 0) + _REFUSED
+        checks += _op(_LOAD, _argument(argument))
         for position, value in enumerate(accepted):
             checks += _op(_EQUAL, value, len(accepted) - position, 0)
         checks += _REFUSED

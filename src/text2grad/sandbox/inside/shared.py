@@ -37,19 +37,26 @@ def tag_of(value: Any) -> str:
     return tag
 
 
+def base_of(value: Any) -> Any:
+    """The container type that a value is an instance of, exactly or by a class derived from it."""
+    kind = type(value)
+    return kind if kind in CONTAINERS else next((base for base in kind.__mro__ if base in CONTAINERS), kind)
+
+
 def contents(value: Any, pack: Callable[[Any], Any]) -> list[Any]:
     """What is in a container, packed: elements, or keys and values in turn."""
-    if isinstance(value, MAPPINGS):
-        return [pack(part) for item in value.items() for part in item]
-    if isinstance(value, bytearray):
+    base = base_of(value)
+    if base in MAPPINGS:
+        return [pack(part) for item in base.items(value) for part in item]
+    if base is bytearray:
         return [bytes(value).decode("latin-1")]
     if (parts := values.array_parts(value)) is not None:
         return parts
-    return [pack(item) for item in value]
+    return [pack(item) for item in base.__iter__(value)]
 
 
 def extra(value: Any, pack: Callable[[Any], Any]) -> Any:
-    """What a container was made with: a deque's length, a defaultdict's factory."""
+    """What a container was made with: a deque's length, whether a defaultdict has a factory."""
     if isinstance(value, collections.deque):
         return value.maxlen
     return pack(value.default_factory) if isinstance(value, collections.defaultdict) else None
@@ -71,23 +78,32 @@ def empty(tag: str, made_with: Any, packed: list[Any]) -> Any:
     return kind(made_with) if tag == "E" else kind()
 
 
+def prepare(value: Any, tag: str, made_with: Any) -> None:
+    """Give an instance of a class derived from a container what it was made with (`extra`)."""
+    if tag == "E":
+        vars(collections.defaultdict)["default_factory"].__set__(value, made_with)
+    elif tag == "Q":
+        collections.deque.__init__(value, (), made_with)
+
+
 def fill(value: Any, packed: list[Any], unpack: Callable[[Any], Any]) -> None:
     """Give a container these contents, in place."""
+    base = base_of(value)
     if values.array_parts(value) is not None:
         value[...] = values.array_from(*packed)
         return
-    if isinstance(value, bytearray):
+    if base is bytearray:
         value[:] = packed[0].encode("latin-1")
         return
     items = [unpack(item) for item in packed]
-    value.clear()
-    if isinstance(value, MAPPINGS):
+    base.clear(value)
+    if base in MAPPINGS:
         for key, item in zip(items[::2], items[1::2], strict=True):
-            value[key] = item
-    elif isinstance(value, set):
-        value.update(items)
+            base.__setitem__(value, key, item)
+    elif base is set:
+        base.update(value, items)
     else:
-        value.extend(items)
+        base.extend(value, items)
 
 
 class Shared:
@@ -105,6 +121,8 @@ class Shared:
 
     def changed(self) -> bool:
         """Whether anything was put in, taken out or replaced since then."""
+        if self.snapshot is None:  # it is being filled, and what goes in asks the other side
+            return False
         now = self._now()
         if isinstance(now, tuple):
             same = len(now) == len(self.snapshot) and all(map(operator.is_, now, self.snapshot))
@@ -114,11 +132,12 @@ class Shared:
         return bool(now != self.snapshot)
 
     def _now(self) -> Any:
-        if isinstance(self.value, MAPPINGS):
-            return tuple(part for item in self.value.items() for part in item)
-        if isinstance(self.value, bytearray):
+        base = base_of(self.value)
+        if base in MAPPINGS:
+            return tuple(part for item in base.items(self.value) for part in item)
+        if base is bytearray:
             return bytes(self.value)
-        return values.array_parts(self.value) or tuple(self.value)
+        return values.array_parts(self.value) or tuple(base.__iter__(self.value))
 
 
 class Table:
@@ -152,15 +171,17 @@ class Table:
         return self._entries[number]
 
     def drop(self, number: int) -> None:
-        """Share a container no longer."""
-        entry = self._entries.pop(number)
-        del self._numbers[id(entry.value)]
+        """Share a container no longer; both sides may find at once that it is not needed."""
+        entry = self._entries.pop(number, None)
+        if entry is not None:
+            del self._numbers[id(entry.value)]
 
     def drop_unused(self) -> list[int]:
         """Drop every container that nobody but this table holds; their numbers."""
         dropped = []
         for number in list(self._entries):
-            if _holders(self._entries[number]) <= self._alone:
+            entry = self._entries[number]
+            if entry.snapshot is not None and _holders(entry) <= self._alone:
                 self.drop(number)
                 dropped.append(number)
         return dropped

@@ -9,20 +9,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import types
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from text2grad.sandbox.inside import values
 
 __version__ = "0.0.text2grad"
 
 
+ALWAYS, ON_A_CONDITION = 1, 2
+
+
 class Skipped(BaseException):
     """The test asked to be left out."""
 
 
-class Failed(Exception):
+class Failed(AssertionError):
     """`pytest.fail`, or an exception that was to come and did not."""
 
 
@@ -83,12 +85,20 @@ class _Raises:
     def __exit__(self, kind: Any, error: Any, _: Any) -> bool:
         if error is None:
             raise Failed(f"DID NOT RAISE {_names(self.expected)}")
+        error = meant(error, self.expected)
         if not isinstance(error, self.expected):
             return False
         self.info.value = error
         if self.match is not None:
             self.info.match(self.match)
         return True
+
+
+def meant(error: BaseException, expected: Any) -> BaseException:
+    """The StopIteration that a call of the solution ended with, where one is expected."""
+    cause = error.__cause__
+    stopped = isinstance(error, RuntimeError) and isinstance(cause, StopIteration | StopAsyncIteration)
+    return cause if stopped and cause is not None and isinstance(cause, expected) else error
 
 
 def _names(expected: Any) -> str:
@@ -107,10 +117,22 @@ def raises(expected: Any, *args: Any, match: Any = None, **kwargs: Any) -> Any:
 
 
 @contextlib.contextmanager
-def warns(*_: Any, **__: Any) -> Iterator[list[Any]]:
-    """Warnings of the solution do not cross: not supported."""
-    raise NotSupported("pytest.warns")
-    yield []
+def warns(expected: Any = Warning, *, match: Any = None) -> Iterator[list[Any]]:
+    """A context in which such a warning must be given."""
+    import re
+    import warnings
+
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        yield given
+    found = [each for each in given if issubclass(each.category, expected)]
+    if not any(match is None or re.search(match, str(each.message)) for each in found):
+        raise Failed(f"DID NOT WARN {_names(expected)}")
+
+
+def deprecated_call(*, match: Any = None) -> Any:
+    """`warns` for the warnings about what is to go."""
+    return warns((DeprecationWarning, PendingDeprecationWarning, FutureWarning), match=match)
 
 
 def _is_exact(value: Any) -> bool:
@@ -157,7 +179,7 @@ class approx:
                 and self._items(actual, expected)
             )
         if isinstance(expected, list | tuple):
-            return isinstance(actual, list | tuple) and self._all(actual, expected)
+            return isinstance(actual, list | tuple) and self._all(_items_of(actual), _items_of(expected))
         if _is_number(actual) and _is_number(expected):
             return self._close(actual, expected)
         return type(actual) is type(expected) and bool(actual == expected)
@@ -188,10 +210,15 @@ class approx:
         return max(absolute, (1e-6 if self.rel is None else float(self.rel)) * float(size))
 
 
+def _items_of(value: Any) -> list[Any]:
+    """What a list or tuple, or an object of a class derived from one, holds."""
+    return list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
+
+
 class Case:
     """One row of `parametrize`."""
 
-    def __init__(self, given: tuple[Any, ...], id: str | None, left_out: bool) -> None:
+    def __init__(self, given: tuple[Any, ...], id: str | None, left_out: int) -> None:
         self.given, self.id, self.left_out = given, id, left_out
 
 
@@ -211,7 +238,7 @@ def _case(row: Any, names: list[str], id: Any) -> Case:
     given = own.given if own else (row,) if len(names) == 1 else tuple(row)
     if len(given) != len(names):
         raise ValueError(f"parametrize: {len(names)} names and {len(given)} values")
-    left_out = any(getattr(mark, "leaves_out", False) for mark in (own.marks if own else ()))
+    left_out = max((getattr(mark, "leaves_out", 0) for mark in (own.marks if own else ())), default=0)
     return Case(given, (own.id if own else None) or (id if isinstance(id, str) else None), left_out)
 
 
@@ -220,39 +247,41 @@ class Mark:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.leaves_out = name in ("skip", "xfail")
+        self.names: tuple[Any, ...] = ()
+        self.leaves_out = ALWAYS if name in ("skip", "xfail") else 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.name == "parametrize":
             return _parametrized(*args, **kwargs)
-        if len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType | type):
+        if len(args) == 1 and not kwargs and callable(args[0]):
             return self._on(args[0])
         made = Mark(self.name)
+        made.names = args
         if self.name in ("skipif", "xfail") and args:
-            made.leaves_out = bool(args[0])
+            made.leaves_out = ON_A_CONDITION if args[0] else 0
         return made._on_call()
 
     def _on_call(self) -> Mark:
-        return _Ready(self.name, self.leaves_out)
+        return _Ready(self.name, self.leaves_out, self.names)
 
     def _on(self, test: Any) -> Any:
         if self.leaves_out:
-            test._t2g_left_out = True
+            test._t2g_left_out = self.leaves_out
+        if self.name == "usefixtures":
+            test._t2g_uses = (*getattr(test, "_t2g_uses", ()), *self.names)
         return test
 
 
 class _Ready(Mark):
-    def __init__(self, name: str, leaves_out: bool) -> None:
+    def __init__(self, name: str, leaves_out: int, names: tuple[Any, ...]) -> None:
         super().__init__(name)
-        self.leaves_out = leaves_out
+        self.leaves_out, self.names = leaves_out, names
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._on(args[0])
 
 
 def _parametrized(argnames: Any, argvalues: Any, ids: Any = None, indirect: Any = False, **_: Any) -> Any:
-    if indirect:
-        raise NotSupported("indirect parameters")
     names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
     names = [name for name in names if name]
     rows = list(argvalues)
@@ -260,12 +289,42 @@ def _parametrized(argnames: Any, argvalues: Any, ids: Any = None, indirect: Any 
         [ids(row) for row in rows] if callable(ids) else list(ids) if ids is not None else [None] * len(rows)
     )
     cases = [_case(row, names, id) for row, id in zip(rows, given_ids, strict=True)]
+    for_fixtures = names if indirect is True else list(indirect or ())
+    for case in cases:
+        values = zip(names, case.given, strict=True)
+        case.given = tuple(Indirect(value) if name in for_fixtures else value for name, value in values)
 
     def note(test: Any) -> Any:
         test._t2g_parameters = [(names, cases), *getattr(test, "_t2g_parameters", [])]
         return test
 
     return note
+
+
+class Indirect:
+    """A parameter that is for the fixture of its name."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Fixture(NamedTuple):
+    """How a fixture is made: for what, whether unasked, under which name, and once for each of its parameters."""
+
+    scope: str
+    autouse: bool
+    name: str
+    params: tuple[Any, ...]
+
+
+class _Annotation:
+    """A type of pytest that stands in annotations."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return cls
+
+
+MonkeyPatch = CaptureFixture = FixtureRequest = LogCaptureFixture = TempPathFactory = _Annotation
 
 
 class _Marks:
@@ -276,22 +335,29 @@ class _Marks:
 mark = _Marks()
 
 
-def fixture(function: Any = None, *, scope: Any = "function", autouse: bool = False, **options: Any) -> Any:
+def fixture(
+    function: Any = None,
+    *,
+    scope: Any = "function",
+    autouse: bool = False,
+    name: str | None = None,
+    params: Any = (),
+    ids: Any = None,
+) -> Any:
     """Note that a function makes a value for tests that name it."""
-    if options.get("params"):
-        raise NotSupported("fixtures with parameters")
+    given = tuple(each.given[0] if isinstance(each, _Param) else each for each in params or ())
 
     def note(made: Any) -> Any:
-        made._t2g_fixture = (scope, autouse, options.get("name") or made.__name__)
+        made._t2g_fixture = Fixture(scope, autouse, name or made.__name__, given)
         return made
 
     return note if function is None else note(function)
 
 
-def expanded(test: Any, outer: Any = None) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """(suffix of the name, parameters, whether it is left out) of each case of a test."""
+def expanded(test: Any, outer: Any = None) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """(suffix of the name, parameters, whether it is left out: 0, ALWAYS, ON_A_CONDITION) of each case."""
     axes = [*getattr(outer, "_t2g_parameters", []), *getattr(test, "_t2g_parameters", [])]
-    left_out = getattr(test, "_t2g_left_out", False) or getattr(outer, "_t2g_left_out", False)
+    left_out = max(getattr(test, "_t2g_left_out", 0), getattr(outer, "_t2g_left_out", 0))
     if not axes:
         yield "", {}, left_out
         return
@@ -307,7 +373,7 @@ def expanded(test: Any, outer: Any = None) -> Iterator[tuple[str, dict[str, Any]
         name = "-".join(words)
         seen[name] = seen.get(name, -1) + 1
         suffix = f"[{name}{seen[name] or ''}]"
-        yield suffix, given, left_out or any(case.left_out for case in row)
+        yield suffix, given, max(left_out, *(case.left_out for case in row))
 
 
 def _word(name: str, value: Any, number: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-_fork = ctypes.PyDLL(None).fork
+_fork = ctypes.PyDLL(None, use_errno=True).fork
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -79,8 +79,12 @@ def drop_capabilities() -> None:
 
 
 def fork() -> int:
-    """fork(2) without Python's own work around it, which costs a millisecond: for a process of one thread only."""
-    return int(_fork())
+    """fork(2) without Python's own work around it, which costs a millisecond: for a process of one thread only.
+
+    Raises:
+        OSError: refused, BlockingIOError where there are too many processes at this moment.
+    """
+    return _check(int(_fork()))
 
 
 def _check(result: int) -> int:
