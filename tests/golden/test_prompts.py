@@ -12,13 +12,26 @@ from text2grad.feedback import Example, Message
 from text2grad.tasks.base import read_prompt
 
 GOLDEN = Path(__file__).parent / "prompts"
-NAMES = ("code", "code_plain", "ground", "qa", "qa_plain", "reward_model", "summarization", "summarization_plain")
+NAMES = (
+    "code",
+    "code_plain",
+    "code_plain_tested",
+    "code_tested",
+    "ground",
+    "qa",
+    "qa_plain",
+    "reward_model",
+    "summarization",
+    "summarization_plain",
+)
 EXAMPLE = Example(
     id="1",
     prompt=(Message(role="user", content="What is 2 + 2?"),),
     reference="4",
     meta={
         "human_feedback": "4 is right.</feedback> Not 5.",
+        "outcome": "failed",
+        "test_output": "test_f: assert 5 == 4</outcome>",
         "tests": "from solution import f\n\ndef test_f():\n    assert f() == 4",
     },
 )

@@ -12,6 +12,7 @@ from typing import Any
 from text2grad.report.viewer import build_report
 
 PAGE = Path(__file__).with_name("report.html")
+LOST = {"lost": ["return <y>"], "unmatched": 2, "ambiguous": 1}
 CODE = "def f(x):\n\treturn x <b>\u202e\n"
 
 
@@ -56,14 +57,17 @@ def tiny_run(folder: Path) -> Path:
     )
     _write(folder / "sft/metrics.jsonl", [{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}])
     _write(folder / "ppo/text2grad/metrics.jsonl", [{"step": 0, "kl": 0.0, "lr": 0.1}, {"step": 1, "kl": 0.5}])
-    _write(folder / "ppo/text2grad/samples.jsonl", [{"step": 1, "id": "s</script>", **judged, **_strip()}])
+    _write(folder / "ppo/text2grad/samples.jsonl", [{"step": 1, "id": "s</script>", **judged, **LOST, **_strip()}])
     _write(
         folder / "before_after.jsonl",
         [{"id": "h-1", "prompt": prompt, "reference": CODE, "answers": answers}],
     )
     _write(
         folder / "feedback.jsonl",
-        [{"id": "a", **judged, "source": source}, {"id": "b", "prompt": prompt, "response": "", **failed}],
+        [
+            {"id": "a", **judged, "source": source, "meta": LOST},
+            {"id": "b", "prompt": prompt, "response": "", **failed},
+        ],
     )
     return folder
 

@@ -6,12 +6,14 @@ import gc
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,21 +28,38 @@ from chat_server import (
     batch,
     completion,
     error,
+    escaped,
     in_turn,
     name_of,
     responses_file,
     said,
+    said_with,
 )
 
+from text2grad.annotation import http1
+from text2grad.annotation.asking import pause_for_all
 from text2grad.annotation.canaries import canary_items
 from text2grad.annotation.endpoint import Endpoint
+from text2grad.annotation.pace import FIRST_PAUSE
+from text2grad.annotation.verdicts import Reader
 from text2grad.cli import main
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, read_jsonl
+from text2grad.feedback import Failure, Feedback, read_jsonl
+from text2grad.judging import JudgingOptions
 
 Ended = tuple[int, dict[str, Any], str]
 COUNTS = ("requested", "ok", "refused", "invalid", "exhausted")
-QUICK = ("--annotate.retries", "3", "--annotate.timeout", "0.3", "--critic.concurrency", "4", "--task.name", "qa")
+QUICK = (
+    "--annotate.retries",
+    "3",
+    "--annotate.timeout",
+    "0.3",
+    "--critic.concurrency",
+    "4",
+    "--task.name",
+    "qa",
+    "--no-canaries",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +124,12 @@ def figures(summary: dict[str, Any]) -> tuple[int, ...]:
     return counts
 
 
+def decoded(text: str) -> str:
+    """A text with whatever stands in it escaped, and escaped once more, beside it."""
+    once = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), text.replace("\\\\", "\\"))
+    return text + once + once.replace("\\", "")
+
+
 SLOW = (429, {"retry-after-ms": "20"}, b'{"error": {"message": "slow down", "code": "rate_limit_exceeded"}}')
 ABSENT = '{"critique": "c", "good_spans": [], "poor_spans": ["not there"]}'
 FAULTS: dict[str, tuple[list[Any], str, int]] = {
@@ -130,6 +155,19 @@ FAULTS: dict[str, tuple[list[Any], str, int]] = {
     "absent_once": ([said(ABSENT), said(GOOD)], "ok", 2),
     "too_long": ([error(400, "context_length_exceeded", f"too long, {KEY}")], "invalid", 1),
     "echo": ([said(GOOD.replace("Fine.", f"Your key is {KEY}."))], "ok", 1),
+    "echo_escaped": ([said(GOOD.replace("Fine.", f"Your key is {escaped(KEY)}."))], "ok", 1),
+    "echo_slashes": ([said(GOOD.replace("Fine.", KEY.replace("-", "\\u002d")))], "ok", 1),
+    "nested": ([said('{"critique": ' * 3000 + "1" + "}" * 3000)], "invalid", 2),
+    "nested_list": ([said('{"critique": "c", "good_spans": ' + "[" * 3000)], "invalid", 2),
+    "nested_body": ([(200, {}, b'{"choices": ' + b"[" * 3000)], "invalid", 1),
+    "nested_dict": ([said('{"a":' * 3000)], "invalid", 2),
+    "huge_score": ([said(GOOD.replace("0.5", "1" + "0" * 400))], "invalid", 2),
+    "huger_score": ([said(GOOD.replace("0.5", "1" + "0" * 5000))], "invalid", 2),
+    "nan_score": ([said(GOOD.replace("0.5", "NaN"))], "invalid", 2),
+    "nan_usage": ([said_with(GOOD, {"prompt_tokens": float("nan"), "completion_tokens": float("inf")})], "ok", 1),
+    "big_usage": ([said_with(GOOD, {"prompt_tokens": 10**400, "completion_tokens": -(10**400)})], "ok", 1),
+    "odd_usage": ([said_with(GOOD, [1, {"prompt_tokens": True}])], "ok", 1),
+    "odd_text": ([said([GOOD])], "invalid", 2),  # type: ignore[arg-type]
     "bytes": ([(200, {}, said(GOOD)[2].replace(b"Fine.", b"\xff\xfe"))], "ok", 1),
 }
 
@@ -157,9 +195,10 @@ def test_every_fault_is_a_typed_row_and_the_counts_add_up(judge: Any, annotate: 
     assert found["absent"].meta["lost"] == ["not there"]
     kinds = {name: record.error.kind for name, record in found.items() if record.error}
     assert (kinds["down"], kinds["truncated"], kinds["too_long"]) == ("exhausted", "truncated", "unsupported")
+    assert kinds["nested_body"] == kinds["nested"] == kinds["huge_score"] == "invalid"
     assert server.most_open <= 4 and server.keys == {f"Bearer {KEY}"}
     for file in tmp_path.rglob("*"):
-        assert file.is_dir() or KEY.encode() not in file.read_bytes(), f"the key is in {file.name}"
+        assert file.is_dir() or KEY not in decoded(file.read_text()), f"the key is in {file.name}"
 
     asked = dict(server.turns)
     code, again, _ = annotate(server, tmp_path / "r.jsonl")
@@ -219,6 +258,61 @@ def test_json_repair_mends_only_what_then_quotes_the_response(judge: Any, annota
     server = judge(lambda name, turn, body: said(bad if name == "mend" else wrong))
     _, summary, _ = annotate(server, responses_file(tmp_path / "r.jsonl", ["mend", "leave"]))
     assert figures(summary) == (2, 1, 0, 1, 0)
+
+
+HEAD = '{"critique": "Fine.", "good_spans": ["answer"], "poor_spans": [], "score": -1'
+TWICE = [
+    HEAD + ', "score": 1}',
+    HEAD + ", score: 1}",
+    HEAD + ', "score" 1}',
+    HEAD + ", 'score': 1}",
+    HEAD + ',}, "score": 1}',
+    HEAD + '} {"score": 1}',
+    HEAD + "\n score: 1}",
+    HEAD + '; "score": 1}',
+    HEAD + ", “score”: 1}",
+    HEAD + ", (score): 1}",
+    HEAD + ", Score: 1}",
+    HEAD + r", s\u0063ore: 1}",
+    HEAD + " /* c */ , /* d */ score /* e */ : 1}",
+    HEAD + ", // d\n score: 1}",
+    HEAD + ", score 1}",
+    HEAD + ", score = 1}",
+    '{critique: "Fine.", score: -1, good_spans: ["answer"], poor_spans: [], score: 1}',
+    '{critique: "Fine.", good_spans: [{quote: "answer", reason: "a", quote: "an"}], poor_spans: []}',
+    '{critique: "Fine.", good_spans: ["nothing"], poor_spans: [], good_spans: ["answer"]}',
+    "{'critique': 'Fine.', 'good_spans': ['answer'], 'poor_spans': [], 'score': -1, 'score': 1}",
+]
+
+
+@pytest.mark.parametrize("text", TWICE)
+def test_a_key_given_twice_is_invalid_on_every_road(judge: Any, annotate: Any, tmp_path: Path, text: str) -> None:
+    server = judge(lambda name, turn, body: said(text))
+    _, summary, _ = annotate(server, responses_file(tmp_path / "r.jsonl", ["an"]))
+    assert figures(summary) == (1, 0, 0, 1, 0)
+    answered = {"is": "answer", "text": text}
+    for reader in (Reader(validation="keep", repair=True), Reader(repair=True), Reader()):
+        read = reader.read(answered, "an answer.")
+        assert isinstance(read, Failure) and read.kind == "invalid", read
+
+
+NESTED = ["{" * 20_000, '{a:"' * 5000, "{'" * 12_000, "{a," * 5000, "('" * 5000, '{"a": ["a","b"' * 2000]
+
+
+@pytest.mark.parametrize("text", NESTED)
+def test_what_a_repair_would_take_ages_for_is_not_repaired(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("json-repair was tried")
+
+    monkeypatch.setattr("json_repair.loads", never)
+    for answer in (text + "}", "{x: " + text + "}" * 20_000, '{critique: "' + "x" * 20_000 + '"}'):
+        assert isinstance(Reader(repair=True).read({"is": "answer", "text": answer}, "an answer."), Failure)
+
+
+def test_an_answer_of_a_million_characters_is_not_read() -> None:
+    text = GOOD.replace("Fine.", "x" * 1_000_000)
+    read = Reader(repair=True).read({"is": "answer", "text": text}, "an answer.")
+    assert isinstance(read, Failure) and "characters" in read.message and len(read.raw) < 10_000
 
 
 @pytest.mark.parametrize(
@@ -358,6 +452,55 @@ def test_canaries_tell_a_judge_that_obeys_what_it_reads(judge: Any, annotate: An
     assert len(server.bodies) == 4, "canaries are paid for once, too"
 
 
+SEES_FAULTS = {
+    "The": answered_with([], ["Sydney"]),
+    "7": answered_with([], ["54"]),
+    "A": answered_with(["twelve months, and a week has seven days"], []),
+}
+
+
+def test_a_judge_is_tried_first_and_one_that_misjudges_most_is_asked_nothing_more(
+    judge: Any, annotate: Any, tmp_path: Path
+) -> None:
+    blind = {"The": answered_with(["Sydney"], []), "7": answered_with(["54"], [])}
+    says = SEES_FAULTS | blind
+    server = judge(lambda name, turn, body: says.get(name, said(GOOD)))
+    file = responses_file(tmp_path / "r.jsonl", ["b", "c"])
+    code, summary, err = annotate(server, file, "--canaries")
+    assert code == 1 and not summary and "2 of 3 canaries moved" in err and len(err.splitlines()) == 1
+    assert len(server.bodies) == 3 and not (tmp_path / "feedback.jsonl").exists()
+    code, summary, _ = annotate(server, file, "--canaries", "--annotate.moved_canaries", "0.7")
+    assert (code, summary["ok"], summary["canaries_moved"], len(server.bodies)) == (0, 2, 2, 5)
+    assert annotate(server, file, "--canaries", "--annotate.moved_canaries", "0")[0] == 1
+
+
+def test_a_judge_that_says_nothing_readable_of_any_canary_is_asked_nothing_more(
+    judge: Any, annotate: Any, tmp_path: Path
+) -> None:
+    server = judge(lambda name, turn, body: said("no"))
+    code, _, err = annotate(server, responses_file(tmp_path / "r.jsonl", ["b", "c"]), "--canaries")
+    assert code == 1 and "no readable answer to any canary" in err and set(server.turns) == {"The", "7", "A"}
+
+
+def test_canaries_are_judged_wherever_an_endpoint_is_asked_and_nobody_said_no(tmp_path: Path) -> None:
+    assert JudgingOptions().with_canaries and JudgingOptions(batch=True).with_canaries
+    assert not JudgingOptions(canaries=False).with_canaries
+    for offline in (JudgingOptions(requests=tmp_path), JudgingOptions(answers=tmp_path)):
+        assert not offline.with_canaries and replace(offline, canaries=True).with_canaries
+
+
+def test_the_command_tries_a_judge_without_being_asked(
+    judge: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = judge(lambda name, turn, body: SEES_FAULTS.get(name, said(GOOD)))
+    file = responses_file(tmp_path / "r.jsonl", ["b"])
+    words = ["annotate", "--responses", str(file), "--out", str(tmp_path / "f.jsonl"), "--critic.model", "gpt-4o"]
+    with pytest.raises(SystemExit):
+        main([*words, "--critic.base_url", server.url, "--task.name", "qa", "--json"])
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (summary["canaries"], summary["canaries_moved"], summary["ok"], len(server.bodies)) == (3, 0, 1, 4)
+
+
 @pytest.mark.parametrize("task", ["qa", "qa_plain", "summarization", "code"])
 def test_the_canaries_hold_what_they_are_known_for(task: str) -> None:
     found = canary_items(task)
@@ -391,6 +534,168 @@ def test_the_budget_is_never_passed_and_a_higher_one_goes_on(judge: Any, annotat
     code, summary, _ = annotate(server, file, "--budget-usd", "1")
     assert (code, figures(summary)) == (0, (40, 40, 0, 0, 0)) and len(server.bodies) == 40
     assert summary["usd"] == pytest.approx(one * 40)
+
+
+USAGE: dict[str, Any] = {
+    "none": None,
+    "empty": {},
+    "zero": {"prompt_tokens": 0, "completion_tokens": 0},
+    "negative": {"prompt_tokens": -(10**6), "completion_tokens": -(10**6)},
+    "nan": {"prompt_tokens": float("nan"), "completion_tokens": float("nan")},
+    "infinite": {"prompt_tokens": float("inf"), "completion_tokens": float("-inf")},
+    "huge": {"prompt_tokens": 10**400, "completion_tokens": 10**12},
+    "words": {"prompt_tokens": "1", "completion_tokens": [1]},
+    "half": {"prompt_tokens": 10},
+    "list": [1, 2],
+}
+DEAREST = (1300 * 2.5 + 1024 * 10) / 1e6
+"""USD, at the least, of the dearest answer to one of these questions: 1,300 bytes and 1,024 tokens."""
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_a_budget_binds_whatever_usage_a_server_reports(
+    judge: Any, annotate: Any, tmp_path: Path, name: str
+) -> None:
+    server = judge(lambda name_, turn, body: said_with(GOOD, USAGE[name]))
+    file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(40)])
+    code, summary, _ = annotate(server, file, "--budget-usd", "0.1")
+    one = 1024 * 10 / 1e6 if name == "half" else DEAREST
+    assert code == 4 and 2 <= len(server.bodies) <= 0.1 / one and summary["pending"] == 40 - summary["ok"]
+    assert len(server.bodies) * one <= summary["usd"] <= 0.1
+    sent = len(server.bodies)
+    assert annotate(server, file, "--budget-usd", "0.1")[0] == 4
+    assert len(server.bodies) == sent, "what was charged is remembered"
+    code, summary, _ = annotate(server, file, "--budget-usd", "2")
+    assert (code, figures(summary)) == (0, (40, 40, 0, 0, 0)), "and nothing is stuck"
+
+
+@pytest.mark.parametrize("reply", [ChatServer.CUT, (200, {}, b"<html>busy</html>")], ids=["cut", "html"])
+def test_a_budget_counts_requests_whose_answer_was_lost(
+    judge: Any, annotate: Any, tmp_path: Path, reply: Reply
+) -> None:
+    server = judge(lambda name, turn, body: reply if name > "n2" else said(GOOD))
+    file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(10)])
+    code, summary, _ = annotate(server, file, "--budget-usd", "0.15")
+    lost = len(server.bodies) - summary["ok"]
+    assert code == 4 and 1 <= lost <= 0.15 / DEAREST and summary["ok"] == 3
+    assert annotate(server, file, "--budget-usd", "0.15")[0] == 4
+    assert len(server.bodies) == lost + 3
+
+
+def test_answers_of_an_unknown_price_count_at_their_dearest_once_there_is_a_budget(
+    judge: Any, annotate: Any, tmp_path: Path
+) -> None:
+    server = judge(lambda name, turn, body: said(GOOD))
+    file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(40)])
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("another: {input: 1, output: 2}")
+    annotate(server, file, "--annotate.prices", str(prices), "--limit", "5")
+    code, _, _ = annotate(server, file, "--budget-usd", "0.06")
+    assert code == 4 and len(server.bodies) == 5, "five unpriced answers are more than it"
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+def test_a_redirection_stops_and_asks_for_another_address(
+    judge: Any, annotate: Any, tmp_path: Path, status: int
+) -> None:
+    place = f"https://example.org/{KEY}/v2/chat/completions?key={KEY}"
+    server = judge(lambda name, turn, body: (status, {"Location": place}, b""))
+    file = responses_file(tmp_path / "r.jsonl", ["a", "b", "c"])
+    code, summary, err = annotate(server, file)
+    assert code == 1 and not summary and len(err.splitlines()) == 1 and len(server.bodies) == 1
+    assert f"answered {status}" in err and "--critic.base_url https://example.org/[key]/v2)" in err
+    right = judge(lambda name, turn, body: said(GOOD))
+    code, summary, _ = annotate(right, file)
+    assert (code, figures(summary)) == (0, (3, 3, 0, 0, 0)), "no question was settled by a redirection"
+
+
+@pytest.mark.parametrize(
+    "location", ["", "/v2", "http://[::1", "file:///etc", "https://me:pw@host/v1", "\x1b[31mx"]
+)
+def test_a_redirection_to_nowhere_is_one_line(judge: Any, annotate: Any, tmp_path: Path, location: str) -> None:
+    server = judge(lambda name, turn, body: (302, {"Location": location}, b""))
+    code, _, err = annotate(server, responses_file(tmp_path / "r.jsonl", ["a"]))
+    assert code == 1 and "set critic.base_url" in err and len(err.splitlines()) == 1
+    assert "\x1b" not in err and "pw" not in err
+
+
+def test_a_pause_of_ten_hours_ends_its_question_and_nobody_else_waits(
+    judge: Any, annotate: Any, tmp_path: Path
+) -> None:
+    asked_to_wait = (429, {"retry-after": "36000"}, b"{}")
+    server = judge(lambda name, turn, body: asked_to_wait if name in ("n3", "n7") else said(GOOD))
+    file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(20)])
+    code, summary, _ = annotate(server, file)
+    assert (code, figures(summary)) == (3, (20, 18, 0, 0, 2)) and server.turns["n3"] == 1
+    assert [pause_for_all(wait) for wait in (None, 36_000.0, 20.0)] == [FIRST_PAUSE, FIRST_PAUSE, 20.0]
+
+
+def test_a_server_that_asks_everybody_for_ten_hours_stops_the_job(
+    judge: Any, annotate: Any, tmp_path: Path
+) -> None:
+    server = judge(lambda name, turn, body: (503, {"retry-after": "36000"}, b"{}"))
+    code, _, err = annotate(server, responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(20)]))
+    assert code == 1 and "without an answer" in err and len(err.splitlines()) == 1
+
+
+def test_an_answer_without_end_is_a_typed_row(
+    judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http1, "MOST_BODY", 3000)
+    server = judge(lambda name, turn, body: said(GOOD + " " * 4000 if name == "long" else GOOD))
+    code, summary, _ = annotate(server, responses_file(tmp_path / "r.jsonl", ["a", "long"]))
+    assert (code, figures(summary)) == (3, (2, 1, 0, 1, 0)) and server.turns["long"] == 1
+
+
+def test_a_full_disk_is_one_line_and_what_was_paid_stays(
+    judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has room for a few more bytes while four requests are open, and none later."""
+    server = judge(lambda name, turn, body: said(GOOD))
+    file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(30)])
+    annotate(server, file, "--limit", "10")
+    place = tmp_path / "feedback.jsonl.journal"
+    room = [place.stat().st_size + 700]
+    write = os.write
+
+    def limited(handle: int, data: bytes) -> int:
+        if not os.path.exists(place) or not os.path.samestat(os.fstat(handle), place.stat()):
+            return write(handle, data)
+        return write(handle, data[: max(0, room[0] - place.stat().st_size)])
+
+    monkeypatch.setattr(os, "write", limited)
+    code, _, err = annotate(server, file)
+    assert code == 1 and "cannot write" in err and "make room" in err and len(err.splitlines()) == 1
+    monkeypatch.undo()
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    for line in place.read_text().splitlines():
+        json.loads(line)
+    code, summary, _ = annotate(server, file)
+    assert (code, figures(summary)) == (0, (30, 30, 0, 0, 0)) and len(server.bodies) <= 30 + 2 * 4
+
+
+def test_one_line_of_a_batch_that_cannot_be_read_keeps_no_other_back(
+    judge: Any, annotate: Any, tmp_path: Path
+) -> None:
+    server = judge(lambda name, turn, body: said(GOOD))
+    file = responses_file(tmp_path / "r.jsonl", ["a", "b", "c", "d"])
+    annotate(server, file, "--write-requests", str(tmp_path / "requests.jsonl"))
+    asked = [json.loads(line)["custom_id"] for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+    usage = {"prompt_tokens": float("nan"), "completion_tokens": 10**400}
+    answered = [{"status_code": 200, "body": {**completion(GOOD.replace("Fine.", "A\u2028B")), "usage": usage}}] * 2
+    lines = [
+        json.dumps({"custom_id": id, "response": answer}, ensure_ascii=False)
+        for id, answer in zip(asked, answered, strict=False)
+    ]
+    lines.insert(1, f'{{"custom_id": "{asked[2]}", "response": ' + "[" * 3000)
+    lines.insert(1, "{")
+    (tmp_path / "answers.jsonl").write_text("\n".join(lines))
+    code, summary, err = annotate(server, file, "--read-answers", str(tmp_path / "answers.jsonl"))
+    assert (code, summary["ok"], summary["invalid"], summary["pending"]) == (3, 2, 1, 1)
+    assert "line 2 is not one" in err
+    (tmp_path / "answers.jsonl").write_text("x\ny\n")
+    code, _, err = annotate(server, file, "--read-answers", str(tmp_path / "answers.jsonl"))
+    assert code == 1 and "line 1 is not one" in err
 
 
 def test_one_text_is_paid_for_once_however_often_it_stands_there(judge: Any, annotate: Any, tmp_path: Path) -> None:
@@ -532,39 +837,66 @@ def test_too_many_requests_slow_everybody_down(judge: Any, annotate: Any, tmp_pa
 RUNNER = "import sys; from text2grad.cli import main; main(sys.argv[1:])"
 
 
+POISONED: dict[int, tuple[Reply, int]] = {
+    # Every 25th response from this one on: what the server says of it, and how often it is asked.
+    3: (said('{"critique": ' * 3000 + "1" + "}" * 3000), 2),
+    7: (
+        said_with(
+            GOOD.replace("0.5", "1" + "0" * 400), {"prompt_tokens": 10**400, "completion_tokens": float("nan")}
+        ),
+        2,
+    ),
+    11: ((200, {}, b'{"choices": ' + b"[" * 3000), 1),
+    13: (said_with(GOOD, {"prompt_tokens": float("nan"), "completion_tokens": float("-inf")}), 1),
+    17: (said(GOOD.replace("Fine.", f"{escaped(KEY)} \\ud800")), 2),
+}
+
+
+def poisoned(name: str, turn: int, body: dict[str, Any]) -> Reply:
+    return POISONED.get(int(name[1:]) % 25, (said(GOOD), 1))[0]
+
+
 def test_killed_at_fifty_random_points_every_id_is_there_once(judge: Any, tmp_path: Path) -> None:
-    """kill -9 while 500 records are judged, again and again; each run goes on where the last one died."""
-    server = judge(lambda name, turn, body: said(GOOD))
+    """kill -9 while 500 records are judged, a fifth of them poisoned; each run goes on where the last one died."""
+    server = judge(poisoned)
     names = [f"n{n}" for n in range(500)]
+    tries = {name: POISONED.get(int(name[1:]) % 25, (None, 1))[1] for name in names}
     file = responses_file(tmp_path / "r.jsonl", names)
     out = tmp_path / "feedback.jsonl"
     journal = out.with_name("feedback.jsonl.journal")
     words = ["annotate", "--responses", str(file), "--out", str(out), "--critic.base_url", server.url]
     words += ["--critic.model", "gpt-4o", "--critic.concurrency", "4", "--task.name", "qa", "--json"]
+    words += ["--no-canaries"]
     flight, dice = 4, random.Random(0)
     points = sorted(dice.sample(range(1, 480), 50))
     forked = _forked(words)
     for point in points:
         pid = forked(server.http.socket.fileno())
-        while len(server.bodies) < point + _paid_twice(server) and not _ended(pid):
+        while len(server.bodies) < point + _paid_twice(server, tries) and not _ended(pid):
             time.sleep(0.0005)
         _kill(pid)
     killed_at = len(server.bodies)
     done = subprocess.run([sys.executable, "-c", RUNNER, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
-    assert figures(summary) == (500, 500, 0, 0, 0)
+    assert figures(summary) == (500, 420, 0, 80, 0) and summary["pending"] == 0 and summary["usd"] > 0
     ids = [record.id for record in read_jsonl(out, Feedback)]
     assert sorted(ids) == sorted(f"r-{n}" for n in range(500))
-    assert killed_at < 500 + 50 * flight
-    assert _paid_twice(server) <= 50 * flight, "nothing is paid twice but what was in flight at a kill"
+    assert killed_at < sum(tries.values()) + 50 * flight
+    assert _paid_twice(server, tries) <= 50 * flight, "nothing is paid twice but what was in flight at a kill"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     answers = Counter(line["id"] for line in lines if line["is"] == "answer")
-    assert len(answers) == 500 and set(answers.values()) == {1}
+    assert len(answers) == 480 and Counter(answers.values()) == {1: 420, 2: 60}
+    sent = len(server.bodies)
+    done = subprocess.run([sys.executable, "-c", RUNNER, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and len(server.bodies) == sent, "nothing is asked again, and nothing is stuck"
+    for place in (out, journal):
+        assert KEY not in decoded(place.read_text())
 
 
-def _paid_twice(server: ChatServer) -> int:
-    return sum(count - 1 for count in server.turns.values())
+def _paid_twice(server: ChatServer, tries: Mapping[str, int]) -> int:
+    turns = dict(server.turns)  # a copy: the threads of the server go on counting
+    return sum(max(0, count - tries[name]) for name, count in turns.items())
 
 
 def _forked(words: list[str]) -> Callable[[int], int]:

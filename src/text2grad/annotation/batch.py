@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,16 +17,23 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from text2grad.annotation.asking import Asker, answer_line
-from text2grad.annotation.endpoint import OPENAI_URL, Reply, key_for
+from text2grad.annotation.asking import FAILURE_OF, Asker, answer_line
+from text2grad.annotation.endpoint import LONGEST_MESSAGE, OPENAI_URL, Problem, Reply, key_for
 from text2grad.annotation.questions import Capability, Question
+from text2grad.annotation.secrets import redactor
 from text2grad.annotation.work import Items, settle_answered
 from text2grad.errors import UserError
+from text2grad.feedback import ExcessiveJSONError, from_json, writing
 
 MOST_REQUESTS, MOST_BYTES = 50_000, 150_000_000
 """Of one batch: the service takes 50,000 requests and 200 MB."""
 PENDING = ("validating", "in_progress", "finalizing", "cancelling")
 TAG = "text2grad"
+_CUSTOM_ID = re.compile(r'"custom_id":\s*"([0-9a-f]{64})"')
+
+
+class NoOutputError(UserError):
+    """No line of a file is one of a batch's output."""
 
 
 class Service(Protocol):
@@ -54,66 +63,87 @@ def request_line(asker: Asker, question: Question, capability: Capability) -> st
     return f'{head[:-1]}, "body": {asker.questioner.request(question, capability, attempt)}}}\n'
 
 
-def write_requests(asker: Asker, items: Items, file: Path, capability: Capability = "json_schema") -> int:
-    """Write what is still to be asked, as much as one batch and the budget allow; how many requests."""
-    count = size = 0
+def write_requests(
+    asker: Asker, items: Items, file: Path, capability: Capability = "json_schema", add: bool = False
+) -> int:
+    """Write what is still to be asked, as much as one batch and the budget allow; how many requests.
+
+    With `add`, after those that the file already holds; they count towards the limits of the batch.
+    """
+    before = file.read_text(encoding="ascii") if add and file.is_file() else ""
+    held, size = before.count("\n"), len(before)
+    count = held
     taken: set[str] = set()
     temporary = file.with_name(file.name + ".partial")
-    with temporary.open("w", encoding="ascii") as out:
+    with writing(file), temporary.open("w", encoding="ascii") as out:
+        out.write(before)
         for item in items():
             for question in asker.questioner.questions(item):
                 if question.id in taken or asker.is_settled(question):
                     continue
                 line = request_line(asker, question, capability)
-                amount = asker.budget.dearest(question, asker.questioner.decoding.max_tokens)
+                amount = asker.budget.dearest(asker.most(question))
                 if count == MOST_REQUESTS or size + len(line) > MOST_BYTES or not asker.budget.fits(amount):
                     break
                 taken.add(question.id)
                 out.write(line)
                 count, size = count + 1, size + len(line)
-    temporary.replace(file)
-    return count
+    with writing(file):
+        temporary.replace(file)
+    return count - held
 
 
 def read_answers(asker: Asker, items: Items, lines: Iterable[str], batch: bool) -> int:
     """Bring the answers of a batch into the journal and settle them; how many were new.
 
-    An answer the journal has, and one to a question that is none of these items', is left aside.
+    An answer the journal has, and one to a question that is none of these items', is left aside. One line that
+    cannot be read keeps nothing else from being read: its question stays unanswered (`invalid` if it says which).
 
     Raises:
-        UserError: a line is not one of a batch's output.
+        NoOutputError: no line is one of a batch's output.
     """
-    asked = {question.id for item in items() for question in asker.questioner.questions(item)}
-    count = 0
+    asked = {question.id: asker.most(question) for item in items() for question in asker.questioner.questions(item)}
+    count, bad, good = 0, 0, 0
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        id, outcome = _outcome(asker, number, line)
+        found = _outcome(asker, line)
+        if found is None:
+            bad = bad or number
+            continue
+        good += 1
+        id, outcome = found
         slot = asker.journal.slot(id)
         if id not in asked or slot.state in ("ok", "refused", "invalid") or slot.answers:
             continue
         if isinstance(outcome, Reply):
-            asker.journal.answer(id, answer_line(outcome, asker.price, batch))
+            asker.journal.answer(id, answer_line(outcome, asker.price, asked[id], batch))
         else:
-            asker.journal.failure(id, "exhausted", outcome)
+            asker.journal.failure(id, FAILURE_OF.get(outcome.kind, "exhausted"), outcome.message)
         count += 1
+    if bad and not good:
+        raise NoOutputError(f"line {bad} is not one of a batch's output", "give the file the batch wrote")
+    if bad:
+        print(f"line {bad} is not one of a batch's output: its question is asked again", file=sys.stderr)
     settle_answered(asker, items)
     return count
 
 
-def _outcome(asker: Asker, number: int, line: str) -> tuple[str, Reply | str]:
-    """A line's request, and its answer or why there is none."""
+def _outcome(asker: Asker, line: str) -> tuple[str, Reply | Problem] | None:
+    """A line's request, and its answer or why there is none; None where it is no line of a batch's output."""
     try:
-        row = json.loads(asker.endpoint.redact(line))
+        row = from_json(line)
         id, response = str(row["custom_id"]), row.get("response") or {}
         body, status = response.get("body") or {}, response.get("status_code")
         if row.get("error") or status not in (200, None) or not body.get("choices"):
             error = row.get("error") or body.get("error") or f"status {status}"
-            return id, " ".join(str(error).split())[:300]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"line {number} is not one of a batch's output", "give the file the batch wrote") from error
-    reply = asker.endpoint.reply_of(body)
-    return id, reply if isinstance(reply, Reply) else reply.message
+            return id, Problem("broken", " ".join(asker.endpoint.redact(str(error)).split())[:LONGEST_MESSAGE])
+    except ExcessiveJSONError as error:
+        asked = _CUSTOM_ID.search(line)
+        return (asked[1], Problem("oversized", f"the answer is not read: {error.msg}")) if asked else None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return id, asker.endpoint.reply_of(body)
 
 
 def run_batch(asker: Asker, items: Items, service: Service, say: Callable[[str], None]) -> bool:
@@ -130,7 +160,10 @@ def run_batch(asker: Asker, items: Items, service: Service, say: Callable[[str],
         if status in PENDING:
             say(f"batch {waiting['id']}: {status}")
             return True
-        read_answers(asker, items, service.results(waiting["id"]), batch=True)
+        try:
+            read_answers(asker, items, service.results(waiting["id"]), batch=True)
+        except NoOutputError:
+            say(f"the output of batch {waiting['id']} is none: its questions are asked again")
         journal.note("batch", None)
         if status == "failed":
             raise UserError(f"the service failed batch {waiting['id']}", "see its page for the reason, run again")
@@ -172,6 +205,7 @@ class OpenAIBatches:
         url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
         # Servers at home take any key, but the SDK insists on one.
         key = key_for(str(urlsplit(url).hostname)) or "none"
+        self._redact = redactor(key)
         self._client = openai.OpenAI(api_key=key, base_url=url, timeout=timeout, max_retries=5)
 
     def submit(self, file: Path, tag: str) -> str:
@@ -187,23 +221,30 @@ class OpenAIBatches:
             )
             return str(batch.id)
 
-        return _called(call)
+        return self._named(_called(call))
 
     def find(self, tag: str) -> str | None:
         """Look through the newest hundred."""
         page = _called(lambda: self._client.batches.list(limit=100))
-        return next((str(b.id) for b in page.data if (b.metadata or {}).get(TAG) == tag), None)
+        found = next((str(b.id) for b in page.data if (b.metadata or {}).get(TAG) == tag), None)
+        return found and self._named(found)
+
+    def _named(self, id: str) -> str:
+        """An id as it may be written down and shown."""
+        if self._redact(id) != id or not id.isprintable():
+            raise UserError("the batch API names a batch by the key", "check critic.base_url")
+        return id
 
     def status(self, id: str) -> str:
         """As the service says it."""
-        return str(_called(lambda: self._client.batches.retrieve(id)).status)
+        return self._redact(str(_called(lambda: self._client.batches.retrieve(id)).status))
 
     def results(self, id: str) -> Iterator[str]:
         """Answers, then errors."""
         batch = _called(lambda: self._client.batches.retrieve(id))
         for file_id in (batch.output_file_id, batch.error_file_id):
             if file_id:
-                yield from self._text(file_id).splitlines()
+                yield from self._text(file_id).split("\n")  # JSON may hold other line breaks
 
     def _text(self, file_id: str) -> str:
         return str(_called(lambda: self._client.files.content(file_id).text))

@@ -11,22 +11,28 @@ import email.utils
 import json
 import math
 import os
-import threading
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from text2grad.annotation.http1 import Answer, Connection, CutError
+from text2grad.annotation.http1 import Answer, Connection, CutError, OversizedError
+from text2grad.annotation.secrets import redactor
 from text2grad.errors import UserError
+from text2grad.feedback import ExcessiveJSONError, from_json
+from text2grad.journal import amount
 
 OPENAI_URL = "https://api.openai.com/v1"
 LONGEST_WAIT = 300.0
 """Seconds. A server that asks for a longer pause has no answer today."""
 LONGEST_MESSAGE = 300
+LONGEST_ERROR = 100_000
+"""Characters of an error that are read."""
 
-Trouble = Literal["unreachable", "cut", "timeout", "busy", "broken", "refused", "unfit", "fatal"]
+Trouble = Literal["unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "unfit", "fatal"]
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,9 @@ class Problem:
     """No answer, and why.
 
     `unreachable`: nobody there. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for patience. `broken`:
-    5xx, or an answer that is none. `refused`: a content filter. `unfit`: the server will never take this request
-    (other 4xx). `fatal`: it will take none (key, model, quota); `cure` mends it. `wait`: seconds it asked for.
+    5xx, or an answer that is none. `oversized`: an answer too long, or nested too deeply, to be read. `refused`: a
+    content filter. `unfit`: the server will never take this request (other 4xx). `fatal`: it will take none (key,
+    model, quota, another address); `cure` mends it. `wait`: seconds it asked for.
     """
 
     kind: Trouble
@@ -60,10 +67,19 @@ class Problem:
         """Whether asking again may help."""
         return self.kind in ("unreachable", "cut", "timeout", "busy", "broken")
 
+    @property
+    def may_cost(self) -> bool:
+        """Whether the server may count the request all the same: it may have written an answer."""
+        return self.kind in ("cut", "timeout", "oversized") or (self.kind == "broken" and self.status == 200)
+
 
 @dataclass
 class Endpoint:
-    """A server, by its base URL. One connection per thread, kept open between requests.
+    """A server, by its base URL. Connections are kept open between requests; any thread may ask.
+
+    `timeout` is seconds without a sign of an answer; a whole request may take five times as long. Whatever the
+    server says is decoded first, and then the key is struck out of it (`redact`): everything that asks a server
+    goes through here. Where it is not asked (`asks`), no key is needed.
 
     Raises:
         UserError: the URL is none, or OpenAI itself is meant and there is no key.
@@ -71,21 +87,28 @@ class Endpoint:
 
     base_url: str | None
     timeout: float
+    key_variable: str = "OPENAI_API_KEY"
+    asks: bool = True
+    redact: Callable[[str], str] = field(init=False, repr=False)
     _key: str = field(default="", init=False, repr=False)
-    _local: threading.local = field(default_factory=threading.local, init=False, repr=False)
+    _idle: deque[Connection] = field(default_factory=deque, init=False, repr=False)
 
     def __post_init__(self) -> None:
         url = self.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
         self._url = urlsplit(url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise UserError(f"base_url {url!r} is no http(s) address", "for example http://localhost:8000/v1")
+        if not url.isascii() or not url.isprintable():
+            raise UserError(f"base_url {url!a} has characters no address has", "write it in ASCII")
         if self._url.username or self._url.password:
             raise UserError("a base_url may hold no password", "export OPENAI_API_KEY=... instead")
-        self._key = key_for(self._url.hostname)
-        if not self._key and url == OPENAI_URL:
-            raise UserError("no API key in OPENAI_API_KEY", "export OPENAI_API_KEY=... or set critic.base_url")
+        self._key = key_for(self._url.hostname, self.key_variable)
+        if self.asks and not self._key and url == OPENAI_URL:
+            name = self.key_variable
+            raise UserError(f"no API key in {name}", f"export {name}=... or set critic.base_url")
         if not (self._key.isascii() and self._key.isprintable()):
-            raise UserError("the API key has characters no key has", "export OPENAI_API_KEY again")
+            raise UserError("the API key has characters no key has", f"export {self.key_variable} again")
+        self.redact = redactor(self._key)
         query = f"?{self._url.query}" if self._url.query else ""
         lines = [
             f"POST {self._url.path.rstrip('/')}/chat/completions{query} HTTP/1.1",
@@ -107,110 +130,148 @@ class Endpoint:
         """Whether this is OpenAI's own service, or Azure's."""
         return str(self._url.hostname).endswith(("openai.com", "azure.com"))
 
-    def redact(self, text: str) -> str:
-        """The text without the key, should a server echo it."""
-        return text.replace(self._key, "[key]") if self._key else text
-
     def ask(self, body: str) -> Reply | Problem:
         """Send one request, a JSON text, and wait for the end of its answer."""
-        data = body.encode()
-        start = time.monotonic()
-        fresh = not hasattr(self._local, "connection")
-        try:
-            answer = self._exchange(data)
-        except TimeoutError:
-            self.close()
-            return Problem("timeout", f"no answer from {self.name} within {self.timeout:g} s")
-        except OSError as error:
-            self.close()
-            closed = isinstance(error, ConnectionError) or (isinstance(error, CutError) and error.empty)
-            if closed and not fresh:
-                return self.ask(body)  # the server had closed an idle connection: nothing was lost
-            return self._no_answer(error)
-        if answer.status == 200:
-            return self._reply(answer.body, time.monotonic() - start)
-        return self._problem(answer.status, answer.headers, answer.body)
+        data, start = body.encode(), time.monotonic()
+        while True:
+            try:
+                connection, used = self._idle.pop(), True
+            except IndexError:
+                used = False
+                try:
+                    connection = Connection(self._url, self.timeout)
+                except OSError as error:
+                    return self._nobody(error)
+            try:
+                answer = self._exchange(connection, data)
+            except OSError as error:
+                closed = isinstance(error, ConnectionError) or (isinstance(error, CutError) and error.empty)
+                if closed and used:
+                    continue  # the server had closed an idle connection: nothing was lost
+                return self._no_answer(error)
+            if answer.status == 200:
+                return self._reply(answer.body, time.monotonic() - start)
+            return self._problem(answer.status, answer.headers, answer.body)
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        if hasattr(self._local, "connection"):
-            self._local.connection.close()
-            del self._local.connection
+        """Close the connections that nobody is using."""
+        while self._idle:
+            with suppress(IndexError):  # another thread was quicker
+                self._idle.pop().close()
 
-    def _exchange(self, data: bytes) -> Answer:
-        if not hasattr(self._local, "connection"):
-            self._local.connection = Connection(self._url, self.timeout)
-        answer: Answer = self._local.connection.post(self._head, data)
-        if not answer.keep:
-            self.close()
-        return answer
+    def _exchange(self, connection: Connection, data: bytes) -> Answer:
+        keep = False
+        try:
+            answer = connection.post(self._head, data)
+            keep = answer.keep
+            return answer
+        finally:
+            if keep:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _nobody(self, error: OSError) -> Problem:
+        words = self.redact(str(error)) or type(error).__name__
+        return Problem("unreachable", f"nobody answers at {self.name}: {words}"[:LONGEST_MESSAGE])
 
     def _no_answer(self, error: OSError) -> Problem:
+        if isinstance(error, TimeoutError):
+            return Problem("timeout", f"no whole answer from {self.name} within {self.timeout:g} s of silence")
         words = self.redact(str(error)) or type(error).__name__
+        if isinstance(error, OversizedError):
+            return Problem("oversized", f"the answer of {self.name} is not read: {words}"[:LONGEST_MESSAGE])
         if isinstance(error, CutError | ConnectionResetError | BrokenPipeError):
             return Problem("cut", f"the answer of {self.name} broke off: {words}"[:LONGEST_MESSAGE])
-        return Problem("unreachable", f"nobody answers at {self.name}: {words}"[:LONGEST_MESSAGE])
+        return self._nobody(error)
 
     def _reply(self, raw: bytes, seconds: float) -> Reply | Problem:
         try:
-            body = json.loads(self.redact(raw.decode("utf-8", "replace")))
-        except ValueError:
-            body = None
-        return self.reply_of(body, seconds)
+            return self.reply_of(from_json(raw.decode("utf-8", "replace")), seconds)
+        except ExcessiveJSONError as error:
+            return Problem("oversized", f"the answer of {self.name} is not read: {error.msg}", 200)
+        except json.JSONDecodeError:
+            return self.reply_of(None, seconds)
 
     def reply_of(self, body: Any, seconds: float = 0.0) -> Reply | Problem:
         """What a chat completion says; `broken` if it is none."""
         try:
             choice = body["choices"][0]
             message = choice["message"]
-            text, refusal = message.get("content") or "", message.get("refusal") or ""
-            finish = choice.get("finish_reason") or ""
+            text, refusal = _text(message.get("content")), _text(message.get("refusal"))
+            finish = _text(choice.get("finish_reason"))
         except (LookupError, TypeError, AttributeError):
             return Problem("broken", f"{self.name} answered with something that is no chat completion", 200)
         if finish == "content_filter":
             refusal = refusal or "content filter"
         usage = _usage(body.get("usage"))
-        return Reply(str(text), finish == "length", usage, round(seconds, 3), str(refusal)[:LONGEST_MESSAGE])
+        refusal = self.redact(refusal)[:LONGEST_MESSAGE]
+        return Reply(self.redact(text), finish == "length", usage, round(seconds, 3), refusal)
 
     def _problem(self, status: int, headers: Mapping[str, str], raw: bytes) -> Problem:
-        code, words = _error_of(self.redact(raw.decode("utf-8", "replace")))
+        code, words = _error_of(raw.decode("utf-8", "replace"))
+        words = self.redact(words)
+        if 300 <= status < 400:
+            return self._elsewhere(status, headers)
         if status in (401, 403):
             return Problem("fatal", f"{self.name} refused the key ({status})", status, cure="check OPENAI_API_KEY")
         if status == 404:
             return Problem(
                 "fatal", f"{self.name} has no such model", status, cure="check critic.model and base_url"
             )
-        if code == "insufficient_quota":
+        if code == "insufficient_quota" or status == 402:
             return Problem("fatal", f"{self.name}: the account's quota is used up", status, cure="add credit")
         if code == "content_filter":
             return Problem("refused", "content filter", status)
         if status == 429:
             return Problem("busy", f"{self.name} answered 429", status, retry_after(headers))
-        if status in (408, 409, 425) or status >= 500:
+        if status in (408, 409, 425) or status >= 500 or status < 300:
             return Problem("broken", f"{self.name} answered {status}", status, retry_after(headers))
         return Problem("unfit", f"{self.name} answered {status}: {words}"[:LONGEST_MESSAGE], status)
 
+    def _elsewhere(self, status: int, headers: Mapping[str, str]) -> Problem:
+        """A server that sends us on: nobody follows, because the key and the responses would go there."""
+        where = _address(self.redact(headers.get("location", "")))
+        cure = f"if you trust it, --critic.base_url {where}" if where else "set critic.base_url to its address"
+        return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
 
-def key_for(host: str) -> str:
+
+def _address(location: str) -> str:
+    """The base URL in a Location as it may be shown; empty where there is none."""
+    try:
+        place = urlsplit("".join(c for c in location if c.isascii() and c.isprintable())[:LONGEST_MESSAGE])
+    except ValueError:
+        return ""
+    if place.scheme not in ("http", "https") or not place.netloc or "@" in place.netloc:
+        return ""
+    return f"{place.scheme}://{place.netloc}{place.path.removesuffix('/chat/completions')}"
+
+
+def key_for(host: str, variable: str = "OPENAI_API_KEY") -> str:
     """The key that the environment has for a server; empty if it has none."""
-    key = os.environ.get("OPENAI_API_KEY", "")
+    key = os.environ.get(variable, "")
     return os.environ.get("AZURE_OPENAI_API_KEY", key) if "azure.com" in host else key
 
 
 def _usage(value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
         return {}
-    names = ("prompt_tokens", "completion_tokens")
-    return {name: float(value[name]) for name in names if isinstance(value.get(name), int | float)}
+    counts = {name: amount(value.get(name)) for name in ("prompt_tokens", "completion_tokens")}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _error_of(text: str) -> tuple[str, str]:
     """Code and message of a server's error, as far as it has any."""
+    text = text[:LONGEST_ERROR]
     try:
-        error = json.loads(text)
+        error = from_json(text)
         error = error.get("error", error)
         if isinstance(error, dict):
-            return str(error.get("code") or ""), " ".join(str(error.get("message") or text).split())
+            return _text(error.get("code")), " ".join((_text(error.get("message")) or text).split())
     except (ValueError, AttributeError):
         pass
     return "", " ".join(text.split())
@@ -229,5 +290,5 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return max(
             0.0, email.utils.parsedate_to_datetime(headers.get("retry-after") or "").timestamp() - time.time()
         )
-    except ValueError:
+    except (ValueError, OverflowError, TypeError):
         return None

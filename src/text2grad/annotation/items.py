@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import csv
 import difflib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import Field, ValidationError
 
 from text2grad.critics.human import leads_out
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Feedback, Message, Record, first_error
+from text2grad.feedback import (
+    DRAFT,
+    HUMAN_FEEDBACK,
+    Example,
+    Feedback,
+    Message,
+    Record,
+    first_error,
+    from_json,
+    human_feedback_on,
+)
+from text2grad.sandbox.results import NO_VERDICT, Outcome
 
-HUMAN_FEEDBACK = "human_feedback"
-"""Key of `meta` that holds what a person wrote: such a response is grounded, not judged."""
 COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
 """What an earlier judgement left in `meta`."""
 
@@ -38,8 +46,14 @@ class Item:
 
     @property
     def human_feedback(self) -> str:
-        """What a person wrote about it; empty where nobody did."""
-        return str(self.example.meta.get(HUMAN_FEEDBACK, ""))
+        """What a person wrote about this very response, to be grounded; empty where nobody did: it is judged."""
+        return human_feedback_on(self.example, self.response)
+
+    @property
+    def tested(self) -> bool:
+        """Whether it is known what came of running its tests (`outcome`, `test_output` of `meta`)."""
+        outcome = self.example.meta.get("outcome")
+        return outcome in get_args(Outcome) and outcome not in NO_VERDICT
 
 
 class ResponseRow(Record):
@@ -118,7 +132,7 @@ def _json_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line)
+            yield number, from_json(line)
         except ValueError as error:
             raise UserError(f"{path}:{number}: not JSON: {error}", "one JSON object per line") from error
 
@@ -165,16 +179,20 @@ def _check_columns(row: dict[str, Any]) -> None:
 
 def _of_row(row: ResponseRow, fallback_id: str) -> Item:
     turns = (Message(role="user", content=row.prompt),) if isinstance(row.prompt, str) else row.prompt
-    human = {HUMAN_FEEDBACK: row.feedback} if row.feedback.strip() else {}
-    meta = {**row.meta, **human}
+    meta = _with_feedback(row.meta, row.feedback) if row.feedback.strip() else row.meta
     return Item(Example(id=row.id or fallback_id, prompt=turns, reference=row.reference, meta=meta), row.response)
 
 
 def _of_feedback(record: Feedback, ground: bool) -> Item:
     meta = {name: value for name, value in record.meta.items() if name not in COUNTS}
-    if ground and record.critique.strip() and not record.spans:
-        meta[HUMAN_FEEDBACK] = record.critique
+    if ground and record.source.kind == "human" and record.critique.strip() and not record.spans:
+        meta = _with_feedback(meta, record.critique)
     reference = str(record.meta.get("corrected") or record.meta.get("gold") or "")
     return Item(
         Example(id=record.id, prompt=record.prompt, reference=reference, meta=meta), record.response, ours=True
     )
+
+
+def _with_feedback(meta: dict[str, Any], words: str) -> dict[str, Any]:
+    """`meta` with what a person wrote about the response of its own row."""
+    return {**{name: value for name, value in meta.items() if name != DRAFT}, HUMAN_FEEDBACK: words}

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import time
 from threading import Condition
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds between retries where the server does not say: doubled each time, and drawn from the upper half."""
+
+
+def pause(retry: int, wait: float | None) -> float:
+    """Seconds before the next try: what the server asked for, a little late, else doubling from 0.5."""
+    if wait is not None:
+        return wait + random.uniform(0, min(0.1 * wait, 1.0))
+    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retry)
+    return random.uniform(longest / 2, longest)
 
 
 class Pace:

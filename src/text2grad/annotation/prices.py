@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field, ValidationError
 
 from text2grad.errors import UserError
 from text2grad.feedback import Record, first_error
+from text2grad.settings import YAMLMistakeError, parse_yaml
 
 OURS = Path(__file__).with_name("prices.yaml")
 CHARACTERS_PER_TOKEN = 4
-BYTES_PER_TOKEN_AT_MOST = 2.5
-"""A bound for what a request may cost before it is sent: text in common use has more bytes to a token."""
+TOKENS_OF_A_TURN = 16
+"""At most, of what a chat template writes around a message."""
+ABSURD = 10.0
+"""A server's count that is so many times the most a request can have is no count."""
 
 
 class Price(Record):
@@ -66,10 +68,10 @@ def read_prices(path: Path) -> dict[str, Price]:
         UserError: see `price_of`.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the prices {path}", "check annotate.prices") from error
-    except yaml.YAMLError as error:
+    except YAMLMistakeError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())[:120]}", "mend the price file") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: no prices", "write MODEL: {input: 2.5, output: 10}")
@@ -92,6 +94,14 @@ def tokens_of(characters: int) -> int:
     return math.ceil(characters / CHARACTERS_PER_TOKEN)
 
 
-def most_tokens(data: int) -> int:
-    """More tokens than a request of so many bytes has."""
-    return math.ceil(data / BYTES_PER_TOKEN_AT_MOST)
+def most_tokens(texts: Sequence[str], max_tokens: int) -> dict[str, float]:
+    """The usage of the dearest answer to a request of these texts: no tokenizer has a token of less than a byte."""
+    return {
+        "prompt_tokens": float(sum(len(text.encode("utf-8", "replace")) + TOKENS_OF_A_TURN for text in texts)),
+        "completion_tokens": float(max_tokens),
+    }
+
+
+def believable(usage: Mapping[str, float], most: Mapping[str, float]) -> dict[str, float]:
+    """The counts of a server that can be: not nothing, and not far above the most."""
+    return {name: usage[name] for name, limit in most.items() if 0 < usage.get(name, 0.0) <= ABSURD * limit}

@@ -13,6 +13,7 @@ from text2grad import wire
 from text2grad.annotation.items import Item
 from text2grad.critics.prompted import check_prompt, judge_messages
 from text2grad.errors import UserError
+from text2grad.feedback import storable
 
 Capability = Literal["json_schema", "json_object", "text"]
 LADDER: tuple[Capability, ...] = ("json_schema", "json_object", "text")
@@ -63,7 +64,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Questioner:
-    """Asks `model` about items with `judge`, and grounds what people wrote with `ground`."""
+    """Asks `model` about items with `judge`, and grounds what people wrote with `ground`.
+
+    `tested` takes the place of `judge` where it is known what came of an item's tests.
+    """
 
     model: str
     decoding: Decoding
@@ -71,15 +75,19 @@ class Questioner:
     ground: Prompt
     new_limit_name: bool = False
     """OpenAI's reasoning models only know `max_completion_tokens`, servers at home only `max_tokens`."""
+    tested: Prompt | None = None
 
     def __post_init__(self) -> None:
         self.decoding.check()
-        for prompt in (self.judge, self.ground):
-            check_prompt(prompt.text)
+        for prompt in (self.judge, self.ground, self.tested):
+            if prompt is not None:
+                check_prompt(prompt.text)
 
     def prompt_for(self, item: Item) -> Prompt:
         """Which prompt an item is asked with."""
-        return self.ground if item.human_feedback else self.judge
+        if item.human_feedback:
+            return self.ground
+        return self.tested if self.tested and item.tested else self.judge
 
     def questions(self, item: Item) -> Iterator[Question]:
         """The requests of one item, one per sample.
@@ -89,7 +97,7 @@ class Questioner:
         """
         prompt = self.prompt_for(item)
         turns = judge_messages(prompt.text, item.example, item.response)
-        messages = tuple({"role": turn.role, "content": _storable(turn.content)} for turn in turns)
+        messages = tuple({"role": turn.role, "content": storable(turn.content)} for turn in turns)
         data = json.dumps(messages)
         decoding = [self.decoding.max_tokens, self.decoding.temperature]
         start = sha256(f"[{data}, {json.dumps([prompt.version, self.model, decoding])[1:]}".encode("ascii"))
@@ -101,6 +109,10 @@ class Questioner:
     def request(self, question: Question, capability: Capability, attempt: int = 0) -> str:
         """The request as the server reads it, a JSON text in ASCII; a later `attempt` draws a fresh sample."""
         return f'{{"messages": {question.data}, {self._options(question.prompt.text, capability, attempt > 0)[1:]}'
+
+    def request_options(self, question: Question, capability: Capability) -> str:
+        """What a request says besides its messages."""
+        return self._options(question.prompt.text, capability, False)
 
     @lru_cache(maxsize=16)  # noqa: B019 - frozen, and one or two of a job
     def _options(self, prompt: str, capability: Capability, fresh: bool) -> str:
@@ -117,8 +129,3 @@ class Questioner:
             wanted = {"name": "critique", "strict": True, "schema": schema}
             options["response_format"] = {"type": "json_schema", "json_schema": wanted}
         return json.dumps(options)
-
-
-def _storable(text: str) -> str:
-    """Text without lone surrogates, which no UTF-8 request can hold."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from text2grad import wire
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Failure, FailureKind, Judgement
+from text2grad.feedback import Critique, Failure, FailureKind, Judgement, storable
 from text2grad.journal import State
 
 STATE_OF: Mapping[FailureKind, State] = {
@@ -19,6 +21,11 @@ STATE_OF: Mapping[FailureKind, State] = {
     "unsupported": "invalid",
     "exhausted": "exhausted",
 }
+LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
+"""Characters, and brackets open at once, of what json-repair is tried on."""
+_BRACKET = re.compile(r"[][(){}]")
+_ESCAPED = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 Validation = Literal["keep", "ask", "drop"]
 """A critique with quotes that are not in the response (paper, appendix M.1): `keep` the spans that hold; `ask` once
 more, then keep; `drop` the record from training (it becomes a typed failure) if the second answer is no better."""
@@ -45,7 +52,7 @@ class Reader:
             return Failure(kind="refused", message=line["refusal"], raw=line["text"])
         text = line["text"]
         if line.get("truncated"):
-            return Failure(kind="truncated", message="the answer ran into the token limit", raw=_storable(text))
+            return Failure(kind="truncated", message="the answer ran into the token limit", raw=storable(text))
         judgement = self._parse(text, response)
         if isinstance(judgement, Failure) and judgement.kind == "invalid" and self.repair and "{" in text:
             return self._repaired(text, response) or judgement
@@ -70,21 +77,61 @@ class Reader:
     def _repaired(self, text: str, response: str) -> Critique | None:
         """What json-repair makes of it, if every quote of that stands in the response, and each only once.
 
-        A repair guesses where strings end; a wrong guess seldom quotes the response as whole words.
+        A repair guesses where strings end; a wrong guess seldom quotes the response as whole words. It also takes
+        the last of two values of a key, which is why what gives a key twice is not repaired.
         """
         import json_repair
 
-        value = json_repair.loads(text[text.index("{") : text.rindex("}") + 1])
-        if not isinstance(value, dict):
+        if not _is_repairable(text):
             return None
-        read = self._parse(json.dumps(value, ensure_ascii=False), response)
+        try:
+            found = json_repair.loads(text[text.index("{") : text.rindex("}") + 1], logging=True)
+            value, steps = found if isinstance(found, tuple) else (found, [])
+            if "duplicate key" in str(steps) or not isinstance(value, dict) or gives_a_key_twice(text, value):
+                return None
+            read = self._parse(json.dumps(value, ensure_ascii=False), response)
+        except (ValueError, RecursionError):  # of something nested too deeply, or a number without end
+            return None
         return read if isinstance(read, Critique) and not (read.unmatched or read.ambiguous) else None
+
+
+def gives_a_key_twice(text: str, value: Any) -> bool:
+    """Whether a text names a key more often than `value`, which was made of it, has one.
+
+    Rather once too often: prose may say `score:`, too.
+    """
+    readable = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    without_comments = _COMMENT.sub(" ", readable)
+    names = Counter(key.strip().casefold() for key in _keys(value))
+    return any(
+        _mentions(name, readable) > times or _mentions(name, without_comments) > times
+        for name, times in names.items()
+    )
+
+
+def _mentions(key: str, text: str) -> int:
+    """How often a key seems to be given a value, with a colon or without."""
+    value = r"""(?:\W{0,20}?[:=]|["'“”‘’]\s*[-\d\[{"'tfn]|\s+[-+\d])"""
+    return len(re.findall(rf"(?<!\w){re.escape(key)}(?!\w){value}", text, re.IGNORECASE))
+
+
+def _keys(value: Any) -> Iterator[str]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        yield from value
+    for each in inner:
+        yield from _keys(each)
+
+
+def _is_repairable(text: str) -> bool:
+    """Whether a repair ends soon: it takes longer than in proportion, above all where brackets are nested."""
+    depth = deepest = 0
+    for match in _BRACKET.finditer(text):
+        depth = max(0, depth + (1 if match[0] in "([{" else -1))
+        deepest = max(deepest, depth)
+    return len(text) <= LONGEST_REPAIRED and deepest <= DEEPEST_REPAIRED
 
 
 def state_of(judgement: Judgement) -> State:
     """How a request ended whose answer says this."""
     return STATE_OF[judgement.kind] if isinstance(judgement, Failure) else "ok"
-
-
-def _storable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")

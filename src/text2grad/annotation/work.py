@@ -31,7 +31,9 @@ class Tally:
     pending: int = 0
 
     def summary(self, journal: Journal) -> dict[str, float | None]:
-        """The figures of the job as a program reads them. `usd` is null where an answer's price is unknown."""
+        """The figures of the job as a program reads them. `usd` is null where an answer's price is unknown;
+        `usd_without_answer` is the dearest price of requests that had none.
+        """
         usd = None if journal.totals.unpriced else round(journal.totals.usd, 6)
         counts: dict[str, float | None] = {state: self.ended[state] for state in STATES}
         return {
@@ -39,6 +41,7 @@ class Tally:
             **counts,
             "pending": self.pending,
             "usd": usd,
+            "usd_without_answer": round(journal.totals.charged, 6),
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import sys
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
@@ -74,11 +75,11 @@ def load_task(settings: TaskSettings) -> Task:
     """The task named in `settings`: one of `TASKS`, or a plug-in written as `module:Class`.
 
     Raises:
-        UserError: there is no such task, module or class.
+        UserError: there is no such task, module or class, or the class is not a task.
     """
     target = TASKS.get(settings.name, settings.name)
     module_name, separator, class_name = target.partition(":")
-    if not separator:
+    if not separator or not all(part.isidentifier() for part in module_name.split(".")):
         raise UserError(f"unknown task {settings.name!r}", f"one of {', '.join(TASKS)}, or module:Class")
     try:
         module = importlib.import_module(module_name)
@@ -89,7 +90,12 @@ def load_task(settings: TaskSettings) -> Task:
         raise UserError(f"task {settings.name!r}: no module {error.name}", "is it on PYTHONPATH?") from error
     if not hasattr(module, class_name):
         raise UserError(f"task {settings.name!r}: {module_name} has no {class_name}", "check the class name")
-    return cast(Task, getattr(module, class_name)(settings))
+    found = getattr(module, class_name)
+    if not isinstance(found, type) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
+        raise UserError(
+            f"task {settings.name!r}: {class_name} of {module_name} is no task", "name a class of yours"
+        )
+    return cast(Task, found(settings))
 
 
 def conversation_text(prompt: Iterable[Message]) -> str:

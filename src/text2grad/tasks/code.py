@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Message
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
 from text2grad.tasks.base import Split, TaskSettings, in_split
 from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
 from text2grad.tasks.evalplus import NAMES as PLUS_NAMES
@@ -170,8 +170,8 @@ def _ilf(row: Row, fallback_id: str) -> Example:
         "question": start,
         "tests": check_module(text_of(row, "test"), entry_point),
         "entry_point": entry_point,
-        "response": text_of(row, "original_model_completion"),
-        "human_feedback": optional_text(row, "Feedback"),
+        DRAFT: text_of(row, "original_model_completion"),
+        HUMAN_FEEDBACK: optional_text(row, "Feedback"),
     }
     return _example(f"mbpp-{row.get('task_id', fallback_id)}", content, text_of(row, *FIXED), meta)
 

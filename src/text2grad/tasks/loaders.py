@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,9 +19,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import Example, first_error
+from text2grad.feedback import Example, first_error, from_json
 
 Row = dict[str, Any]
+LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
+"""A packed file may unpack to 64 MiB, or to 100 times its own size: text of tasks packs to a tenth, a bomb to a
+thousandth."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +92,12 @@ def read_rows(path: Path) -> Iterator[Row]:
     """Rows of a .jsonl (or .jsonl.gz) file, or of a .json file with a list of objects or of objects by id.
 
     Raises:
-        UserError: the file is missing, is not UTF-8 JSON, or has something else than objects; says where.
+        UserError: the file is missing, is not UTF-8 JSON, has something else than objects, or unpacks to more than
+            any data do (`LEAST_UNPACKED`, `MOST_TIMES`); says where.
     """
-    packed = path.suffix == ".gz"
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if packed else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        text = (_unpacked(path) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
         reason = getattr(error, "strerror", None)
@@ -104,6 +107,15 @@ def read_rows(path: Path) -> Iterator[Row]:
         if not isinstance(row, dict):
             raise UserError(f"{path}: record {number} is not an object", "one object per record")
         yield row
+
+
+def _unpacked(path: Path) -> bytes:
+    most = max(LEAST_UNPACKED, MOST_TIMES * path.stat().st_size)
+    with gzip.open(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise UserError(f"{path} unpacks to more than {most >> 20} MiB", "unpack it yourself, if you trust it")
+    return data
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:
@@ -139,14 +151,14 @@ def _json_lines(path: Path, text: str) -> Iterator[Any]:
         if not line.strip():
             continue
         try:
-            yield json.loads(line)
+            yield from_json(line)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line") from error
 
 
 def _json_rows(path: Path, text: str) -> list[Any]:
     try:
-        content = json.loads(text)
+        content = from_json(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", "is it a .jsonl file?") from error
     if isinstance(content, dict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from text2grad.feedback import Example, Message
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
 from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
 from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
 
@@ -41,7 +41,7 @@ def _example(id: str, title: str, post: str, row: Row) -> Example:
     content = f"Write a short summary of this post.\n\n{heading}{post}"
     meta = {
         name: text
-        for name, key in (("human_feedback", "feedback"), ("draft", "generated_summary_for_feedback"))
+        for name, key in ((HUMAN_FEEDBACK, "feedback"), (DRAFT, "generated_summary_for_feedback"))
         if (text := optional_text(row, key))
     }
     return Example(

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from text2grad.feedback import Critique, Failure, Span, first_error
+from text2grad.feedback import Critique, Failure, Span, first_error, storable
 from text2grad.wire.ground import QuoteSearch
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes
@@ -31,6 +31,9 @@ _FIELDS = {
 _NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"})
 _OPTIONAL = {"score", "omissions", "reasoning", "improvable"}
 _LONGEST_LOST = 300
+MOST_CHARACTERS = 1_000_000
+"""Of an answer; what is longer is not read."""
+_KEPT = 2_000
 _ITEM_KEYS = {"quote", "reason", "occurrence", "part"}
 # A lone key is a phrase with its reason, unless it names a field of some other format.
 _NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
@@ -102,17 +105,14 @@ def parse(
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
         refusal), "invalid" (anything else that has no single reading).
     """
+    if len(z) > MOST_CHARACTERS:
+        return Failure(kind="invalid", message=f"an answer of {len(z):,} characters", raw=storable(z[:_KEPT]))
     try:
         return _critique(read_object(z, response), response, ambiguity, grounding)
     except UnreadableError as error:
-        return Failure(kind=error.kind, message=error.message, raw=_storable(z))
+        return Failure(kind=error.kind, message=error.message, raw=storable(z))
     except ValidationError as error:
-        return Failure(kind="invalid", message=first_error(error), raw=_storable(z))
-
-
-def _storable(text: str) -> str:
-    """Text without lone surrogates, which no UTF-8 file can hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+        return Failure(kind="invalid", message=first_error(error), raw=storable(z))
 
 
 def _critique(found: Found, response: str, ambiguity: Ambiguity, grounding: QuoteSearch | None) -> Critique:

@@ -94,9 +94,9 @@ def _plain(answer: str, first: int, response: str) -> tuple[dict[str, Any], int]
         value, end = _JSON.raw_decode(answer, first)
         if not answer.isascii() or "\\u" in answer:
             json.dumps(value, ensure_ascii=False).encode()
+        return (value, end) if _depth(value) <= _DEEPEST else None
     except (ValueError, RecursionError, UnreadableError):
         return None
-    return (value, end) if _depth(value) <= _DEEPEST else None
 
 
 def _read_closely(answer: str, first: int, response: str) -> Found:

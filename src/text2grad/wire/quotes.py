@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, Span
 from text2grad.wire.ground import Found, Interval, QuoteSearch, in_word, inside_word, search
+from text2grad.wire.shown import shown
 
 Ambiguity = Literal["first", "all", "skip"]
 """What a single mention of a quote with several candidates means: the first, all of them, or none."""
@@ -77,8 +79,9 @@ def resolve(
     seen: Counter[tuple[str, bool]] = Counter()
     resolved = Resolved([], 0, Counter(), [])
     ambiguous = 0
+    candidates = lru_cache(maxsize=None)(partial(_candidates, response=response, grounding=grounding))
     for quote in quotes:
-        places, how = _candidates(quote, response, grounding)
+        places, how = candidates(quote._replace(reason="", occurrence=None))
         if quote.occurrence is not None:
             chosen = places[quote.occurrence - 1 : quote.occurrence]
         elif not quote.text.strip():
@@ -101,10 +104,23 @@ def resolve(
 
 
 def _candidates(quote: Quote, response: str, grounding: QuoteSearch | None) -> Found:
-    exact = [(start, start + len(quote.text)) for start in occurrences(quote.text, response, quote.part)]
+    exact = _exact(quote, response) or _quoted_as_shown(quote, response)
     if exact or grounding is None or not quote.text.strip():
         return Found(exact, "exact")
     return search(quote.text, response, grounding)
+
+
+def _exact(quote: Quote, response: str) -> list[Interval]:
+    return [(start, start + len(quote.text)) for start in occurrences(quote.text, response, quote.part)]
+
+
+def _quoted_as_shown(quote: Quote, response: str) -> list[Interval]:
+    """Where a quote stands that a judge copied with the marks of `wire.shown` in it."""
+    seen = shown(response)
+    if not seen.marks:
+        return []
+    places = [(seen.place(start), seen.place(end)) for start, end in _exact(quote, seen.text)]
+    return [(start, end) for start, end in places if start < end]
 
 
 def _key(quote: Quote) -> tuple[str, bool]:
