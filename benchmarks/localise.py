@@ -184,7 +184,7 @@ def people_mended(critic: ProgramCritic, notes: Notes) -> dict[str, Any]:
 
 def _lines_of(example: Example, critic: ProgramCritic) -> tuple[int, int, int, int]:
     """Of one program how many lines a person changed, how many are poor, how many are both; the surest is right."""
-    response = example.meta["response"]
+    response = example.meta["draft"]
     (said,) = critic.critique([example.model_copy(update={"reference": ""})], [response])
     theirs = changed_lines(response, example.reference)
     if not isinstance(said, Critique):

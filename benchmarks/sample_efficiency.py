@@ -55,7 +55,7 @@ PARTS: dict[str, dict[str, object]] = {
     "k1": {"ppo.kl": "k1"},
     "separate_critic": {"policy.value_head": "separate"},
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
-    "dense": {"credit.scheme": "every_token"},
+    "spread_score": {"credit.scheme": "spread_score"},
     "span": {"credit.weighting": "span"},
     "balanced": {"credit.weighting": "balanced"},
     "no_verdict": {"credit.outcome_weight": 0.0},

@@ -6,19 +6,18 @@ every conversation (a wrong key, an unknown model, an empty account) is raised.
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from threading import Event
+from typing import Any, Protocol, Self, runtime_checkable
 
 from pydantic import Field
 
+from text2grad.annotation.endpoint import LONGEST_WAIT, Endpoint, Problem, Reply, Trouble
+from text2grad.annotation.pace import pause
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Message, Overlap, Record
-
-if TYPE_CHECKING:
-    import openai
-    from openai.types.chat import ChatCompletion
+from text2grad.feedback import Failure, FailureKind, Message, Overlap, Record, storable
 
 Conversation = Sequence[Message]
 
@@ -69,14 +68,16 @@ class LimitedChat(Chat, Protocol):
 class OpenAIChat:
     """A chat model behind an OpenAI-compatible server: OpenAI, vLLM, Ollama, a LiteLLM proxy.
 
-    At most `concurrency` requests are open at once. The SDK retries 408, 409, 429 and 5xx up to `retries`
-    times, with jitter, and waits as long as Retry-After says. The key is read from the environment variable
-    `key_variable` and goes nowhere else. `temperature` None leaves the server's own. `grounded` sends critiques
-    their grammar (`structured_outputs` of vLLM, with its guidance backend), until a server refuses it.
+    At most `concurrency` requests are open at once; what fails in passing is asked again up to `retries` times,
+    with jitter, after as long as Retry-After says. `timeout` is seconds without a sign of an answer; a whole
+    request may take five times as long. The key is read from the environment variable `key_variable` and goes
+    nowhere else: it is struck out of all that a server says (`annotation.endpoint`, where every request is made).
+    `temperature` None leaves the server's own. `grounded` sends critiques their grammar (`structured_outputs` of
+    vLLM, with its guidance backend), until a server refuses it.
 
     Raises:
-        UserError: there is no key for OpenAI itself; from `complete`: 401, 403, 404, or an account without
-            quota. Requests that have not started by then are not sent.
+        UserError: there is no key for OpenAI itself; from `complete`: 401, 403, 404, a redirection, or an account
+            without quota. Requests that have not started by then are not sent.
     """
 
     overlap: Overlap = "helps"
@@ -97,15 +98,15 @@ class OpenAIChat:
     ) -> None:
         self.name = model
         self._grounded = grounded
-        self._server = base_url or "OpenAI"
+        self._endpoint = Endpoint(base_url, timeout, key_variable)
         self._concurrency = concurrency
+        self._retries = retries
         # Local servers only know the older name; OpenAI's reasoning models refuse it.
         limit = "max_tokens" if base_url else "max_completion_tokens"
         self._options: dict[str, Any] = {limit: max_tokens}
         if temperature is not None:
             self._options["temperature"] = temperature
         self._json_schema = json_schema
-        self._client = _client(base_url, key_variable, timeout, retries)
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +116,7 @@ class OpenAIChat:
 
     def close(self) -> None:
         """Close the connections to the server."""
-        self._client.close()
+        self._endpoint.close()
 
     def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
         """Ask for all conversations at once, `concurrency` at a time."""
@@ -129,108 +130,76 @@ class OpenAIChat:
         return self._all(conversations, grammars)
 
     def _all(self, conversations: Sequence[Conversation], grammars: Sequence[str]) -> list[Answer]:
-        pool = ThreadPoolExecutor(self._concurrency)
+        pool, stopped = ThreadPoolExecutor(self._concurrency), Event()
         try:
             asked = zip(conversations, grammars, strict=True)
-            pending = [pool.submit(self._one, conversation, grammar) for conversation, grammar in asked]
+            pending = [pool.submit(self._one, conversation, grammar, stopped) for conversation, grammar in asked]
             done, _ = wait(pending, return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
             return [future.result() for future in pending]
         finally:
             # After a user's mistake, or Ctrl-C, nothing more is sent (and paid).
+            stopped.set()
             pool.shutdown(cancel_futures=True)
+            self.close()
 
-    def _one(self, conversation: Conversation, grammar: str) -> Answer:
-        import openai
-
-        try:
-            return _answer(self._request(conversation, grammar))
-        except openai.APIStatusError as error:
-            return self._refused_request(error)
-        except openai.APIConnectionError as error:
-            return Failure(kind="exhausted", message=f"no answer from {self._server}: {error}")
-
-    def _request(self, conversation: Conversation, grammar: str) -> ChatCompletion:
-        import openai
-
-        messages: list[Any] = [{"role": turn.role, "content": turn.content} for turn in conversation]
+    def _one(self, conversation: Conversation, grammar: str, stopped: Event) -> Answer:
+        messages = [{"role": turn.role, "content": storable(turn.content)} for turn in conversation]
         constraint = self._constraint(grammar)
-        try:
-            return self._create(messages, {**self._options, **constraint})
-        except openai.BadRequestError as error:
-            refused = [name for name in ("response_format", "structured_outputs") if name in str(error.body)]
-            if not constraint or not refused:
-                raise
+        outcome = self._asked(messages, {**self._options, **constraint}, stopped)
+        names = ("response_format", "structured_outputs")
+        if constraint and _is_about(outcome, names):
             # This server cannot constrain its answers; wire.parse judges them all the same.
             self._json_schema, self._grounded = None, False
-            return self._create(messages, self._options)
+            outcome = self._asked(messages, self._options, stopped)
+        return self._failure(outcome) if isinstance(outcome, Problem) else _answer(outcome)
 
     def _constraint(self, grammar: str) -> dict[str, Any]:
         """What keeps the server's answer to the format: the grammar of a critique, or the schema."""
         if grammar and self._grounded:
-            return {"extra_body": {"structured_outputs": {"grammar": grammar}}}
+            return {"structured_outputs": {"grammar": grammar}}
         if self._json_schema is None:
             return {}
         schema = {"name": "critique", "schema": self._json_schema}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
-    def _create(self, messages: list[Any], options: dict[str, Any]) -> ChatCompletion:
-        reply: ChatCompletion = self._client.chat.completions.create(model=self.name, messages=messages, **options)
-        return reply
+    def _asked(self, messages: list[dict[str, str]], options: dict[str, Any], stopped: Event) -> Reply | Problem:
+        """Send a request until there is an answer, or it is clear that there is none."""
+        body = json.dumps({"model": self.name, "messages": messages, **options})
+        waited = 0.0
+        for retry in range(self._retries):
+            outcome = self._endpoint.ask(body)
+            if isinstance(outcome, Reply) or not outcome.passing or outcome.status == 200:
+                return outcome
+            waited += outcome.wait or 0.0
+            if waited > LONGEST_WAIT or stopped.wait(pause(retry, outcome.wait)):
+                return outcome
+        return self._endpoint.ask(body)
 
-    def _refused_request(self, error: openai.APIStatusError) -> Failure:
+    def _failure(self, problem: Problem) -> Failure:
         """The failure of one conversation, or the user's mistake that would fail them all."""
-        status = error.status_code
-        if status in (401, 403):
-            raise UserError(f"{self._server} refused the key ({status})", "check the API key") from None
-        if status == 404:
-            raise UserError(f"{self._server} has no model {self.name!r}", "check the model and base_url") from None
-        if error.code == "insufficient_quota":
-            raise UserError(f"{self._server}: the account's quota is used up", "add credit") from None
-        if error.code == "content_filter":
-            return Failure(kind="refused", message=f"{self._server}: content filter")
-        if status == 429 or status >= 500:
-            return Failure(kind="exhausted", message=f"{self._server} answered {status} to the last retry")
-        return Failure(kind="unsupported", message=f"{self._server} answered {status}: {error.message}")
+        if problem.kind == "fatal" and problem.status == 404:
+            message = f"{self._endpoint.name} has no model {self.name!r}"
+            raise UserError(message, "check the model and base_url")
+        if problem.kind == "fatal":
+            raise UserError(problem.message, problem.cure)
+        unreadable = problem.kind == "oversized" or problem.status == 200
+        kinds: dict[Trouble, FailureKind] = {"refused": "refused", "unfit": "unsupported"}
+        return Failure(
+            kind="invalid" if unreadable else kinds.get(problem.kind, "exhausted"), message=problem.message
+        )
 
 
-def _client(base_url: str | None, key_variable: str, timeout: float, retries: int) -> openai.OpenAI:
-    import openai
-
-    key = os.environ.get(key_variable, "")
-    if not key and base_url is None:
-        raise UserError(f"no API key in {key_variable}", f"export {key_variable}=... or set a base_url")
-    # Servers at home take any key, but the SDK insists on one.
-    return openai.OpenAI(
-        api_key=key or "none",
-        base_url=base_url,
-        timeout=timeout,
-        max_retries=retries,
-        http_client=openai.DefaultHttpxClient(event_hooks={"response": [_do_not_retry_empty_account]}),
-    )
+def _is_about(outcome: Reply | Problem, names: Sequence[str]) -> bool:
+    """Whether a server refused a request for one of these options."""
+    return isinstance(outcome, Problem) and outcome.kind == "unfit" and any(n in outcome.message for n in names)
 
 
-def _do_not_retry_empty_account(response: Any) -> None:
-    """OpenAI answers 429 both to haste and to an empty account; waiting only cures the first."""
-    if response.status_code == 429 and b"insufficient_quota" in response.read():
-        response.headers["x-should-retry"] = "false"
-
-
-def _answer(reply: ChatCompletion) -> Answer:
-    if not reply.choices:
-        return Failure(kind="invalid", message="the server answered without a choice")
-    choice = reply.choices[0]
-    text = choice.message.content or ""
-    if choice.message.refusal or choice.finish_reason == "content_filter":
-        return Failure(kind="refused", message=choice.message.refusal or "content filter", raw=text)
-    usage: dict[str, float] = {}
-    if reply.usage is not None:
-        usage = {
-            "prompt_tokens": reply.usage.prompt_tokens,
-            "completion_tokens": reply.usage.completion_tokens,
-        }
-    return Completion(text=text, truncated=choice.finish_reason == "length", usage=usage)
+def _answer(reply: Reply) -> Answer:
+    if reply.refusal:
+        return Failure(kind="refused", message=reply.refusal, raw=reply.text)
+    return Completion(text=reply.text, truncated=reply.truncated, usage=dict(reply.usage))
 
 
 class ScriptedChat:

@@ -218,7 +218,12 @@ def annotate(
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep the answers that are there.")] = True,
     again: Annotated[bool, typer.Option("--again", help="Ask again what was refused or unreadable.")] = False,
     ground: Annotated[
-        bool, typer.Option("--ground", help="Find the words that people's critiques without spans are about.")
+        bool,
+        typer.Option(
+            "--ground",
+            help="Find the words that people's critiques are about: of records without spans in FILE, or, without"
+            " --responses, of the drafts that the task's data bring.",
+        ),
     ] = False,
     batch: Annotated[
         bool, typer.Option("--batch", help="Batch API: submit (exit code 75); run again to collect.")
@@ -230,8 +235,12 @@ def annotate(
         Path | None, typer.Option("--read-answers", metavar="FILE", help="Read what such a batch file gave.")
     ] = None,
     canaries: Annotated[
-        bool, typer.Option("--canaries", help="Judge some responses with known labels too, and say which moved.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--canaries/--no-canaries",
+            help="Try the judge on responses with known labels first. [default: where an endpoint is asked]",
+        ),
+    ] = None,
     config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
@@ -387,7 +396,8 @@ def train(
 def evaluate(
     context: typer.Context,
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...) or a model folder.")
+        str,
+        typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...), a model folder or a hub name."),
     ] = "text2grad",
     what: Annotated[
         str,

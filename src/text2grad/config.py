@@ -23,7 +23,7 @@ from text2grad.critics.noise import NoiseSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox.settings import SandboxSettings
-from text2grad.settings import Settings
+from text2grad.settings import Settings, YAMLMistakeError, parse_yaml
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
 from text2grad.wire import QuoteSearch
@@ -31,6 +31,8 @@ from text2grad.wire import QuoteSearch
 TINY = "tiny"
 PRESETS = Path(__file__).parent / "configs"
 RECIPES = PRESETS / "recipes"
+BY_TASK = "by_task"
+"""The section of a recipe with what it says to one task, by `task.name`."""
 
 
 class RunSettings(Settings):
@@ -146,6 +148,9 @@ class AnnotateSettings(Settings):
         default=0.0, ge=0, le=1, description="share shown with the response to a similar prompt: hard negatives"
     )
     samples_per_prompt: int = Field(default=1, ge=1)
+    run_tests: bool = Field(
+        default=False, description="of sampled programs, before a chat model judges them: it is shown the outcome"
+    )
     pairs_per_prompt: int = Field(
         default=4, ge=1, description="with --pairs: at most so many pairs of a passing and a failing program"
     )
@@ -154,13 +159,21 @@ class AnnotateSettings(Settings):
     )
     temperature: float | None = Field(default=0.0, ge=0, le=2, description="of the judge; null: the server's own")
     retries: int = Field(default=5, ge=0, description="of a request that failed in passing")
-    timeout: float = Field(default=120.0, gt=0, description="seconds without a sign of an answer")
+    timeout: float = Field(
+        default=120.0, gt=0, description="seconds without a sign of an answer; a whole request: 5 times as long"
+    )
     prices: Path | None = Field(default=None, description="file of prices; null: those that come with text2grad")
     max_characters: int = Field(default=100_000, ge=1, description="of a response; a longer one is refused")
     validation: Literal["keep", "ask", "drop"] = Field(
         default="drop",
         description="quotes that are not in the response: keep the other spans; ask once more, then keep; drop the"
         " record from training if the second answer is no better",
+    )
+    moved_canaries: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of the canaries a judge may misjudge; with more, nothing is asked",
     )
     quotes: QuoteSearch = QuoteSearch()
 
@@ -203,18 +216,6 @@ class Config(Settings):
     sandbox: SandboxSettings = SandboxSettings()
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without Python objects and without repeated keys."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if str(key.value) in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
 def preset_names() -> list[str]:
     """The presets that come with the package, sorted."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
@@ -254,7 +255,7 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
     """
     data: dict[str, Any] = {}
     for each in [path] if isinstance(path, Path) else path or ():
-        _lay_over(data, _read(each))
+        _lay_over(data, _for_task(_read(each), data))
     for key, text in _pairs(overrides):
         _assign(data, key, _value(key, text))
     try:
@@ -270,7 +271,7 @@ def laid_over(config: Config, name: str) -> Config:
         UsageError: there is no such recipe.
     """
     data = config.model_dump()
-    _lay_over(data, _read(find_config(name)))
+    _lay_over(data, _for_task(_read(find_config(name)), data))
     return Config.model_validate(data)
 
 
@@ -323,12 +324,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _parse_yaml(text: str, where: str) -> Any:
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UsageError(f"{where}{line}: {error.problem}", "mend the YAML") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"{where}: {str(error).splitlines()[0]}", "mend the YAML") from error
+        return parse_yaml(text)
+    except YAMLMistakeError as error:
+        line = f":{error.line}" if error.line else ""
+        raise UsageError(f"{where}{line}: {error}", "mend the YAML") from error
 
 
 def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -351,6 +350,20 @@ def _value(key: str, text: str) -> Any:
     if kinds and kinds <= {str, Path} | ({NoneType} if text not in ("null", "~") else set()):
         return text  # a folder called 2026 is not a number
     return _parse_yaml(text, f"--{key}")
+
+
+def _for_task(recipe: dict[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe says to the task it is laid over: what it says to all, and its `by_task` section on top."""
+    if BY_TASK not in recipe:
+        return recipe
+    settings = {name: value for name, value in recipe.items() if name != BY_TASK}
+    task = recipe.get("task") or under.get("task")
+    name = task.get("name") if isinstance(task, Mapping) else None
+    sections = recipe[BY_TASK]
+    if not isinstance(sections, Mapping) or not all(isinstance(own, Mapping) for own in sections.values()):
+        raise UsageError(f"{BY_TASK}: a section for each task is expected", "write by_task: {code: {ppo: ...}}")
+    _lay_over(settings, sections.get(name, {}))
+    return settings
 
 
 def _lay_over(data: dict[str, Any], other: Mapping[str, Any]) -> None:

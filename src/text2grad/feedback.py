@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticSerializationError
 
 from text2grad.errors import UserError
 
 Label = Literal[1, -1]
 FailureKind = Literal["refused", "invalid", "truncated", "exhausted", "unsupported"]
+DEEPEST_JSON = 100
+"""Open brackets around a value of JSON that is read; what is nested deeper could not be written again."""
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]')
 
 
 class Record(BaseModel):
@@ -115,6 +121,21 @@ class Example(Record):
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
+HUMAN_FEEDBACK = "human_feedback"
+"""Key of an example's `meta`: what a person wrote about a response to it."""
+DRAFT = "draft"
+"""Key of an example's `meta`: the response that this is about. Without it, the one that the example comes with."""
+
+
+def human_feedback_on(example: Example, response: str) -> str:
+    """What a person wrote about exactly this response; empty where nobody did.
+
+    A data set's feedback is about the data set's own draft and says nothing about any other text.
+    """
+    about = example.meta.get(DRAFT, response)
+    return str(example.meta.get(HUMAN_FEEDBACK, "")) if about == response else ""
+
+
 class Critic(Protocol):
     """Anything that gives feedback: an LLM, a program, people, or a trained reward model.
 
@@ -207,6 +228,46 @@ def first_error(error: ValidationError) -> str:
     return f"{where}: {message}" if where else message
 
 
+def storable(text: str) -> str:
+    """Text without lone surrogates, which no UTF-8 file and no request can hold: each becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def to_json(value: object, **options: Any) -> str:
+    """`value` as JSON that can always be encoded: every writer of JSON uses this. `options` are of `json.dumps`."""
+    return storable(json.dumps(value, ensure_ascii=False, **options))
+
+
+class ExcessiveJSONError(json.JSONDecodeError):
+    """JSON that is refused for its size: nested too deeply, or an integer of thousands of digits."""
+
+
+def from_json(text: str) -> Any:
+    """The value of a JSON text: every reader of what others wrote uses this.
+
+    Raises:
+        json.JSONDecodeError: it is not JSON.
+        ExcessiveJSONError: an integer has thousands of digits, or it is nested more than `DEEPEST_JSON` deep.
+    """
+    if text.count("[") + text.count("{") > DEEPEST_JSON and _depth(text) > DEEPEST_JSON:
+        raise ExcessiveJSONError("nested too deeply", text, 0)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise ExcessiveJSONError("an integer of thousands of digits", text, 0) from error
+
+
+def _depth(text: str) -> int:
+    """The most brackets open at once outside strings."""
+    deepest = depth = 0
+    for match in _BRACKETS.finditer(text):
+        depth += (match[0] in "[{") - (match[0] in "]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
     """Read records of `kind` from a JSON Lines file.
 
@@ -222,7 +283,7 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
             if not line.strip():
                 continue
             try:
-                yield kind.model_validate(json.loads(line), strict=False)
+                yield kind.model_validate(from_json(line), strict=False)
             except json.JSONDecodeError as error:
                 raise UserError(f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line") from error
             except ValidationError as error:
@@ -236,25 +297,58 @@ def _decoded(handle: Iterable[str], path: Path) -> Iterator[str]:
         raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
 
 
+def record_json(record: Record, exclude_none: bool = False) -> str:
+    """A record as one line of JSON that can always be encoded; see `to_json`."""
+    try:
+        return record.model_dump_json(exclude_none=exclude_none)
+    except PydanticSerializationError:  # a lone surrogate somewhere in it
+        return to_json(record.model_dump(mode="json", exclude_none=exclude_none))
+
+
 def append_jsonl(path: Path, records: Iterable[Record]) -> int:
-    """Append records, one line each, flushed to disk; returns how many. Fields that are None are left out."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Append records, one line each, flushed to disk; returns how many. Fields that are None are left out.
+
+    Raises:
+        UserError: the file cannot be written; on a full disk, what was written before is still there.
+    """
     count = 0
-    with path.open("a", encoding="utf-8") as handle:
-        for record in records:
-            handle.write(record.model_dump_json(exclude_none=True) + "\n")
-            count += 1
-        handle.flush()
-        os.fsync(handle.fileno())
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as handle:
+            for record in records:
+                handle.write(record_json(record, exclude_none=True) + "\n")
+                count += 1
+            handle.flush()
+            os.fsync(handle.fileno())
     return count
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An error of the disk as one line.
+
+    Raises:
+        UserError: `path` cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}", "make room, or choose another place") from error
+
+
 def write_jsonl(path: Path, records: Iterable[Record]) -> int:
-    """Write a whole file at once: to a temporary name, then renamed, so that a crash leaves the old one."""
+    """Write a whole file at once: to a temporary name, then renamed, so that a crash leaves the old one.
+
+    Raises:
+        UserError: the file cannot be written; the old one stays.
+    """
     temporary = path.with_name(path.name + ".partial")
     temporary.unlink(missing_ok=True)
-    count = append_jsonl(temporary, records)
-    if not count:
-        temporary.touch()
-    temporary.replace(path)
+    try:
+        count = append_jsonl(temporary, records)
+        with writing(path):
+            temporary.touch()
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return count

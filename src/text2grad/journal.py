@@ -3,27 +3,44 @@
 One JSON object per line. An answer is written as it came, before anybody reads it; how it was judged follows in
 a line of its own, together with the next answer (what is lost of these is judged again, and costs nothing).
 After a crash the file holds every answer that arrived, but at most the last line whole: a torn tail is cut when
-the journal is opened again. One process writes at a time (a lock that dies with its owner).
+the journal is opened again. One process writes at a time (a lock that dies with its owner). A write that fails is
+taken back and is the last one: no line can follow half a line.
+
+What a server said is not trusted when it is read again either: counts and prices that are no finite numbers from
+0 on are left out, and an answer that cannot be read is an empty one, which is judged as invalid.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Self, get_args
 
 from text2grad.errors import UserError
+from text2grad.feedback import ExcessiveJSONError, FailureKind, from_json
 
 State = Literal["ok", "refused", "invalid", "exhausted"]
 STATES: tuple[State, ...] = get_args(State)
 SYNC_SECONDS = 0.5
 """At most so long an answer waits for its fsync: what a loss of power may cost, not a crash of the program."""
+_PIECE = 1 << 14
+_ANSWER = re.compile(rb'\{"is": ?"answer", ?"id": ?"([^"\\]+)"')
+_REQUIRED = {
+    "note": {"name", "value"},
+    "answer": {"id", "text"},
+    "failure": {"id", "kind"},
+    "charge": {"id", "usd"},
+    "state": {"id", "state"},
+}
 
 
 @dataclass(slots=True)
@@ -40,7 +57,11 @@ class Slot:
 
 @dataclass
 class Totals:
-    """What all answers of the journal cost. Tokens as the server counted them; USD at the prices of their day."""
+    """What all answers of the journal cost. Tokens as the server counted them; USD at the prices of their day.
+
+    `unpriced` answers have no price. `charged` is the dearest price of requests without an answer, which the
+    server may count all the same.
+    """
 
     answers: int = 0
     prompt_tokens: float = 0.0
@@ -48,6 +69,7 @@ class Totals:
     seconds: float = 0.0
     usd: float = 0.0
     unpriced: int = 0
+    charged: float = 0.0
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Count one answer."""
@@ -104,6 +126,7 @@ class Journal:
     _end: int = field(default=0, init=False, repr=False)
     _guard: Lock = field(default_factory=Lock, init=False, repr=False)
     _synced: float = field(default=0.0, init=False, repr=False)
+    _broken: str = field(default="", init=False, repr=False)
     _states: list[bytes] = field(default_factory=list, init=False, repr=False)
 
     def __enter__(self) -> Self:
@@ -115,11 +138,14 @@ class Journal:
     def close(self) -> None:
         """Bring everything to the disk and give the lock back."""
         if self._handle >= 0:
-            with self._guard:
-                self._write(b"")
-            os.fsync(self._handle)
-            os.close(self._handle)
-            self._handle = -1
+            try:
+                if not self._broken:
+                    with self._guard:
+                        self._write(b"")
+                    self._sync()
+            finally:
+                os.close(self._handle)
+                self._handle = -1
 
     def answer(self, id: str, line: Mapping[str, Any]) -> dict[str, Any]:
         """Keep a raw answer: text, truncated, usage, usd, seconds. Returns the line as it was written."""
@@ -128,6 +154,10 @@ class Journal:
     def failure(self, id: str, kind: str, message: str) -> dict[str, Any]:
         """Keep why there is no answer. Returns the line as it was written."""
         return self._append({"is": "failure", "id": id, "kind": kind, "message": message})
+
+    def charge(self, id: str, usd: float, why: str) -> None:
+        """Count a request that had no answer, but which the server may have counted."""
+        self._append({"is": "charge", "id": id, "usd": usd, "message": why})
 
     def settle(self, id: str, state: State) -> None:
         """Say how a request ended. A later answer opens it again."""
@@ -153,12 +183,16 @@ class Journal:
         return self._read(self.slots[id].offset)
 
     def _read(self, offset: int) -> dict[str, Any]:
-        size, parts = 1 << 14, b""
-        while b"\n" not in parts:
-            parts += os.pread(self._handle, size, offset + len(parts))
-        return dict(json.loads(parts[: parts.index(b"\n")]))
+        pieces, size = [os.pread(self._handle, _PIECE, offset)], _PIECE
+        while b"\n" not in pieces[-1]:
+            size *= 2  # an answer of any length is read in linear time
+            pieces.append(os.pread(self._handle, size, offset + sum(map(len, pieces))))
+            if not pieces[-1]:
+                raise UserError(f"{self.path} has become shorter", "leave the journal alone while it is written")
+        return _line_of(b"".join(pieces).partition(b"\n")[0])
 
     def _append(self, line: dict[str, Any]) -> dict[str, Any]:
+        line = _clean(line)
         data = _encoded(line)
         with self._guard:
             self._index(self._write(data), line)
@@ -166,22 +200,45 @@ class Journal:
             if late:
                 self._synced = time.monotonic()
         if late:
-            os.fsync(self._handle)
+            self._sync()
         return line
 
     def _write(self, data: bytes) -> int:
         """Write the waiting states and `data` at once; where `data` begins."""
         states, self._states = b"".join(self._states), []
-        written = os.write(self._handle, states + data) if states or data else 0
+        if self._broken:
+            raise self._failed(self._broken)
+        try:
+            written = os.write(self._handle, states + data) if states or data else 0
+        except OSError as error:
+            raise self._failed(str(error.strerror)) from error
+        if written < len(states) + len(data):
+            raise self._failed("the disk is full")
         self._end += written
-        if written < len(states) + len(data):  # the torn line is cut at the next start
-            raise UserError(f"cannot write {self.path}: the disk is full", "make room and start again")
         return self._end - len(data)
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._handle)
+        except OSError as error:
+            self._broken = str(error.strerror)
+            raise self._failed(self._broken) from error
+
+    def _failed(self, reason: str) -> UserError:
+        """Take back what was written of a line, and write nothing any more."""
+        if not self._broken:
+            self._broken = reason
+            with suppress(OSError):  # then the torn line is cut at the next start
+                os.ftruncate(self._handle, self._end)
+        return UserError(f"cannot write {self.path}: {reason}", "make room and run the same command again")
 
     def _index(self, offset: int, line: Mapping[str, Any]) -> None:
         kind = line["is"]
         if kind == "note":
             self.notes[line["name"]] = line["value"]
+            return
+        if kind == "charge":
+            self.totals.charged += line["usd"]
             return
         slot = self.slots.setdefault(line["id"], Slot())
         if kind == "state":
@@ -216,14 +273,60 @@ class Journal:
 
     def _checked(self, number: int, raw: bytes) -> dict[str, Any]:
         try:
-            line = dict(json.loads(raw))
-            known = {"answer": {"id", "text"}, "failure": {"id", "kind"}, "state": {"id", "state"}}
-            missing = ({"note": {"name", "value"}} | known)[line["is"]] - line.keys()
+            return _line_of(raw)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self.path}:{number}: not a line of a journal", f"remove line {number}") from error
-        if missing or (line["is"] == "state" and line["state"] not in STATES):
-            raise UserError(f"{self.path}:{number}: not a line of a journal", f"remove line {number}")
+
+
+def amount(value: object) -> float | None:
+    """A count or a price that somebody else wrote, if it is a finite number from 0 on."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _line_of(raw: bytes) -> dict[str, Any]:
+    """A line of a journal as it may be used; ValueError, KeyError or TypeError where it is none."""
+    try:
+        line = dict(from_json(raw.decode("utf-8")))
+    except ExcessiveJSONError:  # it was paid for: better an answer that says nothing than a journal nobody can open
+        if (found := _ANSWER.match(raw)) is None:
+            raise
+        return _clean({"is": "answer", "id": found[1].decode("utf-8"), "text": ""})
+    missing = _REQUIRED[line["is"]] - line.keys()
+    name = line.get("name" if line["is"] == "note" else "id")
+    if missing or not isinstance(name, str) or (line["is"] == "state" and line["state"] not in STATES):
+        raise ValueError("not a line of a journal")
+    return _clean(line)
+
+
+def _clean(line: dict[str, Any]) -> dict[str, Any]:
+    """The line without what only looks like a text, a count or a price."""
+    if line["is"] == "charge":
+        return {**line, "usd": amount(line["usd"]) or 0.0}
+    if line["is"] == "failure":
+        kind = line["kind"] if line["kind"] in get_args(FailureKind) else "invalid"
+        return {**line, "kind": kind, "message": _text(line.get("message"))}
+    if line["is"] != "answer":
         return line
+    usage = line.get("usage")
+    counts = {str(name): amount(value) for name, value in usage.items()} if isinstance(usage, dict) else {}
+    cleaned = {
+        "text": _text(line["text"]),
+        "usage": {name: count for name, count in counts.items() if count is not None},
+        "usd": amount(line.get("usd")),
+        "seconds": amount(line.get("seconds")) or 0.0,
+    }
+    refusal = {"refusal": _text(line["refusal"]) or "refused"} if line.get("refusal") else {}
+    return {**line, **cleaned, **refusal}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _encoded(line: Mapping[str, Any]) -> bytes:

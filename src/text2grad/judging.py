@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -16,10 +16,11 @@ from text2grad.annotation.endpoint import Endpoint
 from text2grad.annotation.items import check_items, read_items
 from text2grad.annotation.pace import Pace
 from text2grad.annotation.prices import Price, price_of, tokens_of, unknown_price
-from text2grad.annotation.questions import Decoding, Prompt, Questioner
+from text2grad.annotation.questions import LADDER, Decoding, Prompt, Questioner
 from text2grad.annotation.verdicts import Reader
 from text2grad.annotation.work import Items, Recorder, settle_all, tally
 from text2grad.config import Config
+from text2grad.critics.noise import noisy_spans
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.feedback import Feedback, read_jsonl, write_jsonl
 from text2grad.journal import Journal, Slot, Totals
@@ -27,6 +28,8 @@ from text2grad.report.quality import Quality, tokenize_by
 from text2grad.tasks.base import load_task, prompt_version, read_prompt
 
 GROUND = "ground"
+TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
+"""Prompts that show what came of the tests, by those that do not."""
 GUESSED_ANSWER = 300
 """Tokens of a critique, where nothing has been answered yet to tell from."""
 GUESSED_SECONDS = 5.0
@@ -34,7 +37,11 @@ GUESSED_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class JudgingOptions:
-    """What the command line says beside the settings: how far to go this time."""
+    """What the command line says beside the settings: how far to go this time.
+
+    `canaries` None: wherever an endpoint is asked now, not where requests or answers are a file. `add_requests`:
+    the file of requests keeps those it holds.
+    """
 
     plan: bool = False
     budget_usd: float | None = None
@@ -45,7 +52,18 @@ class JudgingOptions:
     batch: bool = False
     requests: Path | None = None
     answers: Path | None = None
-    canaries: bool = False
+    canaries: bool | None = None
+    add_requests: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether a server is asked now, so that a key may be needed."""
+        return not self.plan and self.requests is None and self.answers is None
+
+    @property
+    def with_canaries(self) -> bool:
+        """Whether the judge is tried on canaries first."""
+        return self.requests is None and self.answers is None if self.canaries is None else self.canaries
 
 
 def judge_file(config: Config, responses: Path, out: Path | None, options: JudgingOptions) -> dict[str, Any]:
@@ -64,7 +82,7 @@ def judge(config: Config, items: Items, out: Path | None, options: JudgingOption
     """
     target = out or config.run.folder / "feedback.jsonl"
     price = price_of(config.critic.model, config.annotate.prices)
-    questioner = _questioner(config)
+    questioner = _questioner(config, options.asks)
     count = check_items(items(), config.annotate.max_characters)
     if not count:
         raise UserError("there are no responses to judge", "check the file")
@@ -72,9 +90,9 @@ def judge(config: Config, items: Items, out: Path | None, options: JudgingOption
     if options.plan:
         return {"records": count, **_plan(config, questioner, items, price, place, options)}
     known: dict[str, Any] = {}
-    if options.canaries:
+    if options.with_canaries:
         known = judge_canaries(config, target, options)
-        options = replace(options, canaries=False, budget_usd=left(options.budget_usd, known["canaries_usd"]))
+        options = replace(options, canaries=False, budget_usd=left(options.budget_usd, known.pop("canaries_spent")))
     if not options.resume:
         _set_aside(place)
     with Journal.open(place) as journal:
@@ -82,7 +100,7 @@ def judge(config: Config, items: Items, out: Path | None, options: JudgingOption
         try:
             done = _asked(config, asker, items, options)
         finally:
-            written = _write(target, Recorder(questioner, asker.reader, journal).records(items))
+            written = _write(target, _noisy(config, Recorder(questioner, asker.reader, journal).records(items)))
         summary = tally(questioner, items, journal).summary(journal)
         return {
             **summary,
@@ -98,19 +116,44 @@ def judge(config: Config, items: Items, out: Path | None, options: JudgingOption
 
 
 def judge_canaries(config: Config, target: Path, options: JudgingOptions) -> dict[str, Any]:
-    """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost."""
+    """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
+
+    Raises:
+        UserError: more of them have moved than `annotate.moved_canaries`, or none of them could be judged: what
+            this judge says of other responses is not worth its price.
+    """
     found = canary_items(config.critic.prompt or load_critic_prompt(config))
-    own = JudgingOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again)
+    own = JudgingOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
     place = canaries_path(target)
-    spent = judge(config, lambda: found, place, own)["usd"]
+    critic = config.critic.model_copy(update={"noise": None})  # noise would move them
+    summary = judge(config.model_copy(update={"critic": critic}), lambda: found, place, own)
     quality = Quality(tokenize_by(None), lambda model, usage: None)
     for record in read_jsonl(place, Feedback):
         quality.add_canary(record)
-    moved = quality.counts["canaries_moved"]
+    moved, judged = quality.counts["canaries_moved"], quality.counts["canaries"]
+    _refuse_judge(config, moved, judged, bool(summary["pending"]), place)
     if moved:
         _say(f"{moved} of {len(found)} canaries moved: read {place} before you trust this judge")
-    judged = quality.counts["canaries"]
-    return {"canaries": judged, "canaries_moved": moved, "canaries_usd": spent, "canaries_out": str(place)}
+    return {
+        "canaries": judged,
+        "canaries_moved": moved,
+        "canaries_usd": summary["usd"],
+        "canaries_spent": spent_of(summary),
+        "canaries_out": str(place),
+    }
+
+
+def _refuse_judge(config: Config, moved: int, judged: int, pending: bool, place: Path) -> None:
+    cure = f"read {place}; another model or prompt, or --no-canaries"
+    if not judged and not pending:
+        raise UserError("this judge gave no readable answer to any canary", cure)
+    if moved > config.annotate.moved_canaries * judged:
+        raise UserError(f"{moved} of {judged} canaries moved: this judge misses plain faults, or obeys them", cure)
+
+
+def spent_of(summary: Mapping[str, Any]) -> float:
+    """USD that a job has used of its budget: answers, and requests that may cost without one."""
+    return float((summary["usd"] or 0.0) + summary["usd_without_answer"])
 
 
 def left(budget: float | None, spent: float | None) -> float | None:
@@ -121,8 +164,9 @@ def left(budget: float | None, spent: float | None) -> float | None:
 def _asked(config: Config, asker: Asker, items: Items, options: JudgingOptions) -> bool:
     """Ask as the options say; False while answers are still to come from elsewhere."""
     if options.requests is not None:
-        count = write_requests(asker, items, options.requests)
-        _say(f"{count} requests in {options.requests}: run them, then --read-answers FILE")
+        count = write_requests(asker, items, options.requests, add=options.add_requests)
+        more = " more" if options.add_requests else ""
+        _say(f"{count}{more} requests in {options.requests}: run them, then --read-answers FILE")
         return not count
     if options.answers is not None:
         with _opened(options.answers) as lines:
@@ -143,18 +187,19 @@ def _exit_code(asker: Asker, summary: dict[str, float | None], done: bool) -> in
     return 0 if summary["ok"] == summary["requested"] and not summary["pending"] else EXIT_SOME_RECORDS_FAILED
 
 
-def _questioner(config: Config) -> Questioner:
+def _questioner(config: Config, asks: bool) -> Questioner:
     critic, annotate = config.critic, config.annotate
     if not critic.model:
         raise UsageError("no model to ask", "--critic.model NAME")
     judge = critic.prompt or load_critic_prompt(config)
-    endpoint = Endpoint(critic.base_url, annotate.timeout)
+    endpoint = Endpoint(critic.base_url, annotate.timeout, asks=asks)
     return Questioner(
         critic.model,
         Decoding(critic.max_tokens, annotate.temperature, annotate.votes),
         Prompt(read_prompt(judge), prompt_version(judge)),
         Prompt(read_prompt(GROUND), prompt_version(GROUND)),
         new_limit_name=endpoint.is_openai,
+        tested=Prompt(read_prompt(TESTED[judge]), prompt_version(TESTED[judge])) if judge in TESTED else None,
     )
 
 
@@ -167,10 +212,11 @@ def load_critic_prompt(config: Config) -> str:
 def _asker(
     config: Config, questioner: Questioner, journal: Journal, price: Price | None, options: JudgingOptions
 ) -> Asker:
-    endpoint = Endpoint(config.critic.base_url, config.annotate.timeout)
-    known = journal.notes.get("capability") or {}
-    same = (known.get("server"), known.get("model")) == (endpoint.name, questioner.model)
-    capability = known.get("is") if same else None
+    endpoint = Endpoint(config.critic.base_url, config.annotate.timeout, asks=options.asks)
+    known = journal.notes.get("capability")
+    noted = known if isinstance(known, dict) else {}
+    same = (noted.get("server"), noted.get("model")) == (endpoint.name, questioner.model)
+    capability = noted["is"] if same and noted.get("is") in LADDER else None
     reader = Reader(config.critic.ambiguity, config.annotate.quotes, config.annotate.validation, repair=True)
     return Asker(
         endpoint,
@@ -221,6 +267,14 @@ def _plan(
         "price": "known" if price else unknown_price(config.critic.model, config.annotate.prices),
         "spent_now": 0,
     }
+
+
+def _noisy(config: Config, records: Iterator[Feedback]) -> Iterator[Feedback]:
+    """The records with `critic.noise` in their spans. The journal keeps what was answered."""
+    settings, seed = config.critic.noise, config.run.seed
+    for record in records:
+        spans = noisy_spans(record, settings, seed) if settings else record.spans
+        yield record.model_copy(update={"spans": tuple(spans)})
 
 
 def _write(target: Path, records: Iterator[Feedback]) -> int:

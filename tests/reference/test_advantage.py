@@ -324,36 +324,47 @@ def test_wrong_shapes_are_named() -> None:
 # Group advantages
 
 
-def slow_group_advantages(rewards: np.ndarray, learned: np.ndarray, size: int, weight: float) -> np.ndarray:
-    """Row by row, from the formula."""
-    result = np.zeros_like(rewards)
-    for row in range(len(rewards)):
+def slow_group_advantages(
+    delta: Array, kl: Array, learned: NDArray[np.bool_], size: int, weight: float, beta: float
+) -> Array:
+    """GRPO's term, the token's own, then the penalty: token by token, from the formula."""
+    result = np.zeros_like(delta)
+    for row in range(len(delta)):
         first = row // size * size
-        totals = [rewards[i][learned[i]].sum() for i in range(first, first + size) if learned[i].any()]
+        totals = [delta[i][learned[i]].sum() for i in range(first, first + size) if learned[i].any()]
         for t in np.flatnonzero(learned[row]):
-            mine = rewards[row][learned[row]]
-            gained = (mine.sum() - np.mean(totals)) / (np.std(totals) + 1e-8)
-            result[row, t] = gained + weight * (rewards[row, t] - mine.mean())
+            mine = delta[row][learned[row]]
+            gained = (mine.sum() - np.mean(totals)) / (np.std(totals) + 1e-4)
+            result[row, t] = gained + weight * (delta[row, t] - mine.mean()) - beta * kl[row, t]
     return result
 
 
 def test_group_advantages_by_hand() -> None:
-    rewards = torch.tensor([[1.0, 1.0], [0.0, GARBAGE], [5.0, 5.0], [4.0, 6.0]])
+    delta = torch.tensor([[1.0, 1.0], [0.0, GARBAGE], [5.0, 5.0], [4.0, 6.0]])
     learned = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
-    got = advantage.group_advantages(rewards, learned, 2, 0.5)
-    close(got, torch.tensor([[1.0, 1.0], [-1.0, 0.0], [0.0, 0.0], [-0.5, 0.5]]))
+    got = advantage.group_advantages(delta, learned, 2, 0.5)
+    expected = 1 / (1 + 1e-4)
+    close(got, torch.tensor([[expected, expected], [-expected, 0.0], [0.0, 0.0], [-0.5, 0.5]]))
 
 
 def test_group_advantages_are_those_of_the_slow_formula_failed_critiques_left_out() -> None:
     generator = np.random.default_rng(0)
     for size in (2, 3, 4):
-        rewards = generator.normal(size=(12, 7))
+        delta, kl = generator.normal(size=(2, 12, 7))
         lengths = generator.integers(0, 8, size=12)  # 0: the critique failed
         learned = np.arange(7) < lengths[:, None]
-        got = advantage.group_advantages(torch.tensor(rewards), torch.tensor(learned), size, 0.7)
-        close(got, torch.tensor(slow_group_advantages(rewards, learned, size, 0.7)))
+        compared = advantage.group_advantages(torch.tensor(delta), torch.tensor(learned), size, 0.7)
+        got = advantage.token_rewards(compared, torch.tensor(kl), 0.3, torch.tensor(learned))
+        close(got, torch.tensor(slow_group_advantages(delta, kl, learned, size, 0.7, 0.3)))
+
+
+def test_sums_that_differ_by_rounding_alone_are_equal() -> None:
+    """Ten tokens of .1 do not add up to 1 in float32."""
+    shares = torch.tensor([[0.1] * 10, [1.0] + [0.0] * 9, [0.3, 0.3, 0.4] + [0.0] * 7, [0.7, 0.3] + [0.0] * 8])
+    got = advantage.group_advantages(shares, torch.ones(4, 10, dtype=torch.bool), 4, 0.0)
+    assert got.abs().max() < 0.01
 
 
 def test_responses_that_are_no_groups_are_refused() -> None:
-    with pytest.raises(ValueError, match="5 responses are no groups of 2"):
+    with pytest.raises(ValueError, match="5 responses cannot be divided into groups of 2"):
         advantage.group_advantages(torch.zeros(5, 2), torch.ones(5, 2, dtype=torch.bool), 2, 1.0)

@@ -26,6 +26,18 @@ def said(text: str | None, finish: str = "stop", refusal: str | None = None) -> 
     return 200, {}, json.dumps(completion(text, finish, refusal)).encode()
 
 
+def said_with(text: str, usage: Any) -> Reply:
+    """An answer with a usage of its own; None: without one."""
+    body = completion(text)
+    del body["usage"]
+    return 200, {}, json.dumps(body if usage is None else {**body, "usage": usage}).encode()
+
+
+def escaped(text: str) -> str:
+    """As JSON may write a text, too: every character by its number."""
+    return "".join(f"\\u{ord(character):04x}" for character in text)
+
+
 def completion(text: str | None, finish: str = "stop", refusal: str | None = None) -> dict[str, Any]:
     message = {"role": "assistant", "content": text, "refusal": refusal}
     return {

@@ -299,7 +299,7 @@ def test_credit_never_exceeds_one_and_knows_no_order(
     paid = credit(Critique(text="", spans=tuple(spans), score=-1.0), aligned, settings)
     assert paid.delta.dtype == np.float32 and paid.delta.shape == (len(aligned),)
     assert np.abs(paid.delta).max() <= 1
-    if scheme not in ("last_token", "every_token"):
+    if scheme not in ("last_token", "spread_score"):
         labels = token_labels(spans, aligned, member)
         assert np.sign(paid.delta).tolist() == labels.tolist()
         assert paid.labelled == np.count_nonzero(labels)
@@ -405,8 +405,23 @@ def test_last_token_is_the_last_id_sampled() -> None:
 
 
 @pytest.mark.parametrize(("weighting", "each"), [("token", 0.9), ("span", 0.1), ("balanced", 0.1)])
-def test_every_token(weighting: str, each: float) -> None:
-    assert delta(TEXT, critique(TEXT, score=0.9), scheme="every_token", weighting=weighting) == [each] * 9
+def test_spread_score(weighting: str, each: float) -> None:
+    assert delta(TEXT, critique(TEXT, score=0.9), scheme="spread_score", weighting=weighting) == [each] * 9
+
+
+def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
+    """What is set for spans has no say: a label per token has no span to share, weigh or cancel the rest of."""
+    case = critique(TEXT, good=("quick red",), poor=("red fox",), score=0.9)
+    others = {"weighting": "span", "outcome_weight": 1.0, "span_weight": 0.3, "unlabelled": 1.0}
+    paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": "dense_labels", **others}))
+    assert paid.delta.tolist() == [0, 1, 0, -1, 0, 0, 0, 0, 0]
+    assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 1, 0, False)
+    assert delta(TEXT, case, scheme="spread_score") != paid.delta.tolist()
+
+
+def test_the_former_name_of_the_spread_score_is_refused_with_the_new_one() -> None:
+    with pytest.raises(ValueError, match="did you mean 'spread_score'"):
+        CreditSettings.model_validate({"scheme": "every_token"})
 
 
 @pytest.mark.parametrize("scheme", ["spans", "linear_decay", "token_importance"])
@@ -415,7 +430,7 @@ def test_the_outcome_is_added_to_the_last_token(scheme: str) -> None:
     assert delta(TEXT, case, scheme=scheme, outcome_weight=2.0)[-2:] == [-1, 1]
 
 
-@pytest.mark.parametrize("scheme", ["spans", "last_token", "every_token"])
+@pytest.mark.parametrize("scheme", ["spans", "last_token", "spread_score"])
 def test_a_missing_score_is_counted_and_pays_nothing(scheme: Any) -> None:
     paid = credit(Critique(text=""), words(TEXT), CreditSettings(scheme=scheme, outcome_weight=1.0))
     assert (paid.no_score, paid.delta.any()) == (1, False)
@@ -441,6 +456,6 @@ def test_nothing_is_worth_nothing() -> None:
 
 def test_an_empty_response() -> None:
     empty = Aligned.of("", np.array([], np.int64), np.array([], np.int64))
-    for scheme in ("spans", "last_token", "every_token"):
+    for scheme in ("spans", "last_token", "spread_score"):
         settings = CreditSettings.model_validate({"scheme": scheme, "outcome_weight": 1.0})
         assert credit(Critique(text="", score=1.0), empty, settings).delta.shape == (0,)

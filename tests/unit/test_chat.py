@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from chat_server import KEY, ChatServer, Reply, error, in_turn, last_message, said
+from chat_server import KEY, ChatServer, Reply, error, escaped, in_turn, last_message, said, said_with
 from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
 from text2grad.chat import Answer, Completion, OpenAIChat, ScriptedChat
+from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Message
+from text2grad.feedback import Critique, Example, Failure, Message, Source
 
 USAGE = {"prompt_tokens": 1000.0, "completion_tokens": 100.0}
 
@@ -187,3 +188,69 @@ def test_quotes_are_not_kept_to_the_response_unless_asked(serve: Any) -> None:
     with server.chat() as chat:
         chat.complete_about([asked("hello")], ["the cat"])
     assert "structured_outputs" not in server.bodies[0]
+
+
+ECHOES = [
+    KEY,
+    escaped(KEY),
+    KEY.replace("-", "\\u002d"),
+    f"\\\\{KEY[0]}{KEY[1:]}",
+    escaped(KEY).replace("\\", "\\\\"),
+]
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+def test_a_critic_of_the_training_loop_never_tells_the_key(serve: Any, echo: str) -> None:
+    z = f'{{"critique": "Your key is {echo}.", "good_spans": [], "poor_spans": []}}'
+    raw = said("KEY")[2].replace(b"KEY", echo.encode())
+    server = serve(
+        said=[said(z)],
+        raw=[(200, {}, raw)],
+        refused=[said(None, refusal=f"not with {echo}")],
+        unfit=[error(400, "invalid", f"bad key {echo}")],
+        cut=[(200, {}, f"<html>{echo}".encode())],
+    )
+    names = ["said", "raw", "refused", "unfit", "cut"]
+    with server.chat(retries=0) as chat:
+        answers = chat.complete([asked(name) for name in names])
+        source = Source(kind="llm", model="judge")
+        critic = PromptedCritic(chat, "=== user ===\n{{prompt}}{{response}}", source)
+        (critique,) = critic.critique([Example(id="1", prompt=tuple(asked("said")))], [""])
+    assert isinstance(critique, Critique) and "[key]" in critique.text
+    for answer in [*answers, critique]:
+        assert KEY not in answer.model_dump_json() and KEY not in str(answer)
+    assert "[key]" in answers[0].model_dump_json() and "[key]" in answers[2].model_dump_json()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirection_is_not_followed_and_stops_everything(serve: Any, status: int) -> None:
+    other = serve(hello=[said("from elsewhere")])
+    server = serve(hello=[(status, {"Location": f"{other.url}/chat/completions"}, b"")])
+    with pytest.raises(UserError, match=rf"answered {status}.*--critic.base_url {other.url}\)"):
+        one(server)
+    assert other.bodies == [] and len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        ((200, {}, b'{"choices": ' + b"[" * 3000), "invalid"),
+        (said_with("ok", {"prompt_tokens": 10**400, "completion_tokens": float("nan")}), ""),
+        ((429, {"retry-after": "36000"}, b"{}"), "exhausted"),
+        (said([{"type": "text"}]), ""),  # type: ignore[arg-type]
+    ],
+)
+def test_odd_answers_are_typed(serve: Any, reply: Reply, kind: str) -> None:
+    server = serve(hello=[reply])
+    answer = one(server)
+    if isinstance(answer, Failure):
+        assert answer.kind == kind and len(server.bodies) == 1
+    else:
+        assert kind == "" and answer.usage in ({}, USAGE)
+
+
+def test_half_a_surrogate_pair_is_sent_as_a_question_mark(serve: Any) -> None:
+    server = serve(**{"half ? a pair": [said("fine")]})
+    with server.chat() as chat:
+        (answer,) = chat.complete([asked("half \ud83d a pair")])
+    assert isinstance(answer, Completion)

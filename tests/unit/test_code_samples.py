@@ -18,6 +18,21 @@ from text2grad.tasks import code
 from text2grad.tasks.loaders import read_examples
 
 DATA = Path(__file__).parents[1] / "data"
+BOX = """
+import solution
+
+def test_it():
+    box = solution.Box(2)
+    assert box.value == 2
+    assert box == 2
+"""
+BOXES = """
+class Box:
+    def __init__(self, value):
+        self.value = value
+    def __eq__(self, other):
+        return {equal}
+"""
 GOOD, BAD = "    return 3 * n\n", "    return 4 * n\n"
 
 
@@ -73,6 +88,24 @@ def test_what_is_late_gets_a_second_chance(tmp_path: Path) -> None:
     with Runner(seconds=0.5) as hasty, Runner(seconds=20.0) as patient:
         assert [each.outcome for each in judge_samples(path, [problem], hasty)] == ["timeout"]
         assert [each.outcome for each in judge_samples(path, [problem], hasty, patient)] == ["passed"]
+
+
+def test_a_sample_that_sees_to_having_no_verdict_has_failed(tmp_path: Path, runner: Runner) -> None:
+    """Ten right answers and many that make the tests impossible to run once were pass@1 1.0."""
+    (problem,) = problems()
+    problem = problem.model_copy(update={"meta": {**problem.meta, "tests": BOX}})
+    dodge, right = (
+        BOXES.format(equal="float(self.value) == float(other)"),
+        BOXES.format(equal="self.value == other"),
+    )
+    rows = [{"task_id": problem.id, "solution": text} for text in (dodge, right, dodge)]
+    found = judge_samples(samples(tmp_path, *rows), [problem.model_copy(update={"reference": right})], runner)
+    assert [each.passed for each in found] == [False, True, False]
+    assert "the reference has a verdict" in found[0].error
+    nobody_can = judge_samples(samples(tmp_path, *rows), [problem.model_copy(update={"reference": dodge})], runner)
+    assert [each.passed for each in nobody_can] == [None, True, None]
+    unknown = judge_samples(samples(tmp_path, *rows), [problem.model_copy(update={"reference": None})], runner)
+    assert [each.passed for each in unknown] == [False, True, False]
 
 
 def test_pass_at_k_is_the_mean_over_tasks_of_the_chance_that_a_drawn_set_holds_a_pass() -> None:

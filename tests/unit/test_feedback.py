@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,9 @@ from text2grad.feedback import (
     Source,
     Span,
     append_jsonl,
+    from_json,
     read_jsonl,
+    record_json,
     write_jsonl,
 )
 
@@ -111,3 +116,74 @@ def test_appending_keeps_what_is_there_and_writing_replaces_it(tmp_path: Path) -
     assert write_jsonl(file, []) == 0
     assert file.read_text(encoding="utf-8") == ""
     assert [path.name for path in file.parent.iterdir()] == ["e.jsonl"]
+
+
+HALF = "half \ud83d a pair"
+
+
+def test_half_a_surrogate_pair_anywhere_in_a_record_is_written_as_a_question_mark(tmp_path: Path) -> None:
+    example = EXAMPLE.model_copy(update={"reference": HALF, "meta": {HALF: [HALF]}})
+    span = Span(start=5, end=8, label=1, text=HALF[5:8])
+    said = Critique(text=HALF, spans=(span,), omissions=(HALF,))
+    records = [
+        Feedback.of(example, HALF, said, SOURCE),
+        Feedback.of(example, HALF, Failure(kind="invalid", message=HALF, raw=HALF), SOURCE),
+    ]
+    write_jsonl(tmp_path / "f.jsonl", records)
+    first, second = read_jsonl(tmp_path / "f.jsonl", Feedback)
+    assert first.response == second.response == "half ? a pair" and first.spans[0].text == "? a"
+    assert second.error and second.error.message == "half ? a pair" and "half ? a pair" in first.meta["omissions"]
+
+
+def test_a_calm_record_is_written_as_it_always_was() -> None:
+    record = Feedback.of(EXAMPLE, "ab 中🙂", JUDGEMENTS[0], SOURCE)
+    assert record_json(record, exclude_none=True) == record.model_dump_json(exclude_none=True)
+
+
+def test_every_writer_of_json_writes_half_a_pair(tmp_path: Path) -> None:
+    from text2grad.critics.shapes.export import WRITERS, export
+    from text2grad.report.viewer import embedded
+    from text2grad.stages.folder import write_json
+    from text2grad.train.log import RunLog
+
+    record = Feedback.of(EXAMPLE, HALF, Critique(text=HALF), SOURCE)
+    for kind in WRITERS:
+        export([record], kind, tmp_path / kind)
+        (tmp_path / kind).read_text(encoding="utf-8")
+    write_json(tmp_path / "a.json", {"error": HALF})
+    log = RunLog(tmp_path / "log", "log", 1)
+    log.sample({"response": HALF})
+    for file in (tmp_path / "a.json", tmp_path / "log" / "samples.jsonl"):
+        assert "half ? a pair" in file.read_text(encoding="utf-8")
+    assert "half ? a pair" in embedded({"response": HALF})
+
+
+@pytest.mark.parametrize("text", ["[" * 3000, '{"a":' * 3000 + "1" + "}" * 3000, "9" * 5000, "[" * 101 + "]" * 101])
+def test_json_that_could_not_be_written_again_is_a_bad_line_not_a_traceback(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(f'{{"id": {text}}}\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"prompts\.jsonl:1: not JSON"):
+        list(read_jsonl(file, Example))
+
+
+@pytest.mark.parametrize(
+    "text", ['"' + "[" * 3000 + '"', "[" + "[]," * 3000 + "1]", '["\\"[{", ' + "[" * 90 + "]" * 91]
+)
+def test_brackets_that_are_not_nested_do_not_count(text: str) -> None:
+    assert from_json(text) == json.loads(text)
+
+
+def test_a_disk_that_is_full_is_one_line_and_the_old_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "e.jsonl"
+    write_jsonl(file, [EXAMPLE])
+    before = file.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*No space left on device"):
+        write_jsonl(file, [EXAMPLE, EXAMPLE])
+    assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from text2grad.annotation import http1
 from text2grad.annotation.endpoint import Endpoint, retry_after
-from text2grad.annotation.http1 import Connection, CutError
+from text2grad.annotation.http1 import Connection, CutError, OversizedError
+from text2grad.annotation.secrets import redactor
 from text2grad.errors import UserError
 
 BODY = b'{"a": "\xf0\x9f\x99\x82"}'
@@ -98,6 +102,9 @@ def test_what_is_no_http(answering: Any, data: bytes) -> None:
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "nan"}, None),
+        ({"retry-after": "1e400"}, None),
+        ({"retry-after": "9" * 5000}, None),
+        ({"retry-after": "Wed, 21 Oct 99999 07:28:00 GMT"}, None),
         ({}, None),
     ],
 )
@@ -105,10 +112,103 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers) == seconds
 
 
+ENDLESS: dict[str, tuple[bytes, bytes]] = {
+    "body": (HEAD + b"Content-Length: 1000000\r\n\r\n", b"x"),
+    "chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "rest": (HEAD + b"\r\n", b"x"),
+    "headers": (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "trailers": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"),
+}
+
+
+@pytest.fixture
+def endless() -> Iterator[Any]:
+    """`endless(begin, piece, pause)`: a URL whose answer begins so, and then has pieces until nobody listens."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def start(begin: bytes, piece: bytes, pause: float) -> Any:
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer, suppress(OSError):
+                peer.recv(1 << 16)
+                peer.sendall(begin)
+                while True:
+                    peer.sendall(piece)
+                    time.sleep(pause)
+
+        Thread(target=serve, daemon=True).start()
+        return urlsplit(f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
+
+    yield start
+    listener.close()
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_answer_that_trickles_in_has_an_end_in_time(endless: Any, name: str) -> None:
+    connection = Connection(endless(*ENDLESS[name], 0.02), 0.1)
+    try:
+        with pytest.raises(TimeoutError):
+            connection.post(b"POST / HTTP/1.1\r\n", b"{}")
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_answer_without_end_has_one_in_size(endless: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "MOST_BODY", 200_000)
+    begin, piece = ENDLESS[name]
+    connection = Connection(endless(begin.replace(b"1000000", b"200001"), piece * 1000, 0.0), 20.0)
+    try:
+        with pytest.raises(OversizedError):
+            connection.post(b"POST / HTTP/1.1\r\n", b"{}")
+    finally:
+        connection.close()
+
+
+def test_a_request_that_trickled_leaves_no_short_timeout_behind(answering: Any) -> None:
+    connection = Connection(answering(LENGTH, 10_000), 5.0)
+    connection._socket.settimeout(1e-9)
+    assert connection.post(b"POST / HTTP/1.1\r\n", b"{}").body == BODY
+    connection.close()
+
+
+ECHOES = [
+    "sk-secret/key",
+    r"sk-secret\/key",
+    r"\u0073\u006b-secret/key",
+    r"sk\u002Dsecret\u002fkey",
+    r"sk-secret\\/key",
+    r"\\u0073k-secret\\u002fkey",
+    r"\x73k-secret\57key",
+    r"\U00000073k\-secret/key",
+    "sk%2dsecret%2Fkey",
+    "sk&#45;secret&#x2F;key",
+]
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+def test_the_key_is_struck_out_however_it_is_escaped(echo: str) -> None:
+    redact = redactor("sk-secret/key")
+    assert redact(f"key {echo}!") == "key [key]!" and redact(f"{echo}{echo}") == "[key][key]"
+    assert redact("sk-secret, key") == "sk-secret, key"
+
+
+def test_what_opens_no_account_is_no_secret_and_nothing_takes_long() -> None:
+    assert redactor("EMPTY")("EMPTY") == "EMPTY" and redactor("")("") == ""
+    redact = redactor("sk-secret/key")
+    for text in ("\\" * 300_000, "sk-secret/ke" * 30_000 + "\\", "&#0" * 100_000, "%73" * 100_000):
+        assert redact(text) == text
+
+
 def test_the_key_is_struck_out_and_a_url_may_hold_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     endpoint = Endpoint("http://localhost:1/v1", 1.0)
     assert endpoint.redact("key sk-secret!") == "key [key]!" and "sk-secret" not in repr(endpoint)
-    for url, words in (("ftp://x", "no http"), ("http://me:pw@host/v1", "no password")):
+    for url, words in (
+        ("http://höst/v1", "in ASCII"),
+        ("ftp://x", "no http"),
+        ("http://me:pw@host/v1", "no password"),
+    ):
         with pytest.raises(UserError, match=words):
             Endpoint(url, 1.0)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from text2grad.errors import UserError
-from text2grad.journal import Journal, Slot
+from text2grad.journal import Journal, Slot, amount
 
 LINE = {
     "text": "an answer\u2028 with \ud83d half a pair",
@@ -100,3 +103,117 @@ def test_threads_do_not_tear_each_others_lines(tmp_path: Path) -> None:
     with Journal.open(place) as journal:
         assert all(journal.slot(f"{name}{n}").state == "ok" for name in "abcd" for n in range(200))
         assert journal.last("c7")["text"] == "c" * 7
+
+
+def short(kept: int) -> Any:
+    """An `os.write` for which the disk is full after `kept` bytes."""
+    return lambda handle, data: real_write(handle, data[:kept])
+
+
+real_write = os.write
+
+
+def full(handle: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("write", [short(1), short(40), full], ids=["one", "forty", "none"])
+def test_a_short_write_is_taken_back_and_nothing_is_written_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any
+) -> None:
+    place = tmp_path / "journal"
+    journal = Journal.open(place)
+    journal.answer("a", LINE)
+    whole = place.read_bytes()
+    journal.settle("a", "ok")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write)
+        with pytest.raises(UserError, match=r"cannot write .*journal: .*make room"):
+            journal.answer("b", LINE)
+    assert place.read_bytes() == whole
+    for _ in range(2):  # the disk has room again, but requests that are open must not write after half a line
+        with pytest.raises(UserError, match="make room"):
+            journal.answer("c", LINE)
+    assert journal.last("a")["text"] == LINE["text"]
+    journal.close()
+    with Journal.open(place) as again:
+        assert set(again.slots) == {"a"} and again.cut_bytes == 0
+        again.answer("b", LINE)
+
+
+def test_an_fsync_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal.open(tmp_path / "journal")
+    journal.answer("a", LINE)
+
+    def failing(handle: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(UserError, match="Input/output error"):
+        journal.close()
+    journal.close()
+
+
+POISON: dict[str, str] = {
+    "nested": '{"is": "answer", "id": "p", "text": "x", "usage": ' + '{"a":' * 3000 + "1" + "}" * 3000 + "}",
+    "digits": '{"is": "answer", "id": "p", "text": "x", "usd": ' + "9" * 5000 + "}",
+    "nan": '{"is": "answer", "id": "p", "text": "x", "usage": {"prompt_tokens": NaN}, "usd": NaN}',
+    "infinite": '{"is": "answer", "id": "p", "text": "x", "usage": {"prompt_tokens": Infinity}, "usd": -Infinity}',
+    "huge": '{"is": "answer", "id": "p", "text": "x", "usage": {"completion_tokens": 1'
+    + "0" * 400
+    + '}, "usd": 1'
+    + "0" * 400
+    + ', "seconds": 1'
+    + "0" * 400
+    + "}",
+    "negative": '{"is": "answer", "id": "p", "text": "x", "usage": {"prompt_tokens": -5}, "usd": -3}',
+    "words": '{"is": "answer", "id": "p", "text": {"a": 1}, "usage": "many", "usd": "1", "seconds": true}',
+    "list": '{"is": "answer", "id": "p", "text": null, "usage": {"prompt_tokens": [1]}, "refusal": ["no"]}',
+    "kind": '{"is": "failure", "id": "p", "kind": "gossip", "message": 3}',
+    "charge": '{"is": "charge", "id": "p", "usd": NaN}',
+}
+
+
+@pytest.mark.parametrize("name", POISON)
+def test_what_a_server_wrote_never_makes_a_journal_unreadable(tmp_path: Path, name: str) -> None:
+    place = tmp_path / "journal"
+    with Journal.open(place) as journal:
+        journal.answer("a", LINE)
+    place.write_text(place.read_text() + POISON[name] + "\n" + place.read_text().replace('"a"', '"b"'))
+    for _ in range(2):
+        with Journal.open(place) as journal:
+            assert journal.totals.usd == 1.0 and journal.totals.prompt_tokens == 6.0
+            assert (journal.totals.completion_tokens, journal.totals.charged) == (0.0, 0.0)
+            assert journal.totals.seconds == 2.0 and journal.last("b")["text"] == LINE["text"]
+            if name != "charge":
+                line = journal.last("p")
+                assert isinstance(line.get("text", ""), str) and line.get("usage", {}) == {}
+                assert line.get("usd") is None and line.get("kind", "invalid") == "invalid"
+
+
+@pytest.mark.parametrize("line", ['{"is": "answer", "id": ["a"], "text": "x"}', '{"is": ["x"]}', "[" * 3000])
+def test_a_line_that_is_nobodys_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "journal").write_text(line + "\n")
+    with pytest.raises(UserError, match=r"journal:1: not a line of a journal"):
+        Journal.open(tmp_path / "journal")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, -0.5, 10**400, True, "3", None, [1]])
+def test_an_amount_is_a_finite_number_from_0_on(value: object) -> None:
+    assert amount(value) is None
+    assert (amount(3), amount(0.0), amount(2.5)) == (3.0, 0.0, 2.5)
+
+
+def test_a_long_answer_is_read_in_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[int] = []
+    with Journal.open(tmp_path / "journal") as journal:
+        journal.answer("a", {**LINE, "text": "x" * 5_000_000})
+
+        def counted(handle: int, size: int, offset: int) -> bytes:
+            pieces.append(size)
+            return real_pread(handle, size, offset)
+
+        real_pread = os.pread
+        monkeypatch.setattr(os, "pread", counted)
+        assert len(journal.last("a")["text"]) == 5_000_000
+    assert len(pieces) < 20

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.sandbox.runner import Runner
 from text2grad.tasks import code, loaders, qa, summarization
-from text2grad.tasks.loaders import load_rows, read_examples
+from text2grad.tasks.loaders import load_rows, read_examples, read_rows
 
 DATA = Path(__file__).parents[1] / "data"
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -105,6 +107,41 @@ def test_real_references_pass_real_tests() -> None:
     with Runner(seconds=10.0) as runner:
         verdicts = [runner.run(problem.reference, problem.meta["tests"]) for problem in problems]
     assert [verdict.outcome for verdict in verdicts] == ["passed"] * 20
+
+
+def test_a_packed_file_that_unpacks_to_far_too_much_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "LEAST_UNPACKED", 100_000)
+    row = b'{"id": 1}\n'
+    bomb, calm = tmp_path / "bomb.jsonl.gz", tmp_path / "calm.jsonl.gz"
+    for content in (b" " * 50_000_000, row * 5_000_000):
+        bomb.write_bytes(gzip.compress(content))
+        tracemalloc.start()
+        with pytest.raises(UserError, match=r"bomb.jsonl.gz unpacks to more than \d MiB"):
+            list(read_rows(bomb))
+        assert tracemalloc.get_traced_memory()[1] < 25_000_000
+        tracemalloc.stop()
+    calm.write_bytes(gzip.compress(row * 9000))
+    assert len(list(read_rows(calm))) == 9000
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x1f\x8b", b"not gzip", gzip.compress(b"{}", mtime=0)[:-9], b"\x1f\x8b\x08" + b"\xff" * 40]
+)
+def test_a_packed_file_that_is_damaged_is_one_line(tmp_path: Path, damage: bytes) -> None:
+    file = tmp_path / "bad.jsonl.gz"
+    file.write_bytes(damage)
+    with pytest.raises(UserError):
+        load_rows(str(file))
+
+
+@pytest.mark.parametrize("name", ["deep.jsonl", "deep.json"])
+@pytest.mark.parametrize("text", ["[" * 3000, '{"a": ' * 3000, '[{"a": ' + "9" * 5000 + "}]"])
+def test_rows_that_cannot_be_read_for_their_size_are_one_line(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"deep\.jsonl?:1: not JSON"):
+        load_rows(str(tmp_path / name))
 
 
 def test_limit_counts_rows() -> None:

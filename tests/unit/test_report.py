@@ -225,3 +225,81 @@ def test_many_long_samples_are_thinned_evenly_and_counted(tmp_path: Path) -> Non
     scalar = (folder / "ppo" / "scalar_ppo" / "samples.jsonl").read_text(encoding="utf-8")
     total = 100 + scalar.count("\n")
     assert f"{total - len(seen.samples)} more samples" in seen.text
+
+
+def test_a_report_is_never_written_through_a_link(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "run", tmp_path / "precious"
+    write_run(folder)
+    elsewhere.write_text("mine")
+    (folder / "report.html").symlink_to(elsewhere)
+    with pytest.raises(UserError, match=r"report\.html: it is a link to another place"):
+        build_report(folder)
+    assert elsewhere.read_text() == "mine"
+    (folder / "report.html").unlink()
+    (folder / "report.html").symlink_to(tmp_path / "nothing")
+    with pytest.raises(UserError, match="it is a link"):
+        build_report(folder)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_run_folder_may_be_a_link_but_a_seed_that_is_one_gets_no_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    write_run(tmp_path / "other")
+    (tmp_path / "run" / "seed-0").symlink_to(tmp_path / "other")
+    (tmp_path / "latest").symlink_to(tmp_path / "run")
+    assert build_report(tmp_path / "latest").read_text().startswith("<!doctype html>")
+    assert not (tmp_path / "other" / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["summary.json", "ppo/text2grad/samples.jsonl", "feedback.jsonl"])
+def test_a_file_of_a_run_nested_without_end_is_one_line(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path)
+    (tmp_path / name).write_text("[" * 3000 + "\n\n")
+    with pytest.raises(UserError, match="not JSON: nested too deeply"):
+        build_report(tmp_path)
+
+
+# What is shown only where it says something
+
+
+def captions(page: str) -> dict[str, str]:
+    """Of each chart its name and the line on how to read it."""
+    found = re.findall(r"<figcaption><b>(.*?)</b>(?: <span>(.*?)</span>)?</figcaption>", page)
+    return dict(found)
+
+
+def metrics(folder: Path, rows: list[dict[str, float]]) -> None:
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"step": step, **row}) + "\n" for step, row in enumerate(rows)]
+    (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def test_each_loss_has_its_own_caption(tmp_path: Path) -> None:
+    metrics(tmp_path / "reward_model", [{"loss": 2.0, "label_loss": 1.0, "heldout_loss": 2.1}])
+    found = captions(build_report(tmp_path).read_text(encoding="utf-8"))
+    assert found["loss"] == "next-token loss"
+    assert found["heldout_loss"] == "next-token loss, held-out"
+    assert "next-token" not in found["label_loss"] and "of every response token" in found["label_loss"]
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0])
+def test_without_a_value_function_nothing_is_shown_of_one(tmp_path: Path, constant: float) -> None:
+    row = {"score": 0.5, "value": 0.0, "value_loss": 0.4, "explained_variance": constant}
+    metrics(tmp_path / "ppo" / "text2grad", [row] * 3)
+    found = captions(build_report(tmp_path).read_text(encoding="utf-8"))
+    assert set(found) == {"score"}
+
+
+def test_a_run_with_a_value_function_beside_one_without_shows_its_own(tmp_path: Path) -> None:
+    rows = [{"score": 0.5, "value": 0.1, "value_loss": 0.4, "explained_variance": x} for x in (0.0, 0.2)]
+    metrics(tmp_path / "ppo" / "scalar_ppo", rows)
+    metrics(tmp_path / "ppo" / "text2grad", [{**rows[0]}] * 2)
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    assert {"score", "value", "value_loss", "explained_variance"} == set(captions(page))
+    assert 'aria-label="value_loss, step 1: scalar_ppo 0.4"' in page
+
+
+def test_comparisons_are_made_by_evaluate(tmp_path: Path) -> None:
+    metrics(tmp_path / "sft", [{"loss": 1.0}])
+    said = parsed(tmp_path).text
+    assert "No comparisons yet: text2grad evaluate makes them." in said

@@ -166,3 +166,22 @@ def test_feedback_is_counted_by_source() -> None:
     found = {n: (c.records, c.good, c.poor, c.unmatched, c.ambiguous, c.failed) for n, c in counts.items()}
     assert found == {"human": (2, 1, 1, 2, 0, "1 refused"), "program · tests": (1, 1, 0, 0, 1, "0")}
     assert [example["id"] for example in examples(records)] == ["1", "3", "2"]
+
+
+def test_quotes_that_were_lost_are_shown() -> None:
+    """The critique blames `word`, misquoted: the token keeps a positive advantage, and a reader must see why."""
+    view = sample_view(sound(lost=["wörd"], unmatched=2, ambiguous=1), "text2grad")
+    assert view["lost"][0]["text"] == "wörd" and "not in the response" in view["lost"][0]["reason"]
+    assert [each["reason"] for each in view["lost"][1:]] == [
+        "more quotes that are not in the response: 1",
+        "quotes that occur more than once in the response and do not say which: 1",
+    ]
+    assert sample_view(sound(), "text2grad")["lost"] == []
+
+
+def test_quotes_that_were_lost_are_shown_of_feedback_too() -> None:
+    source = Source(kind="llm")
+    said = {"prompt": [{"role": "user", "content": "?"}], "response": "a word", "source": source}
+    record = Feedback.model_validate({"id": "x", **said, "meta": {"unmatched": 1, "lost": ["wörd"]}})
+    (shown,) = examples([record])
+    assert [each["text"] for each in shown["lost"]] == ["wörd"]

@@ -280,18 +280,18 @@ def test_evaluation_adds_the_reward_models_view_of_the_same_answers(config: Conf
 
 
 def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_first(tmp_path: Path) -> None:
-    (tmp_path / "evaluation").mkdir()
     examples = [
         Example.model_validate({"id": str(n), "prompt": [{"role": "user", "content": "?"}], "reference": "r"})
         for n in range(2)
     ]
     for name, answers in {"text2grad": ("same", "new"), "sft": ("same", "old"), "a_run": ("same", "old")}.items():
         rows = [{"id": str(n), "response": text, "scores": {"x": 1.0}} for n, text in enumerate(answers)]
-        stages.write_json(tmp_path / "evaluation" / f"{name}.answers.json", rows)
-    evaluate.write_before_after(tmp_path, examples)
+        stages.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
+    (tmp_path / "before_after.jsonl").write_text('{"task": "mbpp", "id": "m"}\n{"task": "qa", "id": "old"}\n')
+    evaluate.write_before_after(tmp_path, "qa", examples)
     lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().splitlines()]
-    assert [line["id"] for line in lines] == ["1", "0"]
-    assert [(answer["name"], answer["response"]) for answer in lines[0]["answers"]] == [
+    assert [(line["task"], line["id"]) for line in lines] == [("mbpp", "m"), ("qa", "1"), ("qa", "0")]
+    assert [(answer["name"], answer["response"]) for answer in lines[1]["answers"]] == [
         ("SFT", "old"),
         ("a_run", "old"),
         ("text2grad", "new"),

@@ -111,6 +111,13 @@ def test_a_plug_in_is_called_with_its_settings() -> None:
         ),
         ("no_such_module:Task", "no module no_such_module"),
         ("own_task:Other", "own_task has no Other"),
+        ("os:system", "system of os is no task"),
+        ("builtins:exec", "exec of builtins is no task"),
+        ("builtins:dict", "dict of builtins is no task"),
+        ("subprocess:Popen", "Popen of subprocess is no task"),
+        ("os:sep", "sep of os is no task"),
+        (".os:system", "unknown task"),
+        (":system", "unknown task"),
     ],
 )
 def test_a_task_that_is_not_there_is_the_users_mistake(name: str, words: str) -> None:

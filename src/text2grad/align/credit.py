@@ -1,7 +1,8 @@
 """From a critique to token rewards: span labels -> delta (paper, section 3.3), under a named credit scheme.
 
-A method is a (critic, credit scheme) pair. `spans` is Text2Grad, `last_token` scalar PPO, `every_token` the
-dense reward; `linear_decay` and `token_importance` weigh the tokens within a span (paper, appendix I.1).
+A method is a (critic, credit scheme) pair. `spans` is Text2Grad, `last_token` scalar PPO, `spread_score` the score
+on every token; `dense_labels` pays a label per token, `linear_decay` and `token_importance` weigh the tokens within
+a span (paper, appendix I.1).
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from text2grad.align.closed_class import content_characters
 from text2grad.align.tokens import Aligned
 from text2grad.feedback import Critique, Span
 from text2grad.settings import Settings
 
-Scheme = Literal["spans", "last_token", "every_token", "linear_decay", "token_importance"]
+Scheme = Literal["spans", "last_token", "spread_score", "dense_labels", "linear_decay", "token_importance"]
 Weighting = Literal["token", "span", "balanced"]
 Membership = Literal["overlap", "contained"]
 Signs = Literal["critique", "verdict", "agreeing"]
@@ -34,7 +35,11 @@ _FUNCTION_WORD = 0.2  # token importance: weight of words and signs without cont
 class CreditSettings(Settings):
     """How a critique becomes token rewards; the defaults won on the embedded task (docs/method.md)."""
 
-    scheme: Scheme = "spans"
+    scheme: Scheme = Field(
+        default="spans",
+        description="last_token: the score there (scalar PPO); spread_score: the score on every token;"
+        " dense_labels: a label per token and nothing else, of a critic that labels tokens (paper, dense reward)",
+    )
     weighting: Weighting = Field(
         default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
     )
@@ -52,10 +57,17 @@ class CreditSettings(Settings):
     )
     unlabelled: float = Field(default=0.0, description="reward of tokens in no span (span schemes)")
 
+    @field_validator("scheme", mode="before")
+    @classmethod
+    def _new_name(cls, value: object) -> object:
+        if value == "every_token":
+            raise ValueError("did you mean 'spread_score'? (the score on every token; dense_labels labels each)")
+        return value
+
     @property
     def by_score(self) -> bool:
         """Whether the score is all that is rewarded."""
-        return self.scheme in ("last_token", "every_token")
+        return self.scheme in ("last_token", "spread_score")
 
     @property
     def as_marked(self) -> bool:
@@ -69,7 +81,8 @@ class Credit:
 
     `labelled`: tokens rewarded by a span or, in the score schemes, by the score. `cancelled`: tokens both
     good and poor, which get 0. `no_score`: 1 if a verdict was wanted and the critique has none.
-    `uncovered`: spans to which no token belongs.
+    `uncovered`: spans to which no token belongs. `whole`: the score alone was paid, so no token earned it
+    more than another, wherever it stands in delta.
     """
 
     delta: NDArray[np.float32]
@@ -77,6 +90,7 @@ class Credit:
     cancelled: int = 0
     no_score: int = 0
     uncovered: int = 0
+    whole: bool = False
 
     @classmethod
     def nothing(cls, aligned: Aligned) -> Credit:
@@ -93,6 +107,8 @@ def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Cr
     _check_quotes(critique.spans, aligned.text)
     if settings.by_score:
         return _score_credit(critique.score, len(aligned), settings)
+    if settings.scheme == "dense_labels":
+        return _dense_credit(critique, aligned, settings.membership)
     return _span_credit(critique, aligned, settings)
 
 
@@ -111,15 +127,27 @@ def _check_quotes(spans: Sequence[Span], text: str) -> None:
 
 
 def _score_credit(score: float | None, length: int, settings: CreditSettings) -> Credit:
-    """One score on the last token (scalar PPO) or on all of them (dense reward)."""
+    """One score on the last token (scalar PPO) or on all of them."""
     delta = np.zeros(length, dtype=np.float32)
     if score is None:
-        return Credit(delta, no_score=1)
+        return Credit(delta, no_score=1, whole=True)
     if settings.scheme == "last_token":
         delta[-1:] = score
     elif length:
         delta[:] = score if settings.weighting == "token" else score / length
-    return Credit(delta, labelled=int(np.count_nonzero(delta)))
+    return Credit(delta, labelled=int(np.count_nonzero(delta)), whole=True)
+
+
+def _dense_credit(critique: Critique, aligned: Aligned, membership: Membership) -> Credit:
+    """The label of each token, good +1 and poor -1, however long the span that gives it; no weights, no verdict."""
+    members = _members(critique.spans, aligned, membership)
+    labels = token_labels(critique.spans, aligned, membership)
+    return Credit(
+        labels.astype(np.float32),
+        labelled=int(np.count_nonzero(labels)),
+        cancelled=int(np.count_nonzero(members.any(axis=0) & (labels == 0))),
+        uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
+    )
 
 
 def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:

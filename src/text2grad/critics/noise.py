@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from text2grad.feedback import Critic, Critique, Example, Judgement, Span, overlap_of
+from text2grad.feedback import Critic, Critique, Example, Feedback, Judgement, Span, overlap_of
 from text2grad.settings import Settings
 
 
@@ -50,15 +50,25 @@ class NoisyCritic:
     def _disturbed(self, example: Example, response: str, judgement: Judgement) -> Judgement:
         if not isinstance(judgement, Critique):
             return judgement
-        rng = random.Random(f"{self.seed}/{example.id}/{response}")
-        spans: list[Span] = []
-        for span in judgement.spans:
-            self._spans += 1
-            hit, made = rng.random() < self.settings.share, altered(span, response, self.settings.kind, rng)
-            self._altered += hit and made != span
-            if (kept := made if hit else span) is not None:
-                spans.append(kept)
-        return judgement.model_copy(update={"spans": tuple(spans)})
+        drawn = list(_drawn(judgement.spans, example.id, response, self.settings, self.seed))
+        self._spans += len(drawn)
+        self._altered += sum(made != span for span, made in zip(judgement.spans, drawn, strict=True))
+        return judgement.model_copy(update={"spans": tuple(span for span in drawn if span is not None)})
+
+
+def noisy_spans(record: Feedback, settings: NoiseSettings, seed: int) -> list[Span]:
+    """The spans of a record with the noise that `NoisyCritic` puts into them."""
+    drawn = _drawn(record.spans, record.id, record.response, settings, seed)
+    return [span for span in drawn if span is not None]
+
+
+def _drawn(
+    spans: Sequence[Span], id: str, response: str, settings: NoiseSettings, seed: int
+) -> Iterator[Span | None]:
+    rng = random.Random(f"{seed}/{id}/{response}")
+    for span in spans:
+        hit, made = rng.random() < settings.share, altered(span, response, settings.kind, rng)
+        yield made if hit else span
 
 
 def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | None:

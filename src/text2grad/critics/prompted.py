@@ -15,14 +15,25 @@ from text2grad import wire
 from text2grad.chat import Answer, Chat, GroundedChat, LimitedChat
 from text2grad.critics.votes import voted
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, overlap_of
+from text2grad.feedback import (
+    HUMAN_FEEDBACK,
+    Critique,
+    Example,
+    Failure,
+    Judgement,
+    Message,
+    Source,
+    human_feedback_on,
+    overlap_of,
+)
 from text2grad.tasks.base import conversation_text
+from text2grad.wire.shown import TAGS, as_data
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
 CUT = " [...] "
 _ROUNDS = 24
-_TAG = re.compile(r"<(?=\s*/?\s*(?:question|response|reference|tests|feedback)\b)", re.IGNORECASE)
+_TAG = re.compile(r"</([\w-]+)>")
 
 
 class PromptedCritic:
@@ -81,10 +92,10 @@ def judge_messages(prompt: str, example: Example, response: str) -> list[Message
 
     `prompt` is the text of a prompt file: parts under `=== system ===` and `=== user ===` headings (without
     headings: one user turn; a note before the first heading is not sent), with {{prompt}}, {{response}},
-    {{reference}} and {{meta.key}} filled in one pass. What is filled in is data: it cannot close the tags it
-    stands between, and a placeholder in it stays as it is.
+    {{reference}} and {{meta.key}} filled in one pass. What is filled in is data (`wire.shown`): it cannot close the
+    tags it stands between, holds no control token of a chat model, and a placeholder in it stays as it is.
     """
-    fill = _filler(example, response)
+    fill = _filler(example, response, _tags(prompt))
     return [
         Message.model_validate({"role": role, "content": "".join([fixed + fill(name) for fixed, name in parts])})
         for role, parts in _turns(prompt)
@@ -98,6 +109,12 @@ def _turns(prompt: str) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     turns = [("user", parts[0])] if len(parts) == 1 else list(zip(parts[1::2], parts[2::2], strict=True))
     split = [(role, [*_PLACEHOLDER.split(text.strip("\n")), ""]) for role, text in turns]
     return tuple((role, tuple(zip(pieces[::2], pieces[1::2], strict=True))) for role, pieces in split)
+
+
+@lru_cache(maxsize=16)
+def _tags(prompt: str) -> frozenset[str]:
+    """The tags that what is filled in must not close."""
+    return TAGS | {name.lower() for name in _TAG.findall(prompt)}
 
 
 def fitted_messages(
@@ -141,15 +158,6 @@ def _no_limit(conversation: Sequence[Message]) -> int:
     return 0
 
 
-def as_data(text: str) -> str:
-    """Text that cannot open or close one of the prompt's tags.
-
-    Only a `<` in front of a tag's own name is changed (to `<\\`), because everything else must stay quotable
-    to the letter.
-    """
-    return _TAG.sub(r"<\\", text) if "<" in text else text
-
-
 def check_prompt(prompt: str) -> None:
     """Refuse a prompt that cannot be filled.
 
@@ -166,16 +174,17 @@ def check_prompt(prompt: str) -> None:
         raise UserError("the prompt has no {{response}}", "say where the response goes")
 
 
-def _filler(example: Example, response: str) -> Callable[[str], str]:
+def _filler(example: Example, response: str, tags: frozenset[str]) -> Callable[[str], str]:
     values = {
         "": "",
         "prompt": conversation_text(example.prompt),
         "response": response,
         "reference": example.reference or "(none)",
+        f"meta.{HUMAN_FEEDBACK}": human_feedback_on(example, response) or "(none)",
     }
 
     def fill(name: str) -> str:
         value = values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
-        return as_data(value)
+        return as_data(value, tags)
 
     return fill

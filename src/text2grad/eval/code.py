@@ -24,7 +24,7 @@ KS = (1, 5, 10, 100)
 
 
 class SampleResult(Record):
-    """What came of one sample; `passed` is None where the tests gave no verdict."""
+    """What came of one sample; `passed` is None where the tests give no verdict, on the reference neither."""
 
     task_id: str
     sample: int
@@ -49,13 +49,13 @@ def judge_samples(
     known = {_key(example.id): example for example in examples}
     asked = [_task_of(row, number, known, samples) for number, row in enumerate(rows, start=1)]
     jobs = [
-        (_program(row, example, number, samples), str(example.meta["tests"]))
+        (_program(row, example, number, samples), str(example.meta["tests"]), reference_program(example))
         for number, (row, example) in enumerate(zip(rows, asked, strict=True), start=1)
     ]
     counts: Counter[str] = Counter()
     results = []
     for example, verdict in zip(asked, _verdicts(jobs, runner, patient), strict=True):
-        passed = None if verdict.outcome in NO_VERDICT else verdict.passed
+        passed = passed_or_none(verdict, example)
         failed = next((result.error for result in verdict.results if not result.passed), "")
         error = verdict.error or failed
         results.append(
@@ -72,10 +72,31 @@ def judge_samples(
     return results
 
 
-def _verdicts(jobs: Sequence[tuple[str, str]], runner: Runner, patient: Runner | None) -> list[Verdict]:
-    verdicts = runner.run_all(jobs)
+def reference_program(example: Example) -> str:
+    """The program in the reference of an example, "" if it has none."""
+    names = wanted_names(str(example.meta.get("tests", "")), str(example.meta.get("entry_point", "")))
+    return extract_program(example.reference or "", names).code
+
+
+def passed_or_none(verdict: Verdict, example: Example) -> bool | None:
+    """Whether a program passed; None only where the tests give no verdict on the reference either.
+
+    The verdict is one that was made with the reference beside it (`Runner.run_all`).
+    """
+    return None if verdict.outcome in NO_VERDICT and example.reference else verdict.passed
+
+
+_Job = tuple[str, str, str]
+
+
+def _run(runner: Runner, jobs: Sequence[_Job]) -> list[Verdict]:
+    return runner.run_all([job[:2] for job in jobs], references=[job[2] for job in jobs])
+
+
+def _verdicts(jobs: Sequence[_Job], runner: Runner, patient: Runner | None) -> list[Verdict]:
+    verdicts = _run(runner, jobs)
     late = [number for number, verdict in enumerate(verdicts) if verdict.outcome == "timeout"]
-    again = patient.run_all([jobs[number] for number in late]) if patient else []
+    again = _run(patient, [jobs[number] for number in late]) if patient else []
     for number, verdict in zip(late, again, strict=False):
         verdicts[number] = verdict
     return verdicts
@@ -85,8 +106,8 @@ def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example])
     """pass@k over all tasks (unbiased; Chen et al. 2021), with the counts behind it.
 
     A task without a sample is not solved: leaving out what is hard must not raise the figure. A sample without a
-    verdict (tests that cannot run here) is neither passed nor failed: it is left out and counted in
-    `failed_records`. pass@k is given for those k of `KS` for which every task with samples has as many.
+    verdict is left out, and counted in `failed_records`, only where the reference has none either. pass@k is given
+    for those k of `KS` for which every task with samples has as many.
 
     Returns:
         `pass@1` and others; `passed` of `total`: samples with a verdict, a missing task counting as one that fails;

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from text2grad.chat import Answer, Chat, Completion
-from text2grad.critics.prompted import as_data, judge_messages
+from text2grad.critics.prompted import judge_messages
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message
 
 _VERDICT = re.compile(r"\W*(first|second|tie)\W*", re.IGNORECASE)
@@ -94,4 +94,4 @@ def _shown(judgement: Judgement) -> str:
         "good_spans": [span.text for span in judgement.spans if span.label > 0],
         "poor_spans": [span.text for span in judgement.spans if span.label < 0],
     }
-    return as_data(json.dumps(value, ensure_ascii=False)).replace("</critique", "<\\/critique")
+    return json.dumps(value, ensure_ascii=False)

@@ -6,7 +6,9 @@ ids they were sampled as.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +71,12 @@ def _first_line(error: BaseException) -> str:
 
 
 def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """Token ids of a conversation, up to and including the header of the assistant's turn."""
-    text = _render(tokenizer, _plain(messages), add_generation_prompt=True)
+    """Token ids of a conversation, up to and including the header of the assistant's turn.
+
+    A message is data: where it holds the name of a special token of this tokenizer, that gets a space after its
+    first character, so that no message can end its turn or begin another.
+    """
+    text = _render(tokenizer, _plain(tokenizer, messages), add_generation_prompt=True)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
@@ -98,9 +104,21 @@ def stop_ids(tokenizer: Any) -> list[int]:
 
 
 def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: bool = False) -> str:
+    """The conversation as the template writes it, in the sandbox of transformers.
+
+    The sandbox ends a `range` of more than 100,000 and a text that does not fit into memory with errors of Python.
+    """
     try:
         return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=add_generation_prompt))
-    except TemplateError as error:
+    except (
+        TemplateError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+    ) as error:
         roles = ", ".join(message["role"] for message in chat)
         raise UserError(
             f"the chat template refuses the turns {roles}: {_first_line(error)}",
@@ -108,8 +126,23 @@ def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: b
         ) from error
 
 
-def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
+def _plain(tokenizer: Any, messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": _without_control(tokenizer, message.content)} for message in messages]
+
+
+def _without_control(tokenizer: Any, text: str) -> str:
+    names = _control(tokenizer, len(tokenizer))
+    while names.search(text):
+        text = names.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+    return text
+
+
+@lru_cache(maxsize=8)
+def _control(tokenizer: Any, size: int) -> re.Pattern[str]:
+    """The special tokens of a tokenizer, which has `size` tokens now, by their names, the longest first."""
+    added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    names = {name for name in [*tokenizer.all_special_tokens, *added] if len(name) > 1}
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
 
 
 def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, room: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -51,9 +52,22 @@ class Comparison:
     """All answers to one prompt."""
 
     id: str
+    task: str
     prompt: list[dict[str, str]]
     reference: str
     answers: list[AnswerView]
+
+
+def shown(items: Sequence[BeforeAfter]) -> list[BeforeAfter]:
+    """The first `MAX_SHOWN`; of several tasks the first of each, an equal share."""
+    share = MAX_SHOWN // max(1, len({item.task for item in items}))
+    seen: Counter[str] = Counter()
+    kept = []
+    for item in items:
+        seen[item.task] += 1
+        if seen[item.task] <= max(1, share):
+            kept.append(item)
+    return kept
 
 
 def comparison(item: BeforeAfter) -> Comparison:
@@ -61,6 +75,7 @@ def comparison(item: BeforeAfter) -> Comparison:
     first = item.answers[0].response if item.answers else ""
     return Comparison(
         id=visible(item.id),
+        task=visible(item.task),
         prompt=message_views(item.prompt),
         reference=visible(item.reference),
         answers=[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Feedback, Message, Span, first_error, read_jsonl
+from text2grad.feedback import Failure, Feedback, Message, Span, first_error, from_json, read_jsonl
 
 Row = dict[str, Any]
 Numbers = list[float | None]
@@ -26,7 +27,9 @@ class Sample(Part):
     """One written sample of a PPO run: a response, its critique, and one number per token and quantity.
 
     All lists have one entry per response token (T), or none (`value` without a value function); `starts` and `ends`
-    are code points of `response`. `as_marked`: each token of a span is paid with the sign of its span.
+    are code points of `response`. `as_marked`: each token of a span is paid with the sign of its span. `lost` are
+    the quotes that are not in the response, `unmatched` how many; `ambiguous` counts those that stand there more
+    than once without saying which.
     """
 
     step: int
@@ -37,6 +40,9 @@ class Sample(Part):
     spans: tuple[Span, ...] = ()
     score: float | None = None
     failure: Failure | None = None
+    lost: tuple[str, ...] = ()
+    unmatched: int = 0
+    ambiguous: int = 0
     as_marked: bool = True
     tokens: list[str] = Field(default_factory=list)
     starts: list[int] = Field(default_factory=list)
@@ -58,8 +64,12 @@ class Answer(Part):
 
 
 class BeforeAfter(Part):
-    """The answers of several policies to one held-out prompt; the first is the one compared against."""
+    """The answers of several policies to one held-out prompt; the first is the one compared against.
 
+    `task` is what the policies were measured on; empty in files that do not say.
+    """
+
+    task: str = ""
     id: str = ""
     prompt: tuple[Message, ...] = ()
     reference: str = ""
@@ -80,6 +90,13 @@ class Method:
     name: str
     metrics: list[Row]
     samples: list[Sample]
+
+    @property
+    def valued(self) -> bool:
+        """Whether there is a value function: the samples have its numbers; without samples, the metrics tell."""
+        if self.samples:
+            return any(sample.value for sample in self.samples)
+        return any(row.get("explained_variance") not in (None, 0, 1) for row in self.metrics)
 
 
 @dataclass(frozen=True)
@@ -161,8 +178,12 @@ def _read_methods(path: Path, notes: list[str]) -> list[Method]:
 
 
 def _read_evaluation(path: Path) -> dict[str, Row]:
-    """The figures of each evaluated policy; `<name>.answers.json` beside them are not figures."""
-    return {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
+    """The figures of the reward model and of imports, and those of each policy by the task it was measured on."""
+    found = {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
+    for file in sorted(path.glob("*/*.json")):
+        if not file.name.endswith(".answers.json"):
+            found[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = _read_object(file)
+    return found
 
 
 def _read_metrics(path: Path, notes: list[str]) -> list[Row]:
@@ -183,7 +204,7 @@ def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
         if not line.strip():
             continue
         try:
-            records.append(kind.model_validate(json.loads(line)))
+            records.append(kind.model_validate(from_json(line)))
         except json.JSONDecodeError as error:
             if number < len(lines):
                 raise UserError(f"{path}:{number}: not JSON: {error.msg}", f"remove line {number}") from error
@@ -198,7 +219,7 @@ def _read_object(path: Path) -> Row:
     if not text:
         return {}
     try:
-        value = json.loads(text)
+        value = from_json(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: not JSON: {error.msg}", "remove it and run the stage again") from error
     if not isinstance(value, dict):
@@ -213,3 +234,22 @@ def _read_text(path: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}", "check that it is a readable UTF-8 file") from error
+
+
+def write_page(path: Path, text: str) -> Path:
+    """Write a page, but never through a link: a run folder may be somebody else's.
+
+    Raises:
+        UserError: it is a link, or cannot be written.
+    """
+    if path.is_symlink():
+        raise UserError(
+            f"cannot write {path}: it is a link to another place", "remove the link, or name that place"
+        )
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        with open(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}", "make its folder writable") from error
+    return path

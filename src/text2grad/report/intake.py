@@ -9,7 +9,7 @@ from typing import Any
 
 from text2grad.feedback import Feedback
 from text2grad.report.pieces import LABEL_OF_SIGNS, pieces
-from text2grad.report.samples import message_views, span_view
+from text2grad.report.samples import lost_quotes, message_views, span_view
 from text2grad.report.visible import visible
 
 
@@ -68,10 +68,16 @@ def _view(record: Feedback) -> dict[str, Any]:
         "pieces": _labelled(record),
         "critique": visible(record.critique),
         "spans": [span_view(span) for span in record.spans],
+        "lost": lost_quotes(*_lost(record)),
         "score": record.score,
         "failure": f"{record.error.kind}: {record.error.message}" if record.error else "",
         "source": record.source.kind,
     }
+
+
+def _lost(record: Feedback) -> tuple[list[str], int, int]:
+    meta = record.meta
+    return list(meta.get("lost", [])), int(meta.get("unmatched", 0)), int(meta.get("ambiguous", 0))
 
 
 def _labelled(record: Feedback) -> list[tuple[str, str, str]]:

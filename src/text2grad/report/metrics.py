@@ -11,12 +11,17 @@ MAIN = (
     (r"delta(_sum)?", "token pseudo-rewards of a response added up, mean"),
     (r"kl", "distance from the reference policy per response: must not run away"),
     (r"wrong_sign_rate", "labelled tokens whose advantage has the other sign: lower is better"),
-    (r"explained_variance", "of the value function: 1 foresees all returns, 0 none; 0 where there is none"),
+    (r"explained_variance", "of the value function: 1 foresees all returns, 0 none"),
     (r"critic_failed", "share of critiques that failed and were masked out"),
     (r"response_length", "tokens per response, mean"),
     (r"entropy", "of the policy, per token: towards 0 it stops exploring"),
 )
-SUPERVISED = ((r"loss|train_loss", "next-token loss"), (r".*loss.*", "next-token loss, held-out"))
+SUPERVISED = (
+    (r"loss|train_loss", "next-token loss"),
+    (r"label_loss", "second loss: good, poor or neither, of every response token"),
+    (r"(held_?out|eval|validation)_loss", "next-token loss, held-out"),
+)
+OF_VALUES = ("value", "value_loss", "explained_variance")  # these say nothing where there is no value function
 
 
 def arranged(

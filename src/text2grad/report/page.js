@@ -171,6 +171,18 @@ const spansOf = (sample) => {
   return list;
 };
 
+const lostOf = (sample) => {
+  const list = element("ul", "lost");
+  for (const quote of sample.lost) {
+    const item = element("li");
+    item.append(element("b", "", "lost"), " ");
+    if (quote.text) item.append(element("code", "", quote.text), " ");
+    item.append(quote.reason);
+    list.append(item);
+  }
+  return list;
+};
+
 const promptOf = (sample) => {
   const fold = element("details", "prompt");
   fold.append(element("summary", "", "Prompt"));
@@ -198,7 +210,7 @@ const showSample = (sample, rows, article) => {
   const response = responseOf(sample);
   article.replaceChildren(
     headingOf(sample), promptOf(sample), element("p", "role", "response"), response,
-    critique, spansOf(sample), ...checks, element("p", "hint", sample.facts), readout, strip,
+    critique, spansOf(sample), lostOf(sample), ...checks, element("p", "hint", sample.facts), readout, strip,
   );
   drawStrip(sample, rows, strip);
   followTokens(sample, article, strip, readout);
@@ -267,10 +279,11 @@ const startViewer = ({ rows, samples }) => {
     const count = (label) => sample.spans.filter((span) => span.label === label).length;
     const outcome = sample.failure ? "▲ critique failed" : `${count("good")} good, ${count("poor")} poor`;
     const score = sample.score === null ? "" : ` · score ${minus(String(sample.score))}`;
+    const lost = sample.lost.length ? ", quotes lost" : "";
     const flag = sample.checks.length && !sample.failure ? " ▲" : "";
     button.type = "button";
     button.append(element("b", "", sample.id), element("span", "", `${sample.method} · step ${sample.step}`));
-    button.append(element("span", "", `${outcome}${score}${flag}`));
+    button.append(element("span", "", `${outcome}${lost}${score}${flag}`));
     button.addEventListener("click", () => open(sample, button));
     const item = element("li");
     item.append(button);

@@ -16,6 +16,7 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Span, read_jsonl
+from text2grad.report.folder import write_page
 from text2grad.report.quality_page import quality_page
 
 Offsets = list[tuple[int, int]]
@@ -56,7 +57,7 @@ def report_quality(
     figures = quality.figures()
     figures["agreement"] = dict(list(figures["agreement"].items())[:named])
     if page is not None:
-        page.write_text(quality_page(source.name, figures), encoding="utf-8")
+        write_page(page, quality_page(source.name, figures))
         figures["out"] = str(page)
     return figures
 

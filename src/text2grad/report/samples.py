@@ -48,6 +48,7 @@ def sample_view(sample: Sample, method: str) -> dict[str, Any]:
         "failure": visible(f"{failure.kind}: {failure.message}") if failure else None,
         "score": _rounded(sample.score),
         "spans": [span_view(span) for span in sample.spans],
+        "lost": lost_quotes(sample.lost, sample.unmatched, sample.ambiguous),
         "pieces": pieces(sample.response, sample.spans, intervals),
         "tokens": [token_label(token) for token in sample.tokens],
         "labels": token_labels(sample),
@@ -66,6 +67,20 @@ def message_views(messages: Iterable[Message]) -> list[dict[str, str]]:
 def span_view(span: Span) -> dict[str, Any]:
     """A span for display: its label in words, its quote, why."""
     return {"label": LABELS[span.label], "text": visible(span.text), "reason": visible(span.reason)}
+
+
+def lost_quotes(lost: Sequence[str], unmatched: int, ambiguous: int) -> list[dict[str, str]]:
+    """Quotes of a critique that became no span, each with the reason; some are known by their number alone."""
+    found = [
+        {"text": visible(quote), "reason": "not in the response, no token is labelled by it"} for quote in lost
+    ]
+    unknown = max(0, unmatched - len(lost))
+    if unknown:
+        found.append({"text": "", "reason": f"more quotes that are not in the response: {unknown}"})
+    if ambiguous:
+        reason = f"quotes that occur more than once in the response and do not say which: {ambiguous}"
+        found.append({"text": "", "reason": reason})
+    return found
 
 
 def facts(sample: Sample) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from text2grad.report import compare, curves, intake
-from text2grad.report.folder import Row, RunFolder
-from text2grad.report.metrics import MAIN, SUPERVISED, arranged
+from text2grad.report.folder import Method, Row, RunFolder
+from text2grad.report.metrics import MAIN, OF_VALUES, SUPERVISED, arranged
 from text2grad.report.samples import STRIP_ROWS, sample_views
 from text2grad.report.tables import (
     Results,
@@ -27,7 +27,7 @@ Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows 
 def sections(run: RunFolder) -> dict[str, Any]:
     """Everything the template shows. A run over several seeds shows what they share; samples are per seed."""
     views, left_out = sample_views(run.methods)
-    shown = run.before_after[: compare.MAX_SHOWN]
+    shown = compare.shown(run.before_after)
     return {
         **_heading(run),
         **_results(run),
@@ -112,8 +112,15 @@ def _method_curves(run: RunFolder) -> dict[str, list[list[Row]]]:
     found: dict[str, list[list[Row]]] = {}
     for part in run.seeds or [run]:
         for method in part.methods:
-            found.setdefault(visible(method.name), []).append(method.metrics)
+            found.setdefault(visible(method.name), []).append(_telling(method))
     return found
+
+
+def _telling(method: Method) -> list[Row]:
+    """The rows of a run, without what is logged of a value function where there is none."""
+    if method.valued:
+        return method.metrics
+    return [{name: value for name, value in row.items() if name not in OF_VALUES} for row in method.metrics]
 
 
 def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:

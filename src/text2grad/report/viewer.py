@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from text2grad.errors import UserError
+from text2grad.feedback import to_json
 from text2grad.report.curves import number
-from text2grad.report.folder import RunFolder, read_run
+from text2grad.report.folder import RunFolder, read_run, write_page
 from text2grad.report.sections import sections
 from text2grad.report.visible import visible
 
@@ -26,14 +25,16 @@ from text2grad.report.visible import visible
 def build_report(run_folder: Path) -> Path:
     """Write `run_folder/report.html`, and one for each `seed-*` run folder inside; returns its path.
 
+    A `seed-*` that is a link to another place is shown, but gets no page there.
+
     Raises:
         UserError: no run folder, nothing in it yet, a damaged file in it, or the page cannot be written.
     """
     run = read_run(run_folder)
     for seed in run.seeds:
-        if not seed.is_empty:
-            _write(seed.path / "report.html", page(seed, parent="../report.html"))
-    return _write(run_folder / "report.html", page(run))
+        if not seed.is_empty and not seed.path.is_symlink():
+            write_page(seed.path / "report.html", page(seed, parent="../report.html"))
+    return write_page(run_folder / "report.html", page(run))
 
 
 def page(run: RunFolder, parent: str = "") -> str:
@@ -60,7 +61,7 @@ def page(run: RunFolder, parent: str = "") -> str:
 
 def embedded(data: Any) -> Markup:
     """`data` as JSON that cannot leave the <script type="application/json"> element it stands in."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = to_json(data, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
@@ -81,11 +82,3 @@ def _hash(text: str) -> str:
 
 def _asset(name: str) -> str:
     return files("text2grad.report").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
-
-
-def _write(path: Path, text: str) -> Path:
-    try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", "make the run folder writable") from error
-    return path

@@ -16,6 +16,7 @@ from torch import Tensor
 
 KL_ERROR_LIMIT = 0.2
 EPSILON = 1e-8
+GROUP_EPSILON = 1e-4  # well above the rounding of sums that are meant to be equal
 
 
 def check_shapes(rank: int, **tensors: Tensor) -> None:
@@ -218,14 +219,15 @@ def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -
     return torch.stack(columns[::-1], dim=1)
 
 
-def group_advantages(rewards: Tensor, learned: Tensor, size: int, span_weight: float) -> Tensor:
+def group_advantages(delta: Tensor, learned: Tensor, size: int, span_weight: float) -> Tensor:
     """Advantages without a value function: what a response gained over its group, and a token over its response.
 
-    A_t = (R_i - mean_group R) / std_group R + span_weight * (r_t - mean over the response of r), R_i the sum of
-    the response's rewards (METHOD, "Beyond the paper"; the first term is that of GRPO, Shao et al. 2024).
+    A_t = (R_i - mean_group R) / std_group R + span_weight * (delta_t - mean over the response of delta), R_i the
+    sum of the response's delta. The first term is that of GRPO (Shao et al. 2024): the KL is no part of what is
+    compared. `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
 
     Args:
-        rewards: (B, T); rows i * size to (i + 1) * size - 1 answer one prompt, B a multiple of `size`.
+        delta: (B, T); rows i * size to (i + 1) * size - 1 answer one prompt, B a multiple of `size`.
         learned: (B, T); rows without any token (failed critiques) belong to no group.
         size: responses per prompt.
         span_weight: of the second term.
@@ -233,19 +235,19 @@ def group_advantages(rewards: Tensor, learned: Tensor, size: int, span_weight: f
     Returns:
         (B, T), 0 outside `learned`. The first term is 0 in a group whose responses gained the same.
     """
-    check_shapes(2, rewards=rewards, learned=learned)
-    if len(rewards) % size:
-        raise ValueError(f"{len(rewards)} responses are no groups of {size}")
-    rewards = torch.where(learned, at_least_float32(rewards), 0)
+    check_shapes(2, delta=delta, learned=learned)
+    if len(delta) % size:
+        raise ValueError(f"{len(delta)} responses cannot be divided into groups of {size}")
+    delta = torch.where(learned, at_least_float32(delta), 0)
     counts = learned.sum(dim=1)
-    total = rewards.sum(dim=1)
+    total = delta.sum(dim=1)
     present = (counts > 0).view(-1, size)
     groups = torch.where(present, total.view(-1, size), 0)
     members = present.sum(dim=1, keepdim=True).clamp(min=1)
     centred = torch.where(present, groups - groups.sum(dim=1, keepdim=True) / members, 0)
     spread = (centred.square().sum(dim=1, keepdim=True) / members).sqrt()
-    outcome = (centred / (spread + EPSILON)).view(-1, 1)
-    local = rewards - (total / counts.clamp(min=1))[:, None]
+    outcome = (centred / (spread + GROUP_EPSILON)).view(-1, 1)
+    local = delta - (total / counts.clamp(min=1))[:, None]
     return torch.where(learned, outcome + span_weight * local, 0)
 
 

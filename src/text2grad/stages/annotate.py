@@ -12,13 +12,23 @@ from typing import Any
 from text2grad.annotation.items import Item
 from text2grad.annotation.verdicts import state_of
 from text2grad.config import Config
-from text2grad.critics.program import outcome_counts, preference_pairs
-from text2grad.errors import UsageError
+from text2grad.critics.program import outcome_counts, preference_pairs, run_outcomes
+from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean
-from text2grad.feedback import Critic, Example, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.feedback import (
+    DRAFT,
+    HUMAN_FEEDBACK,
+    Critic,
+    Example,
+    Feedback,
+    Source,
+    read_jsonl,
+    write_jsonl,
+)
 from text2grad.journal import STATES
-from text2grad.judging import JudgingOptions, judge, left
+from text2grad.judging import JudgingOptions, judge, left, spent_of
 from text2grad.policy.model import Policy, load_policy
+from text2grad.sandbox.runner import Runner
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
 from text2grad.stages.sampling import TOKEN_IDS, sample
@@ -70,27 +80,44 @@ def run_annotate(config: Config, pairs: bool = False) -> dict[str, Any]:
 def judge_sampled(config: Config, out: Path | None, options: JudgingOptions) -> dict[str, Any]:
     """Sample the policy and have an endpoint judge what it says, through the journal (`judging.judge`).
 
-    Held-out prompts are judged into `feedback_heldout.jsonl` beside it, out of the same budget.
+    Held-out prompts are judged into `feedback_heldout.jsonl` beside it, out of the same budget. With `ground`,
+    nothing is sampled: the data set's own drafts are taken, and what people wrote about them is grounded.
+
+    Raises:
+        UserError: with `ground`, no prompt comes with a draft and feedback on it.
     """
     folder = prepare(config)
     task = task_of(config)
     train = task.examples("train")[: config.annotate.prompts]
     heldout = task.examples("heldout")[: config.evaluate.limit]
     samples = config.annotate.samples_per_prompt
-    if options.plan:
-        repeated = [*train * samples, *heldout * min(4, samples)]
+    if options.ground:
+        items, held = drafted_items(train)[: options.limit], drafted_items(heldout)[: options.limit]
+        if not items:
+            cure = "task.data: SLF5K or ILF have some; leave out --ground to sample the policy"
+            raise UserError(f"no prompt of task {task.name!r} has a draft with feedback", cure)
+    elif options.plan:
         longest = "word " * config.generation.max_new_tokens
-        return judge(config, lambda: (Item(example, longest, ours=True) for example in repeated), out, options)
-    policy = load_policy(start_policy(config))
-    items = sampled_items(policy, train, config, samples, config.annotate.swapped)[: options.limit]
-    held = sampled_items(policy, heldout, config, min(4, samples))[: options.limit]
+        items = [_sampled(example, longest) for example in train * samples]
+        held = [_sampled(example, longest) for example in heldout * min(4, samples)]
+    else:
+        policy = load_policy(start_policy(config))
+        items = sampled_items(policy, train, config, samples, config.annotate.swapped)[: options.limit]
+        held = sampled_items(policy, heldout, config, min(4, samples))[: options.limit]
+        if config.annotate.run_tests:
+            with runner_of(config) as runner:
+                items, held = tested_items(runner, items), tested_items(runner, held)
+    if options.plan:
+        return judge(config, lambda: [*items, *held], out, options)
     note_settings(config, folder)
     summary = judge(config, lambda: items, out, options)
     if not held:
         return summary
     place = (out or folder / "feedback.jsonl").with_name("feedback_heldout.jsonl")
-    rest = left(options.budget_usd, (summary["usd"] or 0.0) + (summary.get("canaries_usd") or 0.0))
-    second = judge(config, lambda: held, place, replace(options, budget_usd=rest, canaries=False))
+    rest = left(options.budget_usd, spent_of(summary) + (summary.get("canaries_usd") or 0.0))
+    second = judge(
+        config, lambda: held, place, replace(options, budget_usd=rest, canaries=False, add_requests=True)
+    )
     added = {name: summary[name] + second[name] for name in (*STATES, "requested", "pending", "sent")}
     usd = None if None in (summary["usd"], second["usd"]) else summary["usd"] + second["usd"]
     worst = max(summary["exit_code"], second["exit_code"])
@@ -107,9 +134,24 @@ def sampled_items(
     sampled = sample(policy, repeated, config.generation)
     order = swap_similar(repeated, swapped, config.run.seed)
     return [
-        Item(_with_ids(example, sampled[index][0]), sampled[index][1], ours=True)
+        _sampled(_with_ids(example, sampled[index][0]), sampled[index][1])
         for example, index in zip(repeated, order, strict=True)
     ]
+
+
+def tested_items(runner: Runner, items: Sequence[Item]) -> list[Item]:
+    """The items with what came of running their tests, where they have some."""
+    found = run_outcomes(runner, [item.example for item in items], [item.response for item in items])
+    return [
+        replace(item, example=item.example.model_copy(update={"meta": {**item.example.meta, **came}}))
+        for item, came in zip(items, found, strict=True)
+    ]
+
+
+def drafted_items(examples: Sequence[Example]) -> list[Item]:
+    """The data set's own drafts that people wrote about: only for these do their words hold."""
+    drafted = [Item(example, str(example.meta.get(DRAFT, "")), ours=True) for example in examples]
+    return [item for item in drafted if DRAFT in item.example.meta and item.human_feedback.strip()]
 
 
 def refuse_pairs(config: Config) -> None:
@@ -173,6 +215,15 @@ def swap_similar(examples: Sequence[Example], share: float, seed: int) -> list[i
         for index, other in zip(group, rng.sample(group, len(group)), strict=True):
             order[index] = other
     return order
+
+
+def _sampled(example: Example, response: str) -> Item:
+    """A sampled response. What a person wrote is about another one, even where the data do not say which, and so
+    is what came of tests.
+    """
+    meta = {name: value for name, value in example.meta.items() if name not in ("outcome", "test_output")}
+    unknown = {DRAFT: ""} if HUMAN_FEEDBACK in meta and DRAFT not in meta else {}
+    return Item(example.model_copy(update={"meta": {**meta, **unknown}}), response, ours=True)
 
 
 def _with_ids(example: Example, ids: list[int]) -> Example:

@@ -9,7 +9,7 @@ from text2grad.align import TokenTable
 from text2grad.config import Config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase, token_scores
-from text2grad.feedback import Critique, Feedback
+from text2grad.feedback import Critique, Feedback, record_json
 from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import critic_over
@@ -53,7 +53,7 @@ def validation_inputs(config: Config, validation: Sequence[Feedback]) -> dict[st
         **flatten((), **{"reward_model.early_stopping": settings.early_stopping}),
         **flatten((), **{"reward_model.generation": settings.generation}),
         "reward_model.grounded": settings.grounded,
-        "the validation records": digest_of_texts(record.model_dump_json() for record in validation),
+        "the validation records": digest_of_texts(record_json(record) for record in validation),
     }
 
 

@@ -11,15 +11,15 @@ from text2grad.align import TokenTable
 from text2grad.config import Config
 from text2grad.critics.program import extract_program, wanted_names
 from text2grad.errors import UserError
-from text2grad.eval.code import judge_samples, sample_summary
+from text2grad.eval.code import judge_samples, passed_or_none, reference_program, sample_summary
 from text2grad.eval.metrics import mean
 from text2grad.eval.rewards import reward_report
-from text2grad.feedback import Critic, Example, write_jsonl
+from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
 from text2grad.policy.model import Policy, load_policy
-from text2grad.sandbox.results import NO_VERDICT, Verdict
+from text2grad.sandbox.results import Verdict
 from text2grad.sandbox.runner import Runner
 from text2grad.stages.critics import judge_of, runner_of
-from text2grad.stages.folder import find_policy, prepare, task_of, write_json
+from text2grad.stages.folder import measured_on, policy_name, prepare, task_of, write_json
 from text2grad.stages.reward_model import evaluate_reward_model
 from text2grad.stages.sampling import sample
 from text2grad.tasks.base import Task, load_task
@@ -34,12 +34,12 @@ Measure = Callable[[Sequence[Example], Sequence[str]], list[dict[str, Any]]]
 
 
 def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
-    """Measure a policy (a name of this run, or a folder) or the reward model on held-out prompts."""
+    """Measure a policy (a name of this run, a folder, or a hub name) or the reward model on held-out prompts."""
     folder = prepare(config)
     if which == "reward-model":
         return evaluate_reward_model(config)
     task = task_of(config)
-    settings = config.policy.model_copy(update={"model": str(find_policy(config, target)), "lora": None})
+    settings = config.policy.model_copy(update={"model": policy_name(config, target), "lora": None})
     heldout = task.examples("heldout")[: config.evaluate.limit]
     if not heldout:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
@@ -48,9 +48,10 @@ def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
     with runner_of(config) as runner:
         measured = evaluate_policy(policy, heldout, config, measure_with(task, runner), critic)
     name = target if target.isidentifier() else Path(target).name
-    write_json(folder / "evaluation" / f"{name}.json", measured["summary"])
-    write_json(folder / "evaluation" / f"{name}{ANSWERS}", measured["answers"])
-    write_before_after(folder, heldout)
+    on = measured_on(config)
+    write_json(folder / "evaluation" / on / f"{name}.json", measured["summary"])
+    write_json(folder / "evaluation" / on / f"{name}{ANSWERS}", measured["answers"])
+    write_before_after(folder, on, heldout)
     return dict(measured["summary"])
 
 
@@ -72,8 +73,13 @@ def measure_with(task: Task, runner: Runner) -> Measure:
 
     def measure(examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, Any]]:
         asked = list(zip(examples, responses, strict=True))
-        verdicts = iter(runner.run_all([_job(*each) for each in asked if _tests(each[0])]))
-        return [_measured(next(verdicts)) if _tests(each[0]) else {"scores": task.scores(*each)} for each in asked]
+        tested = [each for each in asked if _tests(each[0])]
+        references = [reference_program(example) for example, _ in tested]
+        verdicts = iter(runner.run_all([_job(*each) for each in tested], references=references))
+        return [
+            _measured(next(verdicts), each[0]) if _tests(each[0]) else {"scores": task.scores(*each)}
+            for each in asked
+        ]
 
     return measure
 
@@ -87,9 +93,13 @@ def _job(example: Example, response: str) -> tuple[str, str]:
     return extract_program(response, wanted_names(tests, str(example.meta.get("entry_point", "")))).code, tests
 
 
-def _measured(verdict: Verdict) -> dict[str, Any]:
-    scores = {} if verdict.outcome in NO_VERDICT else {"pass": float(verdict.passed)}
-    return {"scores": scores, "outcome": verdict.outcome, "tier": verdict.tier}
+def _measured(verdict: Verdict, example: Example) -> dict[str, Any]:
+    passed = passed_or_none(verdict, example)
+    return {
+        "scores": {} if passed is None else {"pass": float(passed)},
+        "outcome": verdict.outcome,
+        "tier": verdict.tier,
+    }
 
 
 def evaluate_policy(
@@ -141,15 +151,21 @@ def judged(
     return reward_report(judgements, [table.align(ids) for ids, _ in answers], config.credit)
 
 
-def write_before_after(folder: Path, heldout: Sequence[Example]) -> None:
-    """Greedy answers of every policy measured so far side by side, SFT first, for the report."""
-    files = {file.name.removesuffix(ANSWERS): file for file in sorted((folder / "evaluation").glob(f"*{ANSWERS}"))}
+def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> None:
+    """Greedy answers of every policy measured so far side by side, SFT first, for the report.
+
+    Those to the prompts of other tasks than `on` (`folder.measured_on`) stay in the file.
+    """
+    files = {
+        file.name.removesuffix(ANSWERS): file for file in sorted((folder / "evaluation" / on).glob(f"*{ANSWERS}"))
+    }
     answers = {
         TITLES.get(name, name): {row["id"]: row for row in json.loads(files[name].read_text(encoding="utf-8"))}
         for name in sorted(files, key="sft".__ne__)
     }
     records: list[dict[str, Any]] = [
         {
+            "task": on,
             "id": example.id,
             "prompt": [message.model_dump() for message in example.prompt],
             "reference": example.reference,
@@ -163,5 +179,15 @@ def write_before_after(folder: Path, heldout: Sequence[Example]) -> None:
     ]
     # Those that changed first: the report shows the first few dozen.
     records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
-    lines = [json.dumps(record, ensure_ascii=False) for record in records]
-    (folder / "before_after.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path = folder / "before_after.jsonl"
+    lines = [to_json(record) for record in [*_of_other_tasks(path, on), *records]]
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _of_other_tasks(path: Path, on: str) -> list[dict[str, Any]]:
+    """The records of a `before_after.jsonl` that name another task."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    records = [from_json(line) for line in text.splitlines() if line.strip()]
+    return [record for record in records if record.get("task", on) != on]

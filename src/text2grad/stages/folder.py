@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ import transformers
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, read_jsonl
+from text2grad.feedback import Feedback, read_jsonl, to_json
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, load_task
 from text2grad.train.ranks import Ranks, joined, profile_shards
@@ -24,6 +24,7 @@ from text2grad.train.run import Resume, ResumeMode, seed_everything
 from text2grad.train.state import flatten
 
 IMPORTED = "imported"
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def prepare(config: Config) -> Path:
@@ -110,6 +111,17 @@ def start_policy(config: Config) -> PolicySettings:
     return config.policy
 
 
+def policy_name(config: Config, target: str) -> str:
+    """What a target names: a policy of this run, a model folder, or a model on the hub (`organisation/model`).
+
+    Raises:
+        UserError: it names nothing of these.
+    """
+    if HUB_NAME.fullmatch(target) and not Path(target).parent.is_dir():
+        return target
+    return str(find_policy(config, target))
+
+
 def find_policy(config: Config, target: str) -> Path:
     """`sft`, the name of a PPO run, or a model folder."""
     run = config.run.folder
@@ -118,6 +130,12 @@ def find_policy(config: Config, target: str) -> Path:
             return place
     known = sorted(path.parent.name for path in run.glob("ppo/*/policy"))
     raise UserError(f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder")
+
+
+def measured_on(config: Config) -> str:
+    """The task and data that a policy is measured on, as the name of a folder in `evaluation`."""
+    data = Path(config.task.data).name.partition(".json")[0]
+    return re.sub(r"[^\w.+-]", "_", f"{config.task.name}-{data}" if data else config.task.name)
 
 
 def read_feedback(path: Path) -> list[Feedback]:
@@ -134,5 +152,5 @@ def write_json(path: Path, data: object) -> None:
     """Write one JSON file at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.write_text(to_json(data, indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)

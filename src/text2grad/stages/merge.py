@@ -12,7 +12,7 @@ from text2grad.errors import UserError
 from text2grad.policy.model import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.report.card import Card, model_card
-from text2grad.stages.folder import find_policy, prepare
+from text2grad.stages.folder import find_policy, measured_on, prepare
 
 REWARD_MODEL = "reward_model"
 PACKAGES = ("text2grad", "torch", "transformers", "peft")
@@ -50,7 +50,7 @@ def _card(config: Config, target: str, license_name: str) -> Card:
         data=config.task.data or f"the task {config.task.name!r}",
         command=_command(config, target),
         versions={name: version(name) for name in PACKAGES},
-        metrics=_metrics(config.run.folder / "evaluation" / f"{target}.json"),
+        metrics=_metrics(config, target),
     )
 
 
@@ -60,7 +60,17 @@ def _command(config: Config, target: str) -> str:
     return " ".join([*words, *([] if target in stages else [f"--name {target}"])])
 
 
-def _metrics(file: Path) -> dict[str, float]:
+def _metrics(config: Config, target: str) -> dict[str, float]:
+    """The figures of a model; those on other tasks than the run's own carry the task's name."""
+    folder, own = config.run.folder / "evaluation", measured_on(config)
+    found = _figures(folder / f"{target}.json") | _figures(folder / own / f"{target}.json")
+    for file in sorted(folder.glob(f"*/{target}.json")):
+        if file.parent.name != own:
+            found |= {f"{file.parent.name}: {name}": value for name, value in _figures(file).items()}
+    return found
+
+
+def _figures(file: Path) -> dict[str, float]:
     if not file.is_file():
         return {}
     figures = json.loads(file.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from text2grad.feedback import Failure
+from text2grad.feedback import Failure, Judgement
 from text2grad.rl import advantage as adv
 from text2grad.train.rollout import Answered, Rollout
 
@@ -65,6 +65,7 @@ def strips(
             "spans": [] if isinstance(judgement, Failure) else [s.model_dump() for s in judgement.spans],
             "score": None if isinstance(judgement, Failure) else judgement.score,
             "failure": judgement.model_dump() if failed else None,
+            **_lost(judgement),
             "as_marked": as_marked,
             "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
             "starts": [int(start) for start in aligned.starts],
@@ -76,6 +77,13 @@ def strips(
             "reward": _row(rollout.rewards, row, length),
             "logp": _row(rollout.old_logp, row, length),
         }
+
+
+def _lost(judgement: Judgement) -> dict[str, Any]:
+    """The quotes of a critique that became no span: a token they speak of may still gain from its neighbours."""
+    if isinstance(judgement, Failure):
+        return {"lost": [], "unmatched": 0, "ambiguous": 0}
+    return {"lost": list(judgement.lost), "unmatched": judgement.unmatched, "ambiguous": judgement.ambiguous}
 
 
 def _row(column: Tensor, row: int, length: int) -> list[float]:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,19 @@ from text2grad.errors import EXIT_TERMINATED, UserError
 T = TypeVar("T")
 
 LOCK = "run.lock"
+
+
+def refuse_float16(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Small gradients are 0 in float16 unless the loss is scaled, which is not done here.
+
+    Raises:
+        UserError: a parameter is float16.
+    """
+    if any(parameter.dtype == torch.float16 for parameter in parameters):
+        raise UserError(
+            "float16 cannot be trained here: without loss scaling small gradients become 0",
+            "--policy.dtype bfloat16 (or --reward_model.policy.dtype bfloat16)",
+        )
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import sys
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from text2grad.errors import UserError
+from text2grad.feedback import to_json
 from text2grad.train.checkpoint import sync
 from text2grad.train.guard import writing
 
@@ -126,7 +126,7 @@ class RunLog:
             self._begun = True
             for earlier in self._paths.values():
                 earlier.unlink(missing_ok=True)
-        line = (json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8")
+        line = (to_json(record) + "\n").encode("utf-8")
         with writing(self._paths[name]), self._paths[name].open("ab") as handle:
             handle.write(line)
         self._written[name].add(line)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Example
+from text2grad.feedback import Critic, Example, record_json
 from text2grad.policy.encode import check_lengths, encode_prompt
 from text2grad.policy.model import Policy, pack
 from text2grad.policy.settings import GenerationSettings
@@ -43,8 +43,8 @@ from text2grad.train.settings import PPOSettings
 from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
 from text2grad.train.update import make_optimizers, next_coefficient, update
 
-UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.max_kl", "ppo.overlap"}
-"""What a run may change when it goes on: it does not change what is learned."""
+UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.max_kl", "ppo.overlap", "ppo.prompts"}
+"""What a run may change when it is resumed: it does not change what is learned, or (prompts) has a digest."""
 
 
 def train_ppo(
@@ -75,6 +75,7 @@ def train_ppo(
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
     overlap = overlaps(critic, settings.overlap, ranks.sharded)
+    examples = examples[: settings.prompts]
     prompts = encode_examples(policy, examples, generation.max_new_tokens)
     refuse_idle_processes(settings, ranks)
     table = TokenTable(policy.tokenizer)
@@ -149,7 +150,7 @@ def identity_of(
     return {
         "run.seed": str(seed),
         "the starting policy": digest_of_reference(policy),
-        "the prompts": digest_of_texts([*(example.model_dump_json() for example in examples), *map(str, prompts)]),
+        "the prompts": digest_of_texts([*(record_json(example) for example in examples), *map(str, prompts)]),
         "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
     }
 

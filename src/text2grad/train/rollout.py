@@ -199,15 +199,19 @@ def score(
         learned = batch.mask & ~failed[:, None]
         bootstrap = torch.where(cut, last_value, torch.zeros_like(last_value))
         rewards = adv.token_rewards(delta, kl, coefficient, batch.mask)
-        if settings.advantage == "returns":
-            values, bootstrap = torch.zeros_like(values), torch.zeros_like(bootstrap)
-        advantages, returns = adv.gae(rewards, values, batch.mask, settings.gamma, settings.lam, bootstrap)
-        if settings.value_target == "mc":
-            returns = adv.mc_returns(rewards, batch.mask, settings.gamma, bootstrap)
         if settings.advantage == "group":
-            size, weight = settings.samples_per_prompt, settings.group_span_weight
-            advantages, returns = adv.group_advantages(rewards, learned, size, weight), values
-        advantages = adv.normalise(advantages, learned, settings.normalisation)
+            weight = 0.0 if any(item.whole for item in answered.credits) else settings.group_span_weight
+            advantages = adv.group_advantages(delta, learned, settings.samples_per_prompt, weight)
+            advantages, returns = adv.normalise(advantages, learned, settings.normalisation), values
+            # After normalisation: where all verdicts are equal, there is nothing but KL to bring to unit size.
+            advantages = adv.token_rewards(advantages, kl, coefficient, learned)
+        else:
+            if settings.advantage == "returns":
+                values, bootstrap = torch.zeros_like(values), torch.zeros_like(bootstrap)
+            advantages, returns = adv.gae(rewards, values, batch.mask, settings.gamma, settings.lam, bootstrap)
+            if settings.value_target == "mc":
+                returns = adv.mc_returns(rewards, batch.mask, settings.gamma, bootstrap)
+            advantages = adv.normalise(advantages, learned, settings.normalisation)
     return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
 
 

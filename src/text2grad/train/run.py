@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import random
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from text2grad.errors import Diverged, UserError
+from text2grad.feedback import to_json
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import assembled
 from text2grad.train.checkpoint import (
@@ -216,7 +216,7 @@ class Run:
         except FloatingPointError as error:
             path = self.folder / DIVERGED
             with writing(path):
-                lines = [json.dumps(_plain(record), ensure_ascii=False) + "\n" for record in batch()]
+                lines = [to_json(_plain(record)) + "\n" for record in batch()]
                 if self.ranks.first:
                     path.write_text("".join(lines), encoding="utf-8")
             raise FloatingPointError(f"{error} (the batch is in {path})") from error

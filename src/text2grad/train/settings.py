@@ -54,6 +54,9 @@ class PPOSettings(Settings):
 
     steps: int = Field(default=50, ge=1, description="rollout batches")
     rollouts: int = Field(default=64, ge=1, description="responses per step (the update batch)")
+    prompts: int | None = Field(
+        default=None, ge=1, description="train on the first so many of the training prompts; null: all"
+    )
     samples_per_prompt: int = Field(default=1, ge=1, description="responses to one prompt within a step")
     epochs: int = Field(default=4, ge=1, description="passes over one batch of rollouts")
     mini_batches: int = Field(default=1, ge=1, description="optimizer steps per pass")
@@ -68,13 +71,19 @@ class PPOSettings(Settings):
         description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"
         " (paper); group: no values, a response against the others to its prompt, a token against the rest",
     )
-    group_span_weight: float = Field(default=1.0, ge=0, description="of the token's term in group advantages")
+    group_span_weight: float = Field(
+        default=1.0,
+        ge=0,
+        description="of the token's term in group advantages; a scheme that pays the score alone has none",
+    )
     gamma: float = Field(
         default=0.7, ge=0, le=1, description="discount of later rewards; 1 for a score at the end (paper: 1)"
     )
     lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; 0: each token by itself")
     clip: float = Field(default=0.2, gt=0, description="epsilon of the policy ratio; inf: no clipping")
-    value_clip: float = Field(default=0.2, gt=0, description="how far a value may move in one batch")
+    value_clip: float = Field(
+        default=0.2, gt=0, description="how far a value may move in one batch; no limit in warm-up"
+    )
     value_coefficient: float = Field(default=0.1, ge=0, description="weight of the value loss")
     value_target: Literal["gae", "mc"] = Field(default="gae", description="GAE returns, or sums of rewards")
     value_warmup: int = Field(

@@ -21,7 +21,7 @@ from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
 from text2grad.policy.model import Policy, TokenBatch, pack
 from text2grad.policy.shard import whole
-from text2grad.train.guard import PassSize
+from text2grad.train.guard import PassSize, refuse_float16
 from text2grad.train.labels import UNLABELLED, LabelLoss
 from text2grad.train.muon import muon_for
 from text2grad.train.ranks import ALONE, Ranks
@@ -180,7 +180,12 @@ def _described(policy: Policy, step: int, batch: Sequence[Encoded]) -> Iterator[
 
 
 def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
-    """The optimizer that the settings name, over all that the policy trains."""
+    """The optimizer that the settings name, over all that the policy trains.
+
+    Raises:
+        UserError: the policy is in float16.
+    """
+    refuse_float16(policy.parameters())
     if settings.optimizer == "muon":
         return muon_for(policy.model, settings.lr, settings.weight_decay)
     parameters = policy.policy_parameters()

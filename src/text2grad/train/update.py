@@ -13,7 +13,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.shard import whole
 from text2grad.rl import advantage as adv
 from text2grad.rl import loss as losses
-from text2grad.train.guard import PassSize
+from text2grad.train.guard import PassSize, refuse_float16
 from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.rollout import Rollout, take_rows
 from text2grad.train.run import learning_rate_factor
@@ -30,7 +30,12 @@ class Optimizers:
 
 
 def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
-    """AdamW for both; the value function may have a learning rate of its own."""
+    """AdamW for both; the value function may have a learning rate of its own.
+
+    Raises:
+        UserError: the policy is in float16.
+    """
+    refuse_float16(policy.parameters())
     decay = settings.weight_decay
     trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=decay, fused=True)
     head = torch.optim.AdamW(
@@ -120,12 +125,13 @@ def loss_terms(
     logp = output.logp
     policy_loss, clipped = losses.policy_loss(logp, part.old_logp, part.advantages, part.learned, settings.clip)
     entropy_loss = torch.zeros_like(policy_loss)
+    value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns
     if output.entropy is not None:
         entropy_loss = losses.entropy_term(output.entropy, settings.entropy_coefficient, settings.entropy_sign)
     return {
         "policy_loss": policy_loss,
         "entropy_loss": entropy_loss,
-        "value_loss": losses.value_loss(output.values, part.values, part.returns, settings.value_clip),
+        "value_loss": losses.value_loss(output.values, part.values, part.returns, value_clip),
         "clip_fraction": clipped.float(),
         "ratio_change": ((logp - part.old_logp).detach().exp() - 1).abs(),
     }

@@ -4,7 +4,7 @@
 suspicious lines without one, `suspects` puts the evidence together, `brief` and `full` write the critique.
 """
 
-from text2grad.critics.program.critic import ProgramCritic, outcome_counts
+from text2grad.critics.program.critic import ProgramCritic, outcome_counts, run_outcomes
 from text2grad.critics.program.extract import Program, extract_program, wanted_names
 from text2grad.critics.program.pairs import PreferencePair, preference_pairs
 from text2grad.critics.program.reference import Difference, compare
@@ -26,5 +26,6 @@ __all__ = [
     "outcome_counts",
     "preference_pairs",
     "read_code",
+    "run_outcomes",
     "wanted_names",
 ]

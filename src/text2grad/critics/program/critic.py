@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Case
 from text2grad.critics.program.extract import Program, extract_program, wanted_names
-from text2grad.critics.program.full import full_critique
+from text2grad.critics.program.full import full_critique, operands_text
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Overlap, Source, Span
 from text2grad.sandbox.gate import Gate, stub_gate
-from text2grad.sandbox.results import NO_VERDICT, Verdict
+from text2grad.sandbox.results import NO_VERDICT, Verdict, clean
 from text2grad.sandbox.runner import Runner
 
 WEAK_TESTS = "weak_tests"
+LONGEST_OUTPUT = 2000
+"""Characters of what failing tests said."""
 
 
 class ProgramCritic:
@@ -48,8 +50,9 @@ class ProgramCritic:
         pairs = list(zip(examples, responses, strict=True))
         keys = [_key(example, response) for example, response in pairs]
         asked = {key: _Asked.of(*pair) for key, pair in dict(zip(keys, pairs, strict=True)).items()}
-        jobs = [(each.program.code, each.tests) for each in asked.values() if each.can_run]
-        verdicts = iter(self.runner.run_all(jobs, coverage=not self.brief))
+        run = [each for each in asked.values() if each.can_run]
+        jobs, references = [(each.program.code, each.tests) for each in run], [each.reference for each in run]
+        verdicts = iter(self.runner.run_all(jobs, coverage=not self.brief, references=references))
         judged = {
             key: self._judge(each, next(verdicts)) if each.can_run else _not_run(each)
             for key, each in asked.items()
@@ -57,7 +60,8 @@ class ProgramCritic:
         return [judged[key] for key in keys]
 
     def _judge(self, asked: _Asked, verdict: Verdict) -> Judgement:
-        meta = {"outcome": verdict.outcome, "tier": verdict.tier}
+        meta: dict[str, str] = {"outcome": verdict.outcome, "tier": verdict.tier}
+        meta |= {} if self.brief else outcome_meta(verdict)
         if reason := self._rejected(asked):
             message = f"{asked.example.id}: {WEAK_TESTS}: {reason}"
             return Failure(kind="unsupported", message=message, meta={**meta, "outcome": WEAK_TESTS})
@@ -81,6 +85,25 @@ class ProgramCritic:
         return full_critique(case, try_all, self.repairs)
 
 
+def run_outcomes(runner: Runner, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, str]]:
+    """What came of running the tests on each response (`outcome_meta`); nothing where there is nothing to run."""
+    asked = [_Asked.of(*pair) for pair in zip(examples, responses, strict=True)]
+    run = [each for each in asked if each.can_run]
+    jobs, references = [(each.program.code, each.tests) for each in run], [each.reference for each in run]
+    verdicts = iter(runner.run_all(jobs, references=references))
+    return [outcome_meta(next(verdicts)) if each.can_run else {} for each in asked]
+
+
+def outcome_meta(verdict: Verdict) -> dict[str, str]:
+    """What came of a program, for the `meta` of its record: `outcome`, `tier`, `test_output` where tests failed."""
+    wrong = [result for result in verdict.results if not result.passed]
+    failed = [f"{result.name}: {operands_text(result) or result.error}" for result in wrong]
+    shown = "\n".join([*([verdict.error] if verdict.error else []), *failed])
+    output = shown if len(shown) <= LONGEST_OUTPUT else f"{shown[:LONGEST_OUTPUT]} [...]"
+    found: dict[str, str] = {"outcome": verdict.outcome, "tier": verdict.tier}
+    return {**found, "test_output": clean(output)} if output.strip() else found
+
+
 def _key(example: Example, response: str) -> tuple[str, ...]:
     """All that a judgement depends on."""
     return example.id, str(example.meta.get("tests", "")), example.reference or "", response
@@ -101,6 +124,11 @@ class _Asked:
         tests = str(example.meta.get("tests", ""))
         names = wanted_names(tests, str(example.meta.get("entry_point", "")))
         return cls(example, response, tests, names, extract_program(response, names))
+
+    @property
+    def reference(self) -> str:
+        """The program in the example's reference, "" if it has none."""
+        return extract_program(self.example.reference or "", self.names).code
 
     @property
     def can_run(self) -> bool:

@@ -210,6 +210,9 @@ def failure_text(case: Case) -> str:
 
 
 def _example_text(result: TestResult) -> str:
-    if result.call:
-        return f"{result.call} gave {result.got}, expected {result.expected}"
-    return f"{result.name} raised {result.error}"
+    return operands_text(result) or f"{result.name} raised {result.error}"
+
+
+def operands_text(result: TestResult) -> str:
+    """What a failed comparison compared; "" where the test failed in another way."""
+    return f"{result.call} gave {result.got}, expected {result.expected}" if result.call else ""

@@ -12,7 +12,7 @@ from text2grad import wire
 from text2grad.critics.prompted import judge_messages
 from text2grad.critics.shapes import argilla, label_studio, mqm, prodigy, table
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Critique, Example, Feedback
+from text2grad.feedback import Critique, Example, Feedback, to_json
 from text2grad.tasks.base import read_prompt
 from text2grad.tasks.loaders import Row
 
@@ -108,7 +108,7 @@ def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
             yield row
 
     try:
-        with partial.open("w", encoding="utf-8", newline="") as file:
+        with partial.open("w", encoding="utf-8", errors="replace", newline="") as file:
             if kind in TABLES:
                 tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None} if kind == "mqm" else {}
                 writer = csv.DictWriter(file, TABLES[kind], **tabs)  # type: ignore[arg-type]
@@ -117,10 +117,10 @@ def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
             elif kind in ("label_studio", "argilla"):  # these tools want one list
                 file.write("[")
                 for row in counted():
-                    file.write((",\n" if count > 1 else "\n") + json.dumps(row, ensure_ascii=False))
+                    file.write((",\n" if count > 1 else "\n") + to_json(row))
                 file.write("\n]\n")
             else:
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in counted())
+                file.writelines(to_json(row) + "\n" for row in counted())
         os.replace(partial, out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}", "check the folder") from error
