@@ -30,7 +30,8 @@ from text2grad.sandbox.launch import probe_tiers
 from text2grad.sandbox.results import NO_VERDICT, Tier
 from text2grad.sandbox.runner import Job, Runner
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "unit"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "unit" / "sandbox"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from forging import FORGING, RIGHT, judged, secrets_found
 from hostile import HOSTILE, Machine, below, left_over
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
-from text2grad.cli import main
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from human_data import SMALL
+from text2grad.cli import main
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 QA = SHARED / "finegrained_rlhf_qa" / "dev_feedback.json"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from places import ROOT
 from text2grad.config import (
     PRESETS,
     Config,
@@ -25,7 +26,6 @@ from text2grad.config import (
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
 from text2grad.settings import parse_yaml
 
-ROOT = Path(__file__).parents[2]
 MINIMAL = "task: {name: demo}\npolicy: {model: tiny}\n"
 
 

@@ -1,0 +1,256 @@
+"""The chat client against a scripted local server: retries, typed failures, and the user's mistakes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, grammar_from
+from llguidance.gbnf_to_lark import is_lark_syntax
+
+from chat_server import KEY, ChatServer, Reply, error, escaped, in_turn, last_message, said, said_with
+from text2grad.chat import Answer, Completion, OpenAIChat, ScriptedChat
+from text2grad.critics.prompted import PromptedCritic
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Example, Failure, Message, Source
+
+USAGE = {"prompt_tokens": 1000.0, "completion_tokens": 100.0}
+
+
+def asked(text: str) -> list[Message]:
+    return [Message(role="user", content=text)]
+
+
+class Server(ChatServer):
+    """Answers the n-th request for a text with the n-th reply scripted for it (the last one repeats)."""
+
+    def __init__(self, script: dict[str, Sequence[Reply]], delay: float = 0.0) -> None:
+        def answer(text: str, turn: int, body: dict[str, Any]) -> Reply:
+            time.sleep(delay)
+            return in_turn(script[text], turn)
+
+        super().__init__(answer, last_message)
+
+    def chat(self, **options: Any) -> OpenAIChat:
+        return OpenAIChat("judge", self.url, **{"retries": 3, "timeout": 5.0, **options})
+
+
+@pytest.fixture(autouse=True)
+def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    servers: list[Server] = []
+
+    def start(delay: float = 0.0, **script: Sequence[Reply]) -> Server:
+        servers.append(Server(script, delay))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def one(server: Server, **options: Any) -> Answer:
+    with server.chat(**options) as chat:
+        (answer,) = chat.complete([asked("hello")])
+    return answer
+
+
+def test_answers_come_in_the_order_of_the_questions(serve: Any) -> None:
+    server = serve(0.02, **{f"q{n}": [said(f"a{n}")] for n in range(20)})
+    with server.chat(concurrency=4, max_tokens=9, temperature=None) as chat:
+        answers = chat.complete([asked(f"q{n}") for n in range(20)])
+    assert [a.text for a in answers] == [f"a{n}" for n in range(20)]
+    assert answers[0].usage == USAGE
+    assert 1 < server.most_open <= 4
+    assert server.bodies[0]["max_tokens"] == 9 and "temperature" not in server.bodies[0]
+    assert server.keys == {f"Bearer {KEY}"}
+
+
+def test_too_many_requests_waits_as_long_as_the_server_says_and_then_gives_one_answer(serve: Any) -> None:
+    slow = (429, {"retry-after": "1"}, error(429, "rate_limit_exceeded", "slow down")[2])
+    server = serve(hello=[slow, error(429), error(429), said("done")])
+    start = time.monotonic()
+    assert one(server) == Completion(text="done", usage=USAGE)
+    assert time.monotonic() - start >= 1.0
+    assert len(server.bodies) == 4
+
+
+def test_server_errors_until_the_last_retry_are_a_typed_failure_of_that_conversation_only(serve: Any) -> None:
+    server = serve(bad=[error(500)], good=[said("fine")])
+    with server.chat(retries=2) as chat:
+        bad, good = chat.complete([asked("bad"), asked("good")])
+    assert isinstance(bad, Failure) and bad.kind == "exhausted"
+    assert isinstance(good, Completion) and good.text == "fine"
+    assert sum(last_message(request) == "bad" for request in server.bodies) == 3
+
+
+def test_nobody_listens() -> None:
+    with OpenAIChat("judge", "http://127.0.0.1:9/v1", retries=0) as chat:
+        (answer,) = chat.complete([asked("hello")])
+    assert isinstance(answer, Failure) and answer.kind == "exhausted"
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (said(None, refusal="I would rather not"), "refused"),
+        (said("I ca", "content_filter"), "refused"),
+        (error(400, "content_filter"), "refused"),
+        (error(400, "context_length_exceeded", "too long"), "unsupported"),
+        ((200, {}, b'{"id": "1", "object": "chat.completion", "choices": []}'), "invalid"),
+    ],
+)
+def test_what_is_no_answer_is_a_typed_failure(serve: Any, reply: Reply, kind: str) -> None:
+    answer = one(serve(hello=[reply]))
+    assert isinstance(answer, Failure) and answer.kind == kind
+
+
+def test_an_answer_cut_at_the_limit_says_so(serve: Any) -> None:
+    answer = one(serve(hello=[said('{"critique": "go', "length")]))
+    assert isinstance(answer, Completion) and answer.truncated
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (error(401, "invalid_api_key", f"Incorrect API key provided: {KEY}"), "refused the key"),
+        (error(403), "refused the key"),
+        (error(404, "model_not_found"), "no model 'judge'"),
+        (error(429, "insufficient_quota", "You exceeded your current quota"), "quota"),
+    ],
+)
+def test_a_mistake_that_would_fail_every_conversation_stops_at_once(serve: Any, reply: Reply, words: str) -> None:
+    server = serve(**{f"q{n}": [reply] for n in range(50)})
+    with server.chat(concurrency=2) as chat, pytest.raises(UserError, match=words) as caught:
+        chat.complete([asked(f"q{n}") for n in range(50)])
+    assert KEY not in str(caught.value)
+    assert len(server.bodies) < 10, "requests that had not started are not sent, and none is repeated"
+
+
+def test_no_key_for_openai_itself_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        OpenAIChat("gpt-4o")
+
+
+def test_a_server_that_cannot_constrain_answers_is_asked_without(serve: Any) -> None:
+    refusal = error(400, "invalid", "response_format is not supported")
+    server = serve(hello=[refusal, said("one"), said("two")])
+    with server.chat(json_schema={"type": "object"}) as chat:
+        first = chat.complete([asked("hello")])
+        second = chat.complete([asked("hello")])
+    assert [answer.text for answer in (*first, *second)] == ["one", "two"]
+    assert ["response_format" in request for request in server.bodies] == [True, False, False]
+
+
+def test_scripted_chat_plays_back_and_remembers() -> None:
+    failure = Failure(kind="refused", message="no")
+    chat = ScriptedChat(["yes", failure])
+    assert chat.complete([asked("a"), asked("b")]) == [Completion(text="yes"), failure]
+    assert chat.asked == [asked("a"), asked("b")]
+    with pytest.raises(IndexError):
+        chat.complete([asked("c")])
+    echo = ScriptedChat(lambda conversation: conversation[-1].content.upper())
+    assert echo.complete([asked("a")]) == [Completion(text="A")]
+
+
+def test_a_grounded_critique_is_asked_for_with_the_grammar_of_its_response(serve: Any) -> None:
+    server = serve(one=[said("{}")], two=[said("{}")])
+    with server.chat(grounded=True, json_schema={"type": "object"}) as chat:
+        chat.complete_about([asked("one"), asked("two")], ["the cat", "a dog"])
+        chat.complete([asked("one")])
+    sent = {last_message(request): request for request in server.bodies[:2]}
+    for text, word in (("one", "cat"), ("two", "dog")):
+        grammar = sent[text]["structured_outputs"]["grammar"]
+        assert f'"{word}"' in grammar and is_lark_syntax(grammar)
+        assert LLMatcher.validate_grammar(grammar_from("grammar", grammar)) == ""
+    assert "response_format" not in sent["one"]
+    assert "structured_outputs" not in server.bodies[2]
+
+
+def test_a_server_that_knows_no_grammars_is_asked_without(serve: Any) -> None:
+    server = serve(hello=[error(400, "invalid", "structured_outputs is not known"), said("{}")])
+    with server.chat(grounded=True) as chat:
+        for _ in range(2):
+            (answer,) = chat.complete_about([asked("hello")], ["the cat"])
+            assert isinstance(answer, Completion)
+    assert ["structured_outputs" in request for request in server.bodies] == [True, False, False]
+
+
+def test_quotes_are_not_kept_to_the_response_unless_asked(serve: Any) -> None:
+    server = serve(hello=[said("{}")])
+    with server.chat() as chat:
+        chat.complete_about([asked("hello")], ["the cat"])
+    assert "structured_outputs" not in server.bodies[0]
+
+
+ECHOES = [
+    KEY,
+    escaped(KEY),
+    KEY.replace("-", "\\u002d"),
+    f"\\\\{KEY[0]}{KEY[1:]}",
+    escaped(KEY).replace("\\", "\\\\"),
+]
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+def test_a_critic_of_the_training_loop_never_tells_the_key(serve: Any, echo: str) -> None:
+    z = f'{{"critique": "Your key is {echo}.", "good_spans": [], "poor_spans": []}}'
+    raw = said("KEY")[2].replace(b"KEY", echo.encode())
+    server = serve(
+        said=[said(z)],
+        raw=[(200, {}, raw)],
+        refused=[said(None, refusal=f"not with {echo}")],
+        unfit=[error(400, "invalid", f"bad key {echo}")],
+        cut=[(200, {}, f"<html>{echo}".encode())],
+    )
+    names = ["said", "raw", "refused", "unfit", "cut"]
+    with server.chat(retries=0) as chat:
+        answers = chat.complete([asked(name) for name in names])
+        source = Source(kind="llm", model="judge")
+        critic = PromptedCritic(chat, "=== user ===\n{{prompt}}{{response}}", source)
+        (critique,) = critic.critique([Example(id="1", prompt=tuple(asked("said")))], [""])
+    assert isinstance(critique, Critique) and "[key]" in critique.text
+    for answer in [*answers, critique]:
+        assert KEY not in answer.model_dump_json() and KEY not in str(answer)
+    assert "[key]" in answers[0].model_dump_json() and "[key]" in answers[2].model_dump_json()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirection_is_not_followed_and_stops_everything(serve: Any, status: int) -> None:
+    other = serve(hello=[said("from elsewhere")])
+    server = serve(hello=[(status, {"Location": f"{other.url}/chat/completions"}, b"")])
+    with pytest.raises(UserError, match=rf"answered {status}.*--critic.base_url {other.url}\)"):
+        one(server)
+    assert other.bodies == [] and len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        ((200, {}, b'{"choices": ' + b"[" * 3000), "invalid"),
+        (said_with("ok", {"prompt_tokens": 10**400, "completion_tokens": float("nan")}), ""),
+        ((429, {"retry-after": "36000"}, b"{}"), "exhausted"),
+        (said([{"type": "text"}]), ""),  # type: ignore[arg-type]
+    ],
+)
+def test_odd_answers_are_typed(serve: Any, reply: Reply, kind: str) -> None:
+    server = serve(hello=[reply])
+    answer = one(server)
+    if isinstance(answer, Failure):
+        assert answer.kind == kind and len(server.bodies) == 1
+    else:
+        assert kind == "" and answer.usage in ({}, USAGE)
+
+
+def test_half_a_surrogate_pair_is_sent_as_a_question_mark(serve: Any) -> None:
+    server = serve(**{"half ? a pair": [said("fine")]})
+    with server.chat() as chat:
+        (answer,) = chat.complete([asked("half \ud83d a pair")])
+    assert isinstance(answer, Completion)

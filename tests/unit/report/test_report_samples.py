@@ -1,0 +1,187 @@
+"""The token strip and its checks: what a person needs to see a flipped sign, a shift by one, or padding."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synthetic_run import sample as synthetic
+from text2grad.feedback import Feedback, Source, Span
+from text2grad.report.checks import checks
+from text2grad.report.compare import line_diff
+from text2grad.report.folder import Sample
+from text2grad.report.intake import counts_by_source, examples
+from text2grad.report.pieces import pieces, token_labels
+from text2grad.report.samples import sample_view
+from text2grad.report.visible import stripped, token_label, visible
+
+
+def span(response: str, start: int, end: int, label: int = 1) -> Span:
+    return Span(start=start, end=end, label=label, text=response[start:end])  # type: ignore[arg-type]
+
+
+def sound(**changed: Any) -> Sample:
+    """A sample without fault: `a`, ` bad`, ` word`, end; the second token is poor."""
+    row: dict[str, Any] = {
+        "step": 1,
+        "response": "a bad word",
+        "spans": [span("a bad word", 2, 5, -1)],
+        "tokens": ["a", " bad", " word", "</s>"],
+        "starts": [0, 1, 5, 10],
+        "ends": [1, 5, 10, 10],
+        "delta": [0.0, -1.0, 0.0, 0.5],
+        "kl": [0.1, 0.1, 0.0, 0.2],
+        "reward": [-0.01, -1.01, 0.0, 0.48],
+        "value": [0.1, 0.2, 0.3, 0.4],
+        "advantage": [-0.1, -0.9, 0.1, 0.2],
+    }
+    return Sample.model_validate(row | changed)
+
+
+def test_a_sound_sample_has_no_findings() -> None:
+    assert list(checks(sound())) == []
+    assert list(checks(Sample.model_validate(synthetic("text2grad", 5, 0, random.Random(3))))) == []
+    assert list(checks(Sample.model_validate(synthetic("scalar_ppo", 5, 0, random.Random(3))))) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "finding"),
+    [
+        ({"delta": [0.0, -1.0, 0.0]}, "delta has 3 entries for 4 tokens"),
+        ({"starts": [0, 2, 6, 10], "ends": [2, 6, 10, 10]}, "offsets shifted?"),
+        ({"delta": [0.0, 1.0, 0.0, 0.5], "reward": []}, "other sign than their span: 1"),
+        ({"delta": [0.0, 0.0, -1.0, 0.5], "reward": []}, "inside a span without a delta: 1"),
+        ({"value": [0.0] * 4}, "The value is 0 on every token"),
+        ({"reward": [0.01, -0.99, 0.0, 0.52]}, "sign of the KL penalty?"),
+        ({"advantage": [0.0, None, 0.0, 0.0]}, "not finite"),
+        ({"spans": [span("xx bad word", 3, 6)]}, "quotes 'bad' but the response has 'ad ' there"),
+        (
+            {
+                "tokens": ["a", " bad", " word", "</s>", "<pad>", "<pad>"],
+                "starts": [0, 1, 5, 10, 10, 10],
+                "ends": [1, 5, 10, 10, 10, 10],
+            },
+            "The last 3 tokens have no characters",
+        ),
+    ],
+)
+def test_each_fault_is_found(fault: dict[str, Any], finding: str) -> None:
+    assert finding in " ".join(checks(sound(**fault)))
+
+
+def test_no_value_function_and_other_credit_are_no_faults() -> None:
+    assert list(checks(sound(value=[]))) == []
+    by_verdict = {"delta": [0.0, 1.0, 0.0, 0.5], "reward": [], "as_marked": False}
+    assert list(checks(sound(**by_verdict))) == []
+
+
+def test_every_row_of_the_strip_has_one_cell_per_token() -> None:
+    row = synthetic("text2grad", 10, 0, random.Random(1))
+    view = sample_view(Sample.model_validate(row), "text2grad")
+    count = len(row["tokens"])
+    assert {len(view[name]) for name in ("tokens", "labels", "intervals")} == {count}
+    assert {name: len(numbers) for name, numbers in view["rows"].items()} == dict.fromkeys(
+        ("delta", "kl", "reward", "value", "advantage", "logp"), count
+    )
+    assert view["rows"]["delta"] == row["delta"]
+
+
+def test_an_emoji_split_over_tokens_belongs_to_all_of_them() -> None:
+    response = "ok 👍!"
+    found = Sample(
+        step=0,
+        response=response,
+        spans=(span(response, 3, 4),),
+        tokens=["ok", " \ufffd", "\ufffd", "!"],
+        starts=[0, 2, 3, 4],
+        ends=[2, 4, 4, 5],
+    )
+    view = sample_view(found, "text2grad")
+    assert view["pieces"] == [("ok", [], [0]), (" ", [], [1]), ("👍", [0], [1, 2]), ("!", [], [3])]
+    assert view["labels"] == ["", "good", "good", ""]
+    assert view["checks"] == []
+
+
+def test_labels_follow_the_visible_characters_of_a_token() -> None:
+    assert token_labels(sound(spans=[span("a bad word", 1, 2, -1)])) == ["", "", "", ""]
+    overlapping = [span("a bad word", 0, 5), span("a bad word", 2, 10, -1)]
+    assert token_labels(sound(spans=overlapping)) == ["good", "both", "poor", ""]
+
+
+@given(st.text(max_size=40), st.data())
+def test_the_pieces_are_the_response(response: str, data: st.DataObject) -> None:
+    ends = st.integers(0, len(response))
+    intervals = data.draw(st.lists(st.tuples(ends, ends), max_size=6))
+    spans = [span(response, a, b) for a, b in data.draw(st.lists(st.tuples(ends, ends), max_size=4)) if a < b]
+    found = pieces(response, spans, intervals)
+    assert "".join(text for text, _, _ in found) == visible(response)
+    for index, one in enumerate(spans):
+        inside = "".join(text for text, of_spans, _ in found if index in of_spans)
+        assert inside == visible(one.text)
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_nothing_unseen_is_left(text: str) -> None:
+    shown = visible(text)
+    shown.encode("utf-8")
+    for rest in (shown, stripped(text)):
+        assert not set(rest) & set("\x1b\x9b\x00\r\u200b\u200e\u202a\u202e\u2066\u2069\ufeff\u2028")
+
+
+def test_escapes_are_spelled_out_or_removed_whole() -> None:
+    text = "a\x1b[31mred\x1b]0;title\x07 \u202eend"
+    assert visible(text) == "a␛[31mred␛]0;title␇ ⟨U+202E⟩end"
+    assert stripped(text) == "ared end"
+    assert stripped("\x1b]0; never ended\nnext line") == "]0; never ended\nnext line"
+    assert token_label(" x\n\t") == "·x⏎⇥"
+    assert token_label("") == "∅"
+
+
+def test_a_line_diff_marks_what_came_and_went() -> None:
+    lines = line_diff("a\nb\nc\n", "a\nB\nc\nd\n")
+    assert [(line.sign, line.text) for line in lines] == [
+        (" ", "a"),
+        ("−", "b"),
+        ("+", "B"),
+        (" ", "c"),
+        ("+", "d"),
+    ]
+    assert line_diff("", "") == []
+
+
+def test_feedback_is_counted_by_source() -> None:
+    common = {"prompt": [{"role": "user", "content": "q"}], "response": "good bad"}
+    human, tests = Source(kind="human"), Source(kind="program", model="tests")
+    spans = (span("good bad", 0, 4), span("good bad", 5, 8, -1))
+    records = [
+        Feedback(id="1", source=human, spans=spans, meta={"unmatched": 2}, **common),
+        Feedback(id="2", source=human, error={"kind": "refused", "message": "no"}, **common),
+        Feedback(id="3", source=tests, spans=spans[:1], meta={"ambiguous": 1}, **common),
+    ]
+    counts = counts_by_source(records)
+    found = {n: (c.records, c.good, c.poor, c.unmatched, c.ambiguous, c.failed) for n, c in counts.items()}
+    assert found == {"human": (2, 1, 1, 2, 0, "1 refused"), "program · tests": (1, 1, 0, 0, 1, "0")}
+    assert [example["id"] for example in examples(records)] == ["1", "3", "2"]
+
+
+def test_quotes_that_were_lost_are_shown() -> None:
+    """The critique blames `word`, misquoted: the token keeps a positive advantage, and a reader must see why."""
+    view = sample_view(sound(lost=["wörd"], unmatched=2, ambiguous=1), "text2grad")
+    assert view["lost"][0]["text"] == "wörd" and "not in the response" in view["lost"][0]["reason"]
+    assert [each["reason"] for each in view["lost"][1:]] == [
+        "more quotes that are not in the response: 1",
+        "quotes that occur more than once in the response and do not say which: 1",
+    ]
+    assert sample_view(sound(), "text2grad")["lost"] == []
+
+
+def test_quotes_that_were_lost_are_shown_of_feedback_too() -> None:
+    source = Source(kind="llm")
+    said = {"prompt": [{"role": "user", "content": "?"}], "response": "a word", "source": source}
+    record = Feedback.model_validate({"id": "x", **said, "meta": {"unmatched": 1, "lost": ["wörd"]}})
+    (shown,) = examples([record])
+    assert [each["text"] for each in shown["lost"]] == ["wörd"]

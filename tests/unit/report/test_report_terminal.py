@@ -1,0 +1,114 @@
+"""Results and samples on a terminal: coloured there, bracketed elsewhere, never a control character."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from span_cases import UNREADABLE, case, critique, word_span
+from synthetic_run import sample, summary
+from text2grad.eval.reward_model import reward_model_report
+from text2grad.report.terminal import evaluation_table, results_table, reward_model_table, show_samples
+
+ROW: dict[str, Any] = {
+    "step": 3,
+    "id": "p\x1b[2J-1",
+    "response": "a bad, good [red]end[/red]",
+    "critique": "\u202eThe middle \x1b[31mis wrong.",
+    "score": -0.5,
+    "tokens": ["a", " bad", ",", " good", " [red]end[/red]", "</s>"],
+    "starts": [0, 1, 5, 6, 11, 26],
+    "ends": [1, 5, 6, 11, 26, 26],
+    "delta": [0.0, -1.0, -1.0, 1.0, 0.0, -0.5],
+}
+
+
+def printed(what: RenderableType | list[dict[str, Any]], **options: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=100, _environ={}, **options)
+    if isinstance(what, list):
+        show_samples(console, what)
+    else:
+        console.print(what)
+    return out.getvalue()
+
+
+def test_a_file_gets_brackets_and_no_escape() -> None:
+    assert printed([ROW]) == (
+        "p-1 · step 3 · score -0.50\na[- bad,-][+ good+] [red]end[/red][-</s>-]\nThe middle is wrong.\n\n"
+    )
+
+
+def test_a_terminal_gets_colours_and_plain_text() -> None:
+    text = printed([ROW], force_terminal=True, color_system="standard")
+    assert "\x1b[4;31m bad,\x1b[0m" in text and "\x1b[1;32m good\x1b[0m" in text
+    assert "[-" not in text and "\x1b[2J" not in text and "\u202e" not in text
+
+
+def test_without_colour_a_terminal_gets_brackets() -> None:
+    text = printed([ROW], force_terminal=True, no_color=True)
+    assert "[- bad,-]" in text and "[+ good+]" in text and ";31m" not in text
+
+
+def test_a_failed_critique_is_said_to_have_failed() -> None:
+    failed = {
+        **ROW,
+        "failure": {"kind": "truncated", "message": "stops early"},
+        "score": None,
+        "delta": [0.0] * 6,
+    }
+    text = printed([failed])
+    assert "no critique: truncated: stops early" in text and "score" not in text and "[-" not in text
+
+
+def test_at_most_count_samples_are_shown() -> None:
+    chance = random.Random(0)
+    rows = [sample("text2grad", 0, index, chance) for index in range(8)]
+    assert printed(rows).count(" · step 0") == 5
+    assert printed([]) == ""
+
+
+def test_every_character_of_a_response_is_shown_once() -> None:
+    split = {"step": 0, "response": "é👍.", "tokens": ["é", "\ufffd", "\ufffd", "."], "delta": [0, 1, 1, 0]}
+    assert "é[+👍+].\n" in printed([{**split, "starts": [0, 1, 1, 2], "ends": [1, 2, 2, 3]}])
+
+
+def test_the_tables_hold_every_figure() -> None:
+    text = printed(results_table(summary([-0.02, 0.0, 0.02])))
+    for part in (
+        "held-out pass@1",
+        "greedy",
+        "SFT",
+        "0.330 ± 0.020",
+        "text2grad",
+        "0.660 ± 0.020",
+        "over the seeds",
+    ):
+        assert part in text
+    grid = printed(reward_model_table(summary([0.0])["reward_model"]))
+    for part in ("good tokens", "0.810", "0.770", "poor tokens", "0.720", "unmatched", "0.012"):
+        assert part in grid
+    assert "±" not in printed(results_table(summary([0.0])))
+
+
+def test_a_policy_called_by_markup_keeps_its_name() -> None:
+    rows = [{"name": "[red]x\x1b[0m", "sampled": 0.5, "seeds": []}]
+    text = printed(results_table({"metric": "[b]m[/b]", "rows": rows}))
+    assert "[red]x" in text and "[b]m[/b]" in text and "\x1b" not in text
+
+
+def test_the_evaluation_stands_beside_its_baselines() -> None:
+    gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
+    report = reward_model_report([case(gold, gold), case(gold, UNREADABLE)])
+    page = io.StringIO()
+    Console(file=page, width=140).print(evaluation_table(report))
+    lines = page.getvalue().splitlines()
+    assert "Reward model against 2 held-out critiques" in lines[0]
+    (recall,) = (line for line in lines if "good recall" in line)
+    assert re.findall(r"[0-9.]+", recall)[:4] == ["0.500", "0.000", "1.000", "0.000"]
+    (unreadable,) = (line for line in lines if "unreadable" in line)
+    assert re.findall(r"[0-9.]+", unreadable) == ["0.500", "0.000", "1.000", "0.000", "0.000"]

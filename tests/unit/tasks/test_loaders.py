@@ -1,0 +1,235 @@
+"""Published shapes become examples; what cannot be read is one line that says where."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import DATA, SHARED
+from text2grad.errors import UserError
+from text2grad.feedback import Example
+from text2grad.sandbox.runner import Runner
+from text2grad.tasks import code, loaders, qa, summarization
+from text2grad.tasks.loaders import load_rows, read_examples, read_rows
+
+
+def read(name: str, shapes: Any) -> list[Example]:
+    return read_examples(str(DATA / name), shapes)
+
+
+def test_slf5k() -> None:
+    first, second = read("slf5k.jsonl", summarization.SHAPES)
+    assert first.id == "t3_a1"
+    assert "Title: My tomatoes split\n\nI watered them every day" in first.prompt[0].content
+    assert first.reference.startswith("Half of the author's")
+    assert first.meta == {
+        "human_feedback": "Leaves out the question.",
+        "draft": "The author grows tomatoes.",
+    }
+    assert second.reference == "Pads squeak when wet.", "no ideal summary: the TL;DR of the author"
+
+
+def test_the_papers_own_slf5k_file_has_posts_by_id() -> None:
+    (post,) = read("slf5k_text2grad.json", summarization.SHAPES)
+    assert (post.id, post.reference) == ("t3_c3", "")
+    assert post.prompt[0].content.endswith("Is she bored?")
+
+
+def test_ultrafeedback_binarized_keeps_the_whole_conversation() -> None:
+    (example,) = read("ultrafeedback_binarized.jsonl", qa.shapes())
+    assert [turn.role for turn in example.prompt] == ["user", "assistant", "user"]
+    assert example.reference == "Mild, about 12 degrees."
+
+
+def test_of_several_responses_only_the_chosen_one_is_a_reference() -> None:
+    (example,) = read("ultrafeedback_text2grad.json", qa.shapes())
+    assert (example.id, example.reference) == ("p1", "23")
+
+
+def test_original_ultrafeedback_takes_the_best_scored_completion() -> None:
+    (example,) = read("ultrafeedback.jsonl", qa.shapes())
+    assert example.reference == "Air scatters short wavelengths most."
+
+
+def test_finegrained_qa() -> None:
+    first, second = read("finegrained_qa.json", qa.shapes())
+    assert first.prompt[0].content == (
+        "Who was mayor when it flooded?\n\n"
+        "Flood: The town flooded in 1991. Ann Lee was mayor.\n\n"
+        "Weather: Rain fell for a week. The bridge was lost 🌉."
+    )
+    assert first.reference == "Ann Lee was mayor when the town flooded in 1991."
+    assert second.reference == "In the flood.", "nothing was left of the answer: the gold answer"
+    assert second.meta["corrected"] == ""
+
+
+@pytest.mark.parametrize(
+    ("characters", "context"),
+    [
+        (0, ""),
+        (44, "\n\nFlood: The town flooded in 1991. Ann Lee was mayor."),
+        (30, "\n\nFlood: The town flooded in 1991."),
+    ],
+)
+def test_passages_are_limited_at_the_ends_of_sentences(characters: int, context: str) -> None:
+    (first, _) = read("finegrained_qa.json", qa.shapes(characters))
+    assert first.prompt[0].content == "Who was mayor when it flooded?" + context
+
+
+def test_kodcode() -> None:
+    first, second = read("kodcode.jsonl", code.SHAPES)
+    assert first.prompt[0].content.endswith("Start from this declaration: `def sum_squares(numbers):`")
+    assert first.reference.startswith("def sum_squares") and first.meta["entry_point"] == "sum_squares"
+    assert second.prompt[0].content == "Reverse a string." and "entry_point" not in second.meta
+
+
+@pytest.mark.parametrize("name", ["kodcode.jsonl", "mbpp.jsonl", "humaneval.jsonl"])
+def test_the_tests_of_every_code_shape_tell_its_reference_from_a_wrong_program(name: str) -> None:
+    with Runner() as runner:
+        for problem in read(name, code.SHAPES):
+            wrong = re.sub(r"return .*", "return None", problem.reference)
+            assert runner.run(problem.reference, problem.meta["tests"]).outcome == "passed"
+            assert runner.run(wrong, problem.meta["tests"]).outcome == "failed"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
+def test_real_references_pass_real_tests() -> None:
+    problems = read_examples(str(SHARED / "humaneval" / "HumanEval.jsonl"), code.SHAPES, limit=10)
+    problems += read_examples(str(SHARED / "mbpp" / "sanitized-mbpp.json"), code.SHAPES, limit=10)
+    with Runner(seconds=10.0) as runner:
+        verdicts = [runner.run(problem.reference, problem.meta["tests"]) for problem in problems]
+    assert [verdict.outcome for verdict in verdicts] == ["passed"] * 20
+
+
+def test_a_packed_file_that_unpacks_to_far_too_much_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "LEAST_UNPACKED", 100_000)
+    row = b'{"id": 1}\n'
+    bomb, calm = tmp_path / "bomb.jsonl.gz", tmp_path / "calm.jsonl.gz"
+    for content in (b" " * 50_000_000, row * 5_000_000):
+        bomb.write_bytes(gzip.compress(content))
+        tracemalloc.start()
+        with pytest.raises(UserError, match=r"bomb.jsonl.gz unpacks to more than \d MiB"):
+            list(read_rows(bomb))
+        assert tracemalloc.get_traced_memory()[1] < 25_000_000
+        tracemalloc.stop()
+    calm.write_bytes(gzip.compress(row * 9000))
+    assert len(list(read_rows(calm))) == 9000
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x1f\x8b", b"not gzip", gzip.compress(b"{}", mtime=0)[:-9], b"\x1f\x8b\x08" + b"\xff" * 40]
+)
+def test_a_packed_file_that_is_damaged_is_one_line(tmp_path: Path, damage: bytes) -> None:
+    file = tmp_path / "bad.jsonl.gz"
+    file.write_bytes(damage)
+    with pytest.raises(UserError):
+        load_rows(str(file))
+
+
+@pytest.mark.parametrize("name", ["deep.jsonl", "deep.json"])
+@pytest.mark.parametrize("text", ["[" * 3000, '{"a": ' * 3000, '[{"a": ' + "9" * 5000 + "}]"])
+def test_rows_that_cannot_be_read_for_their_size_are_one_line(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"deep\.jsonl?:1: not JSON"):
+        load_rows(str(tmp_path / name))
+
+
+def test_limit_counts_rows() -> None:
+    assert len(read_examples(str(DATA / "kodcode.jsonl"), code.SHAPES, limit=1)) == 1
+
+
+BAD = {
+    "missing.jsonl": (None, "cannot read .*No such file"),
+    "empty.jsonl": ("\n", "has no records"),
+    "broken.jsonl": ('{"post": "a", "title": "b"}\n{"post": ', ":2: not JSON"),
+    "broken.json": ('[{"post": ', "not JSON"),
+    "number.json": ("3", "neither a list nor an object"),
+    "strings.json": ('["a"]', "record 1 is not an object"),
+    "strange.jsonl": ('{"colour": "red"}', "unknown shape with keys colour .*known shapes"),
+    "gap.jsonl": ('{"title": "b", "post": "a"}\n{"title": "b"}', "record 2: no 'post'"),
+    "blank.jsonl": (
+        '{"title": "b", "post": "a"}\n{"title": "b", "post": " "}',
+        "record 2: no text in 'post'",
+    ),
+    "list.jsonl": ('{"title": "b", "post": ["a"]}', "record 1: no text in 'post'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_that_says_where(tmp_path: Path, name: str) -> None:
+    content, words = BAD[name]
+    if content is not None:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=words) as caught:
+        read_examples(str(tmp_path / name), summarization.SHAPES)
+    assert "\n" not in str(caught.value)
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "latin.jsonl").write_bytes('{"post": "café"}'.encode("latin-1"))
+    with pytest.raises(UserError, match="not UTF-8"):
+        load_rows(str(tmp_path / "latin.jsonl"))
+
+
+def test_a_line_separator_inside_a_string_does_not_end_a_record(tmp_path: Path) -> None:
+    row = {"title": "t", "post": "one\u2028two"}
+    (tmp_path / "x.jsonl").write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
+    assert load_rows(str(tmp_path / "x.jsonl")) == [row]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"passages": [["only a title"]]},
+        {"passages": [["t", 3]]},
+        {"passages": "none"},
+        {"feedback": []},
+        {"question": ""},
+    ],
+)
+def test_a_bad_finegrained_record_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    rows = json.loads((DATA / "finegrained_qa.json").read_text(encoding="utf-8"))
+    rows[1].update(change)
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    with pytest.raises(UserError, match="record 2: "):
+        read_examples(str(tmp_path / "x.json"), qa.shapes())
+
+
+@pytest.mark.parametrize("name", [*loaders.HUB, "someone/else"])
+def test_hub_names_are_asked_for_as_published_and_offline_names_the_cure(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def unreachable(name: str, what: str = "", **options: str) -> None:
+        asked.append((name, what or options["split"]))
+        raise ConnectionError("Couldn't reach the Hub\nRetrying")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", unreachable)
+    with pytest.raises(UserError, match=r"local \.json or \.jsonl file") as caught:
+        load_rows(name)
+    assert "\n" not in str(caught.value)
+    wanted = {
+        "JeremyAlain/SLF5K": "train.jsonl",
+        "HuggingFaceH4/ultrafeedback_binarized": "train_prefs",
+        "openai/openai_humaneval": "test",
+        "google-research-datasets/mbpp": "test",
+    }
+    assert asked == [(name, wanted.get(name, "train"))]
+
+
+def test_a_hub_data_set_is_read_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = load_rows(str(DATA / "kodcode.jsonl"))
+    monkeypatch.setattr("datasets.load_dataset", lambda name, split: rows)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(DATA / "slf5k.jsonl"))
+    assert len(read_examples("KodCode/KodCode-Light-RL-10K", code.SHAPES, limit=1)) == 1
+    assert len(read_examples("JeremyAlain/SLF5K", summarization.SHAPES)) == 2

@@ -1,0 +1,169 @@
+"""Tasks: splits that share no question, plug-ins, prompts on disk, measures without a model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from places import DATA, SHARED
+from text2grad.errors import UserError
+from text2grad.feedback import Example, Message
+from text2grad.tasks.base import (
+    TaskSettings,
+    conversation_text,
+    in_split,
+    load_task,
+    prompt_version,
+    read_prompt,
+    rouge_l,
+    split_of,
+)
+from text2grad.tasks.code import CodeTask
+
+
+def example(id: str, content: str, **meta: str) -> Example:
+    return Example(id=id, prompt=(Message(role="user", content=content),), meta=dict(meta))
+
+
+def settings(**changes: object) -> TaskSettings:
+    return TaskSettings.model_validate({"name": "qa", **changes})
+
+
+@given(st.text(min_size=1), st.integers(0, 5))
+def test_equal_questions_fall_into_one_split_whatever_their_case_and_white_space(question: str, seed: int) -> None:
+    chosen = settings(seed=seed, heldout_share=0.5)
+    assert split_of(question, chosen) == split_of(f"  {question}\n", chosen)
+
+
+def test_splits_share_no_question_and_have_about_the_share_asked_for() -> None:
+    examples = [example(str(n), f"context {n}", question=f"question {n // 2}") for n in range(2000)]
+    train, heldout = (in_split(examples, split, settings()) for split in ("train", "heldout"))
+    assert len(train) + len(heldout) == 2000
+    assert not {e.meta["question"] for e in train} & {e.meta["question"] for e in heldout}
+    assert 0.17 < len(heldout) / 2000 < 0.23
+    assert in_split(examples, "sft", settings()) == train
+    assert in_split(examples, "heldout", settings(seed=1)) != heldout
+
+
+def test_reading_fewer_records_moves_none_to_the_other_split() -> None:
+    examples = [example(str(n), f"question {n}") for n in range(100)]
+    whole = {e.id for e in in_split(examples, "heldout", settings())}
+    assert {e.id for e in in_split(examples[:40], "heldout", settings())} <= whole
+
+
+def test_rouge_l_against_numbers_worked_out_by_hand() -> None:
+    # LCS "the cat sat" = 3 words: precision 3/3, recall 3/6, F1 = 2/3.
+    assert rouge_l("the cat sat on the mat", "the cat sat") == pytest.approx(2 / 3)
+    assert rouge_l("anything", "") == 0.0
+
+
+def test_a_response_is_not_scored_without_a_reference() -> None:
+    task = load_task(TaskSettings(name="summarization", data=str(DATA / "slf5k_text2grad.json")))
+    (post,) = [e for split in ("train", "heldout") for e in task.examples(split)]
+    assert task.scores(post, "A cat.") == {}
+
+
+def test_code_is_scored_by_the_scorer_it_is_given() -> None:
+    chosen = TaskSettings(name="code", data=str(DATA / "kodcode.jsonl"), heldout_share=0.0)
+    assert CodeTask(chosen).scores(CodeTask(chosen).examples("train")[0], "x") == {}
+    task = CodeTask(chosen, scorer=lambda example, response: {"pass": float(response == example.reference)})
+    problem = task.examples("train")[0]
+    assert task.scores(problem, problem.reference) == {"pass": 1.0}
+
+
+PLUG_IN = """
+class Own:
+    name, critic_prompt = "own", "qa"
+    def __init__(self, settings): self.data = settings.data
+"""
+
+
+@pytest.fixture
+def plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
+    (tmp_path / "own_task.py").write_text(PLUG_IN)
+    (tmp_path / "lame_task.py").write_text("import no_such_library_anywhere")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in ("own_task", "lame_task"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_a_plug_in_is_called_with_its_settings() -> None:
+    task = load_task(TaskSettings(name="own_task:Own", data="here"))
+    assert task.data == "here"  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("plug_ins")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "summarisation",
+            r"one of code, demo, docstrings, humaneval, humaneval\+, mbpp, mbpp\+, qa, summarization",
+        ),
+        ("no_such_module:Task", "no module no_such_module"),
+        ("own_task:Other", "own_task has no Other"),
+        ("os:system", "system of os is no task"),
+        ("builtins:exec", "exec of builtins is no task"),
+        ("builtins:dict", "dict of builtins is no task"),
+        ("subprocess:Popen", "Popen of subprocess is no task"),
+        ("os:sep", "sep of os is no task"),
+        (".os:system", "unknown task"),
+        (":system", "unknown task"),
+    ],
+)
+def test_a_task_that_is_not_there_is_the_users_mistake(name: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load_task(TaskSettings(name=name))
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_a_plug_in_that_lacks_a_library_keeps_its_traceback() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_library_anywhere"):
+        load_task(TaskSettings(name="lame_task:Task"))
+
+
+def test_conversations_as_text() -> None:
+    turns = [Message(role="user", content="Hi"), Message(role="assistant", content="Hello")]
+    assert conversation_text(turns[:1]) == "Hi"
+    assert conversation_text(turns) == "user: Hi\n\nassistant: Hello"
+
+
+def test_prompts_are_found_by_stem_or_path_and_their_version_follows_the_text(tmp_path: Path) -> None:
+    own = tmp_path / "mine.txt"
+    own.write_text("Judge {{response}}")
+    first = prompt_version(str(own))
+    assert read_prompt(str(own)) == "Judge {{response}}" and first.startswith("mine@")
+    own.write_text("Judge {{response}}!")
+    assert prompt_version(str(own)) != first
+    assert prompt_version("qa").startswith("qa@")
+    with pytest.raises(UserError, match=r"one of code, .*qa, .*reward_model, summarization"):
+        read_prompt("nope")
+    with pytest.raises(UserError, match="cannot read"):
+        read_prompt(str(tmp_path / "nope.txt"))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
+@pytest.mark.parametrize(
+    ("name", "file", "count"),
+    [
+        ("qa", "finegrained_rlhf_qa/dev_feedback.json", 500),
+        ("summarization", "slf5k_excerpt/slf5k_dev50.jsonl", 50),
+        ("code", "mbpp/mbpp.jsonl", 974),
+        ("code", "mbpp/sanitized-mbpp.json", 427),
+        ("code", "humaneval/HumanEval.jsonl", 164),
+    ],
+)
+def test_real_files_are_read_whole(name: str, file: str, count: int) -> None:
+    task = load_task(TaskSettings(name=name, data=str(SHARED / file)))
+    examples = [e for split in ("train", "heldout") for e in task.examples(split)]
+    assert len({e.id for e in examples}) == count
+    assert all(e.reference for e in examples)
+    if name != "code":
+        assert task.scores(examples[0], examples[0].reference) == {"rouge_l": 1.0}

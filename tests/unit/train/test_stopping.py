@@ -1,0 +1,157 @@
+"""Early stopping: when it measures, what it keeps, and that training does not notice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from human_data import finegrained_file, small_config
+from span_cases import critique, word_span
+from text2grad import stages
+from text2grad.config import load_config
+from text2grad.errors import UserError
+from text2grad.eval.spans import SpanCase
+from text2grad.feedback import Critique, Feedback, Message, Source
+from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages import early_stopping, reward_model
+from text2grad.tasks.base import question_of
+from text2grad.train.settings import EarlyStoppingSettings
+from text2grad.train.stopping import EarlyStopping
+
+
+@pytest.fixture
+def policy(model_folder: Path) -> Policy:
+    return load_policy(PolicySettings(model=str(model_folder)))
+
+
+def moved(policy: Policy, by: float) -> None:
+    with torch.no_grad():
+        for parameter in policy.policy_parameters():
+            parameter.add_(by)
+
+
+def snapshot(policy: Policy) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in policy.policy_parameters()]
+
+
+def test_it_measures_now_and_then_and_keeps_the_best_weights(policy: Policy) -> None:
+    values = iter([0.2, 0.6, 0.6, 0.5])
+    stopping = EarlyStopping(policy, EarlyStoppingSettings(every=2, patience=2), lambda: next(values))
+    kept: dict[int, list[torch.Tensor]] = {}
+    looked = {}
+    for done in range(1, 20):
+        moved(policy, 0.01)
+        kept[done] = snapshot(policy)
+        looked[done] = stopping.look(done, 20)
+        if stopping.over:
+            break
+    measured = {2: f1(0.2), 4: f1(0.6), 6: f1(0.6), 8: f1(0.5)}
+    assert looked == {n: measured.get(n, {}) for n in range(1, 9)}
+    assert stopping.restore_best() == {"best_span_f1": 0.6, "best_step": 4}
+    assert all(torch.equal(a, b) for a, b in zip(snapshot(policy), kept[4], strict=True))
+
+
+def f1(value: float) -> dict[str, float]:
+    return {"span_f1": value}
+
+
+def test_the_last_step_is_measured_in_any_case(policy: Policy) -> None:
+    stopping = EarlyStopping(policy, EarlyStoppingSettings(every=50), lambda: 0.0)
+    assert stopping.look(7, 7) == {"span_f1": 0.0}
+    assert stopping.restore_best()["best_step"] == 7, "nothing is better than nothing"
+
+
+def test_training_does_not_notice_what_is_drawn_while_measuring(policy: Policy) -> None:
+    drawn: list[float] = []
+
+    def measure() -> float:
+        drawn.append(float(torch.rand(())))
+        return drawn[-1]
+
+    torch.manual_seed(3)
+    expected = [torch.rand(2), torch.rand(2)]
+    torch.manual_seed(3)
+    stopping = EarlyStopping(policy, EarlyStoppingSettings(every=1), measure)
+    for done, wanted in enumerate(expected, start=1):
+        stopping.look(done, 9)
+        assert torch.equal(torch.rand(2), wanted)
+    assert drawn[0] == drawn[1], "the same draws for every measurement"
+
+
+# In the stage
+
+
+def record(question: str, number: int) -> Feedback:
+    prompt = (Message(role="user", content=question),)
+    return Feedback(id=f"{question}-{number}", prompt=prompt, response="x", source=Source(kind="program"))
+
+
+def test_validation_prompts_are_training_prompts_set_apart() -> None:
+    records = [record(f"Q{n}", each) for n in range(20) for each in range(3)]
+    settings = EarlyStoppingSettings(share=0.25, records=9)
+    train, validation = early_stopping.validation_split(records, settings, seed=0)
+    assert len(validation) == 9 and len(train) == 45
+    assert not {question_of(each) for each in train} & {question_of(each) for each in validation}
+    assert early_stopping.validation_split(records, settings, seed=0) == (train, validation)
+    assert early_stopping.validation_split(records, settings, seed=1) != (train, validation)
+    tiny = EarlyStoppingSettings(share=0.9)
+    train, validation = early_stopping.validation_split(records[:6], tiny, seed=0)
+    assert (len(train), len(validation)) == (3, 3)
+    with pytest.raises(UserError, match=r"early_stopping null"):
+        early_stopping.validation_split(records[:3], tiny, seed=0)
+
+
+def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
+    from test_spans import TEXT, words_aligned
+
+    gold = critique(word_span(1, 0, 0), word_span(-1, 4, 4))
+    half = Critique(text="", spans=gold.spans[:1])
+    case = SpanCase(gold, half, words_aligned(TEXT))
+    assert early_stopping.span_f1([case], small_config(tmp_path)) == 0.5
+    assert early_stopping.span_f1([case._replace(predicted=gold)], small_config(tmp_path)) == 1.0
+
+
+def test_training_with_it_measures_critiques_and_says_where_it_stopped(tmp_path: Path) -> None:
+    stop = ("--reward_model.early_stopping.every", "1", "--reward_model.early_stopping.patience", "1")
+    config = small_config(tmp_path / "run", *stop, "--reward_model.training.epochs", "3")
+    stages.run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    stages.run_sft(config)
+    found = stages.run_train_reward(config)
+    assert 0 <= found["best_span_f1"] <= 1
+    assert found["steps"] == found["best_step"] + 1 == 2, "8 tokens are no critique: the second is no better"
+    rows = (config.run.folder / "reward_model" / "metrics.jsonl").read_text().splitlines()
+    assert len(rows) == 2 and all('"span_f1"' in row for row in rows)
+
+
+def test_a_shared_reward_model_is_written_as_an_adapter_and_used_as_one(tmp_path: Path) -> None:
+    options = ("--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0")
+    config = small_config(tmp_path / "run", *options)
+    stages.run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    stages.run_sft(config)
+    stages.run_train_reward(config)
+    folder = config.run.folder / "reward_model" / "policy"
+    assert (folder / "adapter_model.safetensors").is_file() and not (folder / "model.safetensors").exists()
+    stages.run_train(config, "text2grad")
+    assert (config.run.folder / "ppo" / "text2grad" / "policy").is_dir()
+    stages.run_sft(config, "restart")
+    stages.run_train_reward(config, "restart")
+    (folder / "base.sha256").write_text("0\n")
+    with pytest.raises(UserError, match=r"trained on another base model .*sft/policy"):
+        stages.run_train(config, "again")
+
+
+def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model")
+    with pytest.raises(UserError, match=r"only adapters can share.*policy\.lora"):
+        reward_model.learner_settings(config)
+    other = ("--reward_model.policy.model", "another/model", "--policy.lora.r", "4")
+    with pytest.raises(UserError, match="from another/model, the policy from some/model"):
+        config = small_config(tmp_path, "--reward_model.shared", "true", "--policy.model", "some/model", *other)
+        reward_model.learner_settings(config)
+
+
+def test_it_is_off_unless_asked_for(tmp_path: Path) -> None:
+    assert load_config(None, ["--task.name", "demo", "--policy.model", "m"]).reward_model.early_stopping is None

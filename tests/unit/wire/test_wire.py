@@ -1,0 +1,289 @@
+"""The answer format z: what is rendered is read back exactly, and nothing damaged is read as something else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from quotable_responses import TEXTS, judged
+from text2grad.feedback import Critique, Failure, Span
+from text2grad.wire import Ambiguity, json_schema, parse, render
+
+RESPONSE = "The start of the art fair moved; the art is late."
+
+
+def ask(good: Any = (), poor: Any = (), **more: Any) -> str:
+    return json.dumps({"critique": "Late.", "good_spans": good, "poor_spans": poor, **more})
+
+
+def read(z: str, response: str = RESPONSE, ambiguity: Ambiguity = "skip") -> Critique:
+    judgement = parse(z, response, ambiguity)
+    assert isinstance(judgement, Critique), judgement
+    return judgement
+
+
+def refused(z: str, response: str = RESPONSE) -> str:
+    judgement = parse(z, response)
+    assert isinstance(judgement, Failure), judgement
+    return judgement.kind
+
+
+def places(critique: Critique) -> list[tuple[int, int, int]]:
+    return [(span.start, span.end, span.label) for span in critique.spans]
+
+
+@given(judged(), st.sampled_from(("first", "all", "skip")))
+def test_what_is_rendered_is_read_back(case: tuple[Critique, str], ambiguity: Ambiguity) -> None:
+    critique, response = case
+    assert parse(render(critique, response), response, ambiguity) == critique
+
+
+@given(judged())
+@example((Critique(text="", spans=()), "x"))
+def test_every_cut_is_truncated_and_never_read(case: tuple[Critique, str]) -> None:
+    critique, response = case
+    z = render(critique, response)
+    for cut in range(1, len(z)):
+        assert refused(z[:cut], response) in ("truncated", "invalid")
+
+
+def test_a_plain_quote_stays_a_plain_string_and_the_critique_comes_first() -> None:
+    span = Span(start=17, end=25, label=1, text="art fair")
+    z = render(Critique(text="Late.", spans=(span,)), RESPONSE)
+    assert z == '{"critique": "Late.", "good_spans": ["art fair"], "poor_spans": []}'
+
+
+def test_render_refuses_a_span_of_another_text() -> None:
+    with pytest.raises(ValueError):
+        render(Critique(text="", spans=(Span(start=0, end=3, label=1, text="Une"),)), RESPONSE)
+
+
+# --- which characters a quote means
+
+
+def test_a_word_is_not_found_inside_another() -> None:
+    assert places(read(ask(["art"]), "The start of art.")) == [(13, 16, 1)]
+    assert read(ask(["art"]), "A start.").unmatched == 1
+
+
+@pytest.mark.parametrize("joined", ["art_1", "art2", "éart", "Smart", "artÄ", "art\u0301"])
+def test_letters_digits_and_underscores_make_words(joined: str) -> None:
+    assert places(read(ask(["art"]), joined)) == []
+
+
+def test_scripts_without_spaces_have_no_word_boundaries() -> None:
+    assert places(read(ask(poor=["星期五"]), "会议改到星期五了。")) == [(4, 7, -1)]
+
+
+def test_a_part_may_stand_inside_a_word() -> None:
+    found = read(ask([{"quote": "art", "part": True, "occurrence": 1}]))
+    assert places(found) == [(6, 9, 1)]
+
+
+def test_occurrence_counts_candidates_only() -> None:
+    assert places(read(ask([{"quote": "art", "occurrence": 2}]))) == [(37, 40, 1)]
+    assert read(ask([{"quote": "art", "occurrence": 3}])).unmatched == 1
+
+
+def test_the_kth_repeat_is_the_kth_candidate() -> None:
+    found = read(ask(["art", "art", "art"]))
+    assert places(found) == [(17, 20, 1), (37, 40, 1)]
+    assert (found.unmatched, found.ambiguous) == (1, 0)
+
+
+def test_repeats_are_counted_in_each_list_apart() -> None:
+    assert read(ask(["art"], ["art"])).ambiguous == 2
+
+
+@pytest.mark.parametrize(
+    ("ambiguity", "wanted"),
+    [("skip", []), ("first", [(17, 20, -1)]), ("all", [(17, 20, -1), (37, 40, -1)])],
+)
+def test_one_mention_of_a_repeated_quote(ambiguity: Ambiguity, wanted: list[tuple[int, int, int]]) -> None:
+    found = read(ask(poor=["art"]), ambiguity=ambiguity)
+    assert (places(found), found.ambiguous, found.unmatched) == (wanted, 1, 0)
+
+
+@pytest.mark.parametrize("quote", ["", " ", "\n", "the artist", "The Start"])
+def test_a_quote_that_is_not_there_is_unmatched(quote: str) -> None:
+    found = read(ask([quote], [quote]))
+    assert (found.spans, found.unmatched) == ((), 2)
+
+
+def test_overlapping_occurrences_count() -> None:
+    assert read(ask(["la la"]), "la la la").ambiguous == 1
+
+
+def test_good_inside_poor() -> None:
+    assert places(read(ask(["art"], ["start of the art"]), "start of the art")) == [(0, 16, -1), (13, 16, 1)]
+
+
+def test_one_word_of_operators() -> None:
+    line = "dp[i][j]=max(dp[i-1][j],dp[i][j-1])+1"
+    response = f"The line {line} is it.\n\n```python\n{line}\n```\n"
+    assert places(read(ask([{"quote": line, "occurrence": 2}]), response)) == [(65, 65 + len(line), 1)]
+    assert places(read(ask(poor=["[j-1])+1"]), f"x {line}")) == [(31, 39, -1)]
+
+
+def test_a_url_and_text_over_blank_lines() -> None:
+    response = "See https://example.org/a?b=1&c=2.\n\n\nThen rest."
+    found = read(ask(["https://example.org/a?b=1&c=2"], ["c=2.\n\n\nThen"]), response)
+    assert [response[span.start : span.end] for span in found.spans] == [span.text for span in found.spans]
+    assert [span.label for span in found.spans] == [1, -1]
+
+
+# --- what is read
+
+
+@pytest.mark.parametrize(
+    "z",
+    [
+        "```json\n{}\n```",
+        'Here it is ("as asked"):\n{}\nI hope this helps.',
+        "  {}\n",
+        "<think>Good {{ or poor?</think>{}",
+    ],
+)
+def test_a_fence_prose_or_thoughts_around_the_object(z: str) -> None:
+    assert places(read(z.replace("{}", ask(["art fair"])).replace("{{", "{"))) == [(17, 25, 1)]
+
+
+def test_raw_newlines_trailing_commas_and_python_quotes() -> None:
+    assert read('{"critique": "a\nb", "good_spans": [], "poor_spans": []}').text == "a\nb"
+    assert places(read('{"critique": "", "good_spans": ["art fair",], "poor_spans": [],}')) == [(17, 25, 1)]
+    python = "{'critique': \"it's\", 'good_spans': ['art fair'], 'poor_spans': [], 'score': None}"
+    assert (read(python).text, len(read(python).spans)) == ("it's", 1)
+
+
+def test_a_comma_before_a_bracket_inside_a_string_stays() -> None:
+    assert read('{"critique": "a,]", "good_spans": [], "poor_spans": [],}').text == "a,]"
+
+
+@pytest.mark.parametrize(
+    "z",
+    [
+        '{"Good spans": ["art fair"], "Poor spans": [], "textual_feedback": "Late."}',
+        '{"textual_feedback": "Late.", "good_spans": [{"art fair": "clear"}], "poor_spans": []}',
+        '{"textual_feedback": "Late.", "good_spans": {"art fair": "clear"}, "poor_spans": {}}',
+        'Late.\n```json\n{"Good spans": ["art fair"], "Poor spans": []}\n```',
+    ],
+)
+def test_published_key_styles(z: str) -> None:
+    found = read(z)
+    assert (found.text, places(found)) == ("Late.", [(17, 25, 1)])
+
+
+def test_a_published_code_answer() -> None:
+    z = '{"code_feedback": "Late.", "wrong_code": {"art fair": "no"}, "improvement_code": {"is late": "ok"}}'
+    assert [(span.text, span.label, span.reason) for span in read(z).spans] == [("art fair", -1, "no")]
+
+
+def test_numbers_in_the_critique_are_text() -> None:
+    z = json.dumps({"critique": "ratio: 5, score: 9 {sic}", "good_spans": [], "poor_spans": []})
+    assert (read(z).score, read(z).text) == (None, "ratio: 5, score: 9 {sic}")
+
+
+# --- what is not read
+
+
+@pytest.mark.parametrize("score", [True, False, "1", 1.01, -2, [1], float("nan"), float("inf")])
+def test_a_score_is_a_number_from_minus_one_to_one(score: object) -> None:
+    assert refused(ask(score=score)) == "invalid"
+
+
+@pytest.mark.parametrize("score", [-1, 0, 1, 0.5])
+def test_a_score_is_read(score: float) -> None:
+    assert read(ask(score=score)).score == score
+
+
+@pytest.mark.parametrize(
+    ("z", "kind"),
+    [
+        ("", "invalid"),
+        (" \n", "invalid"),
+        ("null", "invalid"),
+        ("The response is fine.", "invalid"),
+        ("I'm sorry, but I can't help with that.", "refused"),
+        ("I cannot judge this.", "refused"),
+        ("{}", "invalid"),
+        ('{"critique": "The art', "truncated"),
+        ('{"critique": "", "good_spans": ["art fair"], "poor_spans": []', "truncated"),
+        ("<think>The art fair", "truncated"),
+        (ask() + ask(), "invalid"),
+        ("[" + ask() + "]", "invalid"),
+        ('{"critique": "he said "no"", "good_spans": [], "poor_spans": []}', "invalid"),
+        ('{"critique": "a", "critique": "b", "good_spans": [], "poor_spans": []}', "invalid"),
+        ('{"critique": "a", "good_spans": []}', "invalid"),
+        ('{"critique": 1, "good_spans": [], "poor_spans": []}', "invalid"),
+        ('{"critique": "", "good_spans": "art fair", "poor_spans": []}', "invalid"),
+        (ask([3]), "invalid"),
+        (ask([["art fair"]]), "invalid"),
+        (ask([{"text": "art fair"}]), "invalid"),
+        (ask([{"quote": "art fair", "label": 1}]), "invalid"),
+        (ask([{"quote": "art", "occurrence": 0}]), "invalid"),
+        (ask([{"quote": "art", "occurrence": True}]), "invalid"),
+        (ask([{"quote": "art", "part": "yes"}]), "invalid"),
+        (ask(neutral_spans=[]), "invalid"),
+        ("{'critique': 'it's', 'good_spans': [], 'poor_spans': []}", "invalid"),
+        ("{'critique': 'a' 'b', 'good_spans': [], 'poor_spans': []}", "invalid"),
+        ('{"critique": "' + "[" * 10_000, "truncated"),
+        ('{"critique": ' + "[" * 10_000, "invalid"),
+    ],
+)
+def test_what_cannot_be_read_is_a_typed_failure(z: str, kind: str) -> None:
+    assert refused(z) == kind
+    judgement = parse(z, RESPONSE)
+    assert isinstance(judgement, Failure) and judgement.raw == z and judgement.message
+
+
+def test_unescaped_quotes_that_happen_to_be_json_are_not_two_spans() -> None:
+    response = 'Say "yes", "no" or nothing. yes no'
+    z = '{"critique": "", "good_spans": ["Say "yes", "no" or nothing"], "poor_spans": []}'
+    assert refused(z, response) == "invalid"
+    split = '{"critique": "", "good_spans": ["yes", "no"], "poor_spans": []}'
+    assert refused(split, response) == "invalid"
+
+
+@given(TEXTS, TEXTS)
+def test_any_text_gets_an_answer(z: str, response: str) -> None:
+    judgement = parse(z, response)
+    assert isinstance(judgement, Failure) and judgement.raw == z
+
+
+def test_the_schema_names_what_render_writes() -> None:
+    spans = (
+        Span(start=6, end=9, label=1, text="art"),
+        Span(start=37, end=40, label=-1, text="art", reason="late"),
+    )
+    z = json.loads(render(Critique(text="", spans=spans, omissions=("when",), score=0.5), RESPONSE))
+    schema = json_schema()
+    assert list(z) == list(schema["properties"])
+    allowed = next(
+        kind for kind in schema["properties"]["poor_spans"]["items"]["anyOf"] if kind["type"] == "object"
+    )
+    written = {key for item in z["good_spans"] + z["poor_spans"] for key in item}
+    assert written <= set(allowed["properties"])
+
+
+def test_nulls_stand_for_what_is_left_out() -> None:
+    """Servers that follow a schema strictly write every key."""
+    item = {"quote": "art fair", "occurrence": None, "part": None, "reason": None}
+    assert places(read(ask([item], score=None))) == [(17, 25, 1)]
+
+
+def test_half_a_surrogate_pair_is_no_character() -> None:
+    assert refused('{"critique": "\\ud83d", "good_spans": [], "poor_spans": []}') == "invalid"
+
+
+@pytest.mark.parametrize("reason", ["", "why"])
+@pytest.mark.parametrize("key", ["occurrence", "part", "reason"])
+def test_a_response_that_holds_what_follows_a_quote_is_still_quoted(key: str, reason: str) -> None:
+    response = f'say X", "{key} or X, then Xtra'
+    for start in (place for place in range(len(response)) if response.startswith("X", place)):
+        span = Span(start=start, end=start + 1, label=-1, text="X", reason=reason)
+        critique = Critique(text="c", spans=(span,))
+        assert parse(render(critique, response), response) == critique
