@@ -20,27 +20,35 @@ TORCH = {"torch", "torchvision", "peft", "accelerate"}
 
 # Lower floors first; a module may import from its own floor and from those below.
 FLOORS = {
-    "words": ["", "errors", "settings", "feedback", "wire", "align", "sandbox"],
+    "words": ["errors", "settings", "feedback", "sandbox", "wire", "align", "chat", "tasks", "critics", "formats"],
     "numbers": ["rl"],
-    "world": ["chat", "journal", "tasks", "critics", "annotation"],
-    "policy": ["policy"],
+    "policy": ["policy", "durable"],
     "loops": ["train"],
-    "judgement": ["eval", "baselines", "report"],
-    "face": ["config", "judging", "stages", "demo", "doctor", "console", "cli"],
+    "judgement": ["eval", "report"],
+    "plugins": ["plugins"],
+    "face": ["", "config", "stages", "compare", "demo", "doctor", "console", "cli"],
 }
 FLOOR = {part: number for number, parts in enumerate(FLOORS.values()) for part in parts}
 WORDS = FLOORS["words"]
 NEVER = {
-    "tasks": {"critics", "policy", "train"},
-    "critics": {"rl", "policy", "train"},
-    "annotation": {"rl", "policy", "train"},
-    "policy": {"tasks", "critics"},
-    "train": {"critics", "eval", "config", "report", "chat"},
+    "chat": {"critics", "tasks", "formats"},
+    "tasks": {"critics", "formats"},
+    "align": {"chat", "tasks", "critics", "formats"},
+    "wire": {"align", "chat", "tasks", "critics", "formats"},
+    "feedback": {"wire", "align", "chat", "tasks", "critics", "formats"},
+    "policy": {"tasks", "critics", "formats", "durable"},
+    "durable": {"tasks", "critics", "formats"},
+    "train": {"critics", "chat", "formats"},
     "eval": {"train"},
+    "plugins": {"rl", "policy", "durable", "train", "eval", "report"},
 }
-ONLY = {"rl": {"rl"}, "report": {"report", "feedback", "errors", ""}}
+"""What these parts never import, though it stands on their floor or below."""
+ONLY = {
+    "sandbox": {"sandbox"},
+    "rl": {"rl"},
+    "report": {"report", "feedback", "errors"},
+}
 """What these parts may import of the house at all."""
-
 Sources = dict[str, ast.Module]
 
 
