@@ -13,7 +13,7 @@ from text2grad.critics.program import Ran, localise, ochiai, read_code
 from text2grad.critics.program.repair import edits
 from text2grad.critics.program.source import Code
 from text2grad.critics.program.spectrum import cleared
-from text2grad.sandbox.results import TestResult, Verdict
+from text2grad.sandbox import TestResult, Verdict
 
 PROGRAM = (
     "def f(xs):\n    total = 0\n    for x in xs:\n        if x > 2:\n            total += x\n    return total\n"

@@ -11,7 +11,7 @@ from text2grad.critics.program import ProgramCritic, compare, extract_program, o
 from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Case
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message
-from text2grad.sandbox.runner import Runner, Verdict
+from text2grad.sandbox import Runner, Verdict
 
 TESTS = """from solution import f
 

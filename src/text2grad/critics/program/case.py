@@ -9,7 +9,7 @@ from functools import cached_property
 from text2grad.critics.program.extract import Program
 from text2grad.critics.program.source import Code, Lines, read_code
 from text2grad.feedback import Label, Span
-from text2grad.sandbox.results import TestResult, Verdict
+from text2grad.sandbox import TestResult, Verdict
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from text2grad.critics.program.repair import edits
 from text2grad.critics.program.source import Code, Lines
 from text2grad.critics.program.spectrum import Ran, ochiai
 from text2grad.critics.program.statements import first_uses, undefined_name
-from text2grad.sandbox.results import TestResult, Verdict
+from text2grad.sandbox import TestResult, Verdict
 
 Kind = Literal["reference", "repair", "traceback", "spectrum", "structure", "syntax", "names"]
 TryAll = Callable[[Sequence[str]], Sequence[Verdict]]

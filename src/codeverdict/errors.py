@@ -1,0 +1,11 @@
+"""What a caller can mend."""
+
+from __future__ import annotations
+
+
+class NotSafeError(Exception):
+    """No protection that was asked for works on this machine. `cure` says what to install."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(f"{message} ({cure})")
+        self.message, self.cure = message, cure
