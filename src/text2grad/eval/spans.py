@@ -80,7 +80,7 @@ def failure_rates(cases: Iterable[SpanCase]) -> dict[str, float]:
     Returns:
         `unreadable`: share of answers that are a `Failure`;
         `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the response
-        (paper, Table 15), or that occur more than once and do not say which (METHOD's table);
+        (paper, Table 15), or that occur more than once and do not say which (table in docs/method.md);
         `forced`: share of answers that grounded decoding had to close at the token limit.
     """
     return _plain(lost_rates(_total([tally_lost(case) for case in cases])))
