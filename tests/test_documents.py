@@ -94,3 +94,14 @@ def test_what_is_not_there_is_found() -> None:
     assert missing_places("run benchmarks/no_such.py, then `tests/unit/` and configs/*.yaml.") == {
         "benchmarks/no_such.py"
     }
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "experiments"])
+def test_every_script_is_in_the_index_of_its_folder(folder: str) -> None:
+    index = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    scripts = {file.name for file in (ROOT / folder).glob("*.py")}
+    rows = [line.split(" | ") for line in index.splitlines() if line.startswith("| `")]
+    commands = {name for row in rows for name in re.findall(rf"python {folder}/([\w.]+)", row[2])}
+    assert set(re.findall(r"`(\w+\.py)`", index)) == scripts
+    assert commands == {name for name in scripts if "def main()" in (ROOT / folder / name).read_text(encoding="utf-8")}
+    assert all(len(row) == 5 and row[3] and re.fullmatch(r"\d{4}-\d\d-\d\d \|", row[4]) for row in rows)
