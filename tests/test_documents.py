@@ -103,5 +103,7 @@ def test_every_script_is_in_the_index_of_its_folder(folder: str) -> None:
     rows = [line.split(" | ") for line in index.splitlines() if line.startswith("| `")]
     commands = {name for row in rows for name in re.findall(rf"python {folder}/([\w.]+)", row[2])}
     assert set(re.findall(r"`(\w+\.py)`", index)) == scripts
-    assert commands == {name for name in scripts if "def main()" in (ROOT / folder / name).read_text(encoding="utf-8")}
+    assert commands == {
+        name for name in scripts if "def main()" in (ROOT / folder / name).read_text(encoding="utf-8")
+    }
     assert all(len(row) == 5 and row[3] and re.fullmatch(r"\d{4}-\d\d-\d\d \|", row[4]) for row in rows)

@@ -18,7 +18,7 @@ _REMOVAL_SECONDS = 1.0
 
 
 class MemoryGroup:
-    """A control group of our own; `path` is None where none can be had."""
+    """A control group of our own; `path` is None where none can be made."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.path: Path | None = None
@@ -68,7 +68,7 @@ def _candidates(membership: Path) -> list[tuple[Path, str]]:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove groups whose maker ended without doing so."""
+    """Remove groups whose creator ended without removing them."""
     for folder in parent.glob("codeverdict-*-*"):
         if not Path(f"/proc/{folder.name.split('-')[1]}").exists():
             with contextlib.suppress(OSError):

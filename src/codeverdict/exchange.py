@@ -1,4 +1,4 @@
-"""What goes into one job and what comes out of it, on this side of the wall.
+"""What goes into a job and what comes out of it, outside the sandbox.
 
 The program and its tests go through pipes to the processes that the server forked for them, each its own; results
 come back through another. The server sees neither, and expected outputs of scripts never leave this process.
@@ -35,7 +35,7 @@ _WORDS = re.compile(r"[, \t]+")
 
 @dataclass(frozen=True)
 class _Said:
-    """What came out of a job: the bytes, why they were not waited for (if so), and how its processes ended."""
+    """The output of a job: its bytes, why reading stopped early (if it did), and how its processes ended."""
 
     data: bytes
     why: Outcome | None
@@ -79,7 +79,7 @@ def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]]
 
 
 def _modules(*sources: str) -> list[str]:
-    """Modules that these programs import and a server may keep ready."""
+    """Modules that these programs import and that a server may preload."""
     words = {word for text in sources for names in _IMPORTS.findall(text) for word in _WORDS.split(names)}
     return sorted(words & WARM)
 
@@ -148,7 +148,7 @@ def _piece(reader: int) -> bytes | None:
 
 
 def _written(writer: int, waiting: dict[int, memoryview], ours: list[int]) -> bool:
-    """Write what the pipe takes now; whether that was the last of it."""
+    """Write as much as the pipe takes now. Returns whether everything has been written."""
     if len(waiting[writer]) > _PAGE_BYTES:  # less fits into any empty pipe
         os.set_blocking(writer, False)
     try:
@@ -197,7 +197,7 @@ def _judged(said: _Said, lines: int, seconds: float) -> Verdict:
 
 
 def _result(frame: dict[str, Any], lines: int) -> TestResult:
-    """One test's frame, its lines limited to those the program has."""
+    """The result in one test's frame, with line numbers limited to those of the program."""
     texts = {name: clean(frame[name]) for name in ("error", "call", "got", "expected") if name in frame}
     ran = tuple(sorted({line for line in frame.get("lines", ()) if _line(line, lines)}))
     line = _line(frame.get("line"), lines)
@@ -245,7 +245,7 @@ def _ended(said: _Said, seconds: float) -> str:
 
 
 def _death(ends: Sequence[int]) -> str:
-    """What a signal that nobody here sent says about how a process ended."""
+    """How a process was ended by a signal that did not come from here."""
     for status in ends:
         if status == RUNNING or not os.WIFSIGNALED(status):
             continue

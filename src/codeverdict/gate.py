@@ -31,7 +31,7 @@ def stub_gate(runner: Runner, tests: str, *names: str) -> Gate:
 
 
 def taken_names(tests: str) -> tuple[str, ...]:
-    """Names that a test file imports from `solution`, or uses without a definition; () if it cannot be read."""
+    """Names that a test file imports from `solution`, or uses without defining them; () if it cannot be parsed."""
     try:
         tree = ast.parse(tests)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -60,7 +60,7 @@ def _each(names: tuple[str, ...], template: str) -> str:
 
 
 def _yes() -> str:
-    """A class whose objects answer every question with yes, or with the nearest thing of the type it must be."""
+    """A class whose objects answer every question with yes, or with the closest value of the required type."""
     answers = {
         "__hash__": "1",
         "__len__": "1",

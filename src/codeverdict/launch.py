@@ -1,4 +1,4 @@
-"""Starting the warm server in the best tier this machine has, and talking to it."""
+"""Start the warm server in the best tier of this machine, and talk to it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ TierChoice = Literal["auto", "namespaces", "landlock", "none"]
 START_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 SERVER_MB = 512
-"""What the server itself may use beside the two processes of a job, in MiB."""
+"""Memory for the server itself, beside the two processes of a job, in MiB."""
 
 _PACKAGE = Path(__file__).resolve().parent
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from codeverdict.inside.server import main; main()"
 _USERS = itertools.count(1_900_000_000 + os.getpid() % 100_000 * 1000)
-"""Users that exist nowhere: where root starts the sandbox, programs of each server run as one of their own."""
+"""Unused user numbers: when root starts the sandbox, the programs of each server run as a user of their own."""
 
 INSTALL = "on Debian and Ubuntu: apt install bubblewrap; or a Linux kernel of 6.2 or newer with Landlock"
-"""What brings protection to a machine that has none."""
+"""How to get protection on a machine that has none."""
 
 
 class Dead(Exception):
@@ -44,7 +44,7 @@ class Dead(Exception):
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether a tier works here: what was tried from inside and held, or why it does not work."""
+    """Whether a tier works here: what was tried from inside and was blocked, or why the tier does not work."""
 
     tier: Tier
     works: bool
@@ -56,7 +56,7 @@ class Server:
     """A running server process. It serves one job at a time."""
 
     def __init__(self, tier: Tier, memory_mb: int, preload: tuple[str, ...] = ()) -> None:
-        """Start it and have it prove itself.
+        """Start it and have it probe its own protection.
 
         Raises:
             Dead: it does not work in this tier; says why.
@@ -177,7 +177,7 @@ def _probe(tier: Tier, memory_mb: int) -> Probe:
 
 
 def _compile() -> None:
-    """Leave no source text for servers to compile: what that takes of memory, every job would inherit."""
+    """Compile the sources once: memory that a server spends on compiling is inherited by every job."""
     for file in _PACKAGE.glob("inside/*.py"):
         compiled = Path(cache_from_source(str(file)))
         if not compiled.exists() or compiled.stat().st_mtime < file.stat().st_mtime:
@@ -186,7 +186,7 @@ def _compile() -> None:
 
 
 def _missing(tier: Tier) -> str:
-    """What this tier needs and this machine lacks, "" if nothing."""
+    """What this tier needs and this machine lacks; "" if nothing."""
     if tier == "none":
         return ""
     if platform.system() != "Linux":

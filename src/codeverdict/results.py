@@ -1,4 +1,4 @@
-"""What comes of one program."""
+"""The verdict on one program."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NO_VERDICT: frozenset[Outcome] = frozenset({"bad_tests", "no_tests", "unsupporte
 
 
 def clean(text: str) -> str:
-    """The text with what no file can hold (lone surrogates) replaced; a program may put anything into a message."""
+    """The text without lone surrogates, which no file can hold; a program may put anything into a message."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test: whether it passed, else the error, the solution's line it came through, and the operands.
+    """One test: whether it passed; if not, the error, the line of the solution it passed through, and the operands.
 
     `lines` are the lines of the solution that ran in this test, from 1 (only where the job asked for coverage).
     """
@@ -38,7 +38,7 @@ class TestResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one program. `passed` is true only if there were tests and all of them passed.
+    """The verdict on one program. `passed` is true only if there were tests and all of them passed.
 
     Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`, `crashed` (it
     ended its own process, was killed by a limit, or broke the rules of the sandbox), and, no verdict on the

@@ -31,7 +31,7 @@ _ATTEMPTS = 2
 _HEAVY = ("numpy",)
 
 REFERENCE_SECONDS = 60.0
-"""The wall clock that a reference has, in seconds."""
+"""Wall clock limit of a reference, in seconds."""
 REFERENCE_TIMES = 4.0
 _HEAVY_WORDS = re.compile(r"\b(?:import|from)\s+(?:numpy|pandas|scipy)\b")
 
@@ -60,7 +60,7 @@ class Job:
         return judge_tests(server, self.solution, self.tests, self.coverage, seconds)
 
     def too_long(self) -> Verdict | None:
-        """The verdict on a job that is not run at all, if this is one."""
+        """The verdict on a job too long to be run; None for any other."""
         if len(self.solution) > _CODE_CHARACTERS:
             return Verdict("broken", error=f"more than {_CODE_CHARACTERS} characters of code")
         if len(self.tests) + sum(len(text) for case in self.cases for text in case) > _TEST_CHARACTERS:
@@ -117,8 +117,8 @@ class Runner:
         """Judge (solution, tests) pairs, `workers` at a time; verdicts in the order of the pairs.
 
         `references`: a right solution for each pair, "" where none is known. A program that ends without a verdict
-        where the reference has one has failed: it may have seen to that itself. One whose time is up has
-        REFERENCE_TIMES what the reference takes, if that is more.
+        where the reference has one has failed: it may have caused that itself. One that runs out of time gets
+        REFERENCE_TIMES as long as the reference takes, if that is more.
         """
         made = [self._job(solution, tests, coverage) for solution, tests in jobs]
         futures = {job: self.submit(job) for job in dict.fromkeys(made)}
@@ -128,7 +128,7 @@ class Runner:
     def _beside_references(
         self, jobs: Sequence[Job], verdicts: Sequence[Verdict], references: Sequence[str]
     ) -> list[Verdict]:
-        """The verdicts, where there is none or the time was up in view of what the reference comes to."""
+        """The verdicts; where there is none, or time ran out, decided in view of the reference's own result."""
         known: dict[tuple[Job, str], Future[Verdict]] = {}
         pairs = list(zip(jobs, verdicts, references, strict=True))
         for job, verdict, reference in pairs:
@@ -157,7 +157,7 @@ class Runner:
         )
 
     def run_io(self, solution: str, cases: Sequence[tuple[str, str]]) -> Verdict:
-        """Judge a script by (standard input, expected output) pairs; white space at the ends of lines is free."""
+        """Judge a script by (standard input, expected output) pairs; trailing white space is ignored."""
         if not cases:
             return Verdict("no_tests", error="no cases")
         return self.submit(Job(solution, cases=tuple((given, wanted) for given, wanted in cases))).result()
@@ -167,7 +167,7 @@ class Runner:
         return await asyncio.wrap_future(self.submit(self._job(solution, tests, coverage)))
 
     def submit(self, job: Job) -> Future[Verdict]:
-        """Put a job into the queue."""
+        """Queue a job."""
         known = self._known.get(job) or job.too_long()
         if known is not None:
             done: Future[Verdict] = Future()

@@ -1,4 +1,4 @@
-"""How programs are run, as a section of somebody's settings."""
+"""How programs are run, as a section of a larger configuration."""
 
 from __future__ import annotations
 

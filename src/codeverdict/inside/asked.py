@@ -1,4 +1,4 @@
-"""Who is asked over the connection, and what cannot be."""
+"""The peer that a stand-in asks, and the errors for what cannot be asked."""
 
 from __future__ import annotations
 

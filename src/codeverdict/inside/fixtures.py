@@ -1,4 +1,4 @@
-"""Fixtures of pytest's own: `monkeypatch`, `request`, `caplog`, `recwarn`."""
+"""The fixtures that pytest itself provides: `monkeypatch`, `request`, `caplog`, `recwarn`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codeverdict.inside.mirror import Mirror
 
 
 class Session(Protocol):
-    """The tests that run, as far as fixtures want to know."""
+    """What fixtures need to know of the running tests."""
 
     endings: list[Iterator[Any]]
     mirror: Mirror
@@ -32,7 +32,7 @@ ABSENT = object()
 
 
 class MonkeyPatch:
-    """Changes that are taken back when the test ends."""
+    """Changes that are undone when the test ends."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -44,7 +44,7 @@ class MonkeyPatch:
         yield
 
     def undo(self) -> None:
-        """Take the changes back."""
+        """Undo the changes."""
         while self._undo:
             self._undo.pop()()
 
@@ -85,13 +85,13 @@ class MonkeyPatch:
             del target[name]
 
     def setenv(self, name: str, value: str, prepend: Any = None) -> None:
-        """Set a variable of the environment, of the solution too."""
+        """Set an environment variable, in the solution's process too."""
         old = os.environ.get(name)
         self._undo.append(lambda: self._session.mirror.set_environment(name, old))
         self._session.mirror.set_environment(name, f"{value}{prepend}{old}" if prepend and old else str(value))
 
     def delenv(self, name: str, raising: bool = True) -> None:
-        """Remove a variable of the environment."""
+        """Remove an environment variable."""
         if name not in os.environ and raising:
             raise KeyError(name)
         old = os.environ.get(name)
@@ -106,7 +106,7 @@ class MonkeyPatch:
 
     @contextlib.contextmanager
     def context(self) -> Iterator[MonkeyPatch]:
-        """Changes that are taken back at the end of a block."""
+        """Changes that are undone at the end of a block."""
         inner = MonkeyPatch(self._session)
         yield inner
         inner.undo()
@@ -126,7 +126,7 @@ class Request:
             self.param = param
 
     def addfinalizer(self, end: Callable[[], Any]) -> None:
-        """Have this called when the test ends."""
+        """Call this when the test ends."""
 
         def ending() -> Iterator[None]:
             end()
@@ -135,7 +135,7 @@ class Request:
         self._session.endings.append(ending())
 
     def getfixturevalue(self, name: str) -> Any:
-        """What another fixture gives."""
+        """The value of another fixture."""
         return self._session.fixture(name)
 
     def __getattr__(self, name: str) -> Any:
@@ -145,7 +145,7 @@ class Request:
 
 
 def _found(path: str) -> Any:
-    """What a dotted name leads to."""
+    """The object of a dotted name."""
     first, *rest = path.split(".")
     found: Any = __import__(first)
     for name in rest:
@@ -155,7 +155,7 @@ def _found(path: str) -> Any:
 
 @contextlib.contextmanager
 def not_captured() -> Iterator[None]:
-    """What is printed in this block, nobody sees."""
+    """Discards what is printed in this block."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
@@ -174,11 +174,11 @@ class WarningsRecorder:
         yield
 
     def pop(self, kind: type[Warning] = Warning) -> Any:
-        """The first of this kind, which is taken out."""
+        """Remove and return the first warning of this kind."""
         return self.list.pop(next(n for n, each in enumerate(self.list) if issubclass(each.category, kind)))
 
     def clear(self) -> None:
-        """Forget what there is."""
+        """Clear the list."""
         self.list.clear()
 
     def __len__(self) -> int:
@@ -238,18 +238,18 @@ class LogCapture:
         return [(record.name, record.levelno, record.getMessage()) for record in self.records]
 
     def clear(self) -> None:
-        """Forget what there is."""
+        """Clear the list."""
         self.records.clear()
 
     def set_level(self, level: Any, logger: str | None = None) -> None:
-        """From which level on a logger takes records, until the test ends."""
+        """Set the lowest level that a logger records, until the test ends."""
         found = self._logging.getLogger(logger)
         self._levels.setdefault(found, found.level)
         found.setLevel(level)
 
     @contextlib.contextmanager
     def at_level(self, level: Any, logger: str | None = None) -> Iterator[None]:
-        """The same, until the end of a block."""
+        """The same, for the duration of a block."""
         found = self._logging.getLogger(logger)
         before = found.level
         found.setLevel(level)

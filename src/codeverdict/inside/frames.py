@@ -10,7 +10,7 @@ FRAME_BYTES = 16 << 20
 """The longest frame that solution and tests may exchange, in bytes."""
 
 JOB_BYTES = 64 << 20
-"""The longest frame that a program or its tests come in."""
+"""The longest frame that may carry a program or its tests."""
 
 
 _PIECE_BYTES = 1 << 16
@@ -19,7 +19,7 @@ _DECODER = json.JSONDecoder()
 
 
 class Broken(Exception):
-    """The other side closed its end, or sent what is no frame."""
+    """The other side closed its end, or sent something that is not a frame."""
 
 
 class TooLong(Exception):

@@ -42,7 +42,7 @@ class Jail:
     """What a server prepares once: descriptors of what may be read, the filter, the user programs run as."""
 
     def __init__(self, protected: bool, user: int | None, libraries: list[str]) -> None:
-        """Raises OSError where the protection cannot be had; the server's own limits are lowered too."""
+        """Raises OSError where the protection is not available; the server's own limits are lowered too."""
         self._protected = protected
         self._user = user
         for name, value in _SAME_FOR_ALL:
@@ -54,7 +54,7 @@ class Jail:
             self._rules = landlock.Rules(_allowed(libraries), landlock.WRITE)
 
     def limit_processes(self) -> None:
-        """Lower how many processes and threads the programs of this server may have; it does not hold for root."""
+        """Lower how many processes and threads the programs of this server may have; without effect for root."""
         resource.setrlimit(resource.RLIMIT_NPROC, (_PROCESSES, _PROCESSES))
 
     def rules(self, scratch: str) -> int:

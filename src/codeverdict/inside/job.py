@@ -26,7 +26,7 @@ class Ground:
     """What all jobs of a server have in common: the jail, and where they have no mounts the server's own folder."""
 
     def __init__(self, prison: jail.Jail, namespaces: bool, user: int | None, kept: tuple[int, ...]) -> None:
-        """Raises OSError where there is no folder to write in."""
+        """Raises OSError if no folder can be made to write in."""
         self.jail, self.namespaces, self.user, self.kept = prison, namespaces, user, kept
         self.scratch = None if namespaces else scratch.Scratch(user)
         self.folder = self.scratch.folder if self.scratch else "/tmp"

@@ -1,4 +1,4 @@
-"""What kind of object something of the tests is."""
+"""The kind of an object that the tests hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_iterator(value: Any) -> bool:
-    """Whether a value is an iterator of the language: a generator, a map, a file is none."""
+    """Whether a value is an iterator of the language: a generator, a map; not a file."""
     return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
 
 

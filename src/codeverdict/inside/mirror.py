@@ -20,7 +20,7 @@ OURS = ((sys, "stdout"), (sys, "stderr"), (sys, "stdin"), (sys, "argv"))
 
 
 class Mirror:
-    """The solution's process, as far as it is to be like this one."""
+    """Keeps the solution's process like this one."""
 
     def __init__(self, peer: rpc.Peer) -> None:
         self.peer = peer
@@ -114,7 +114,7 @@ class Mirror:
             self.peer.request("patch", None, args=(target.__name__, name, True, getattr(target, name)))
 
     def unpatched(self, target: Any, name: str) -> None:
-        """Take that back."""
+        """Undo that."""
         if isinstance(target, types.ModuleType) and target.__name__ in values.STDLIB and (target, name) not in OURS:
             self.peer.request("patch", None, args=(target.__name__, name, False, None))
 

@@ -1,4 +1,4 @@
-"""What a test or a fixture takes by name."""
+"""The parameters that a test or a fixture takes by name."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 TEXT_LIMIT = 2000
 SOLUTION_FILE = "<solution>"
-LINE = "_t2g_line"
+LINE = "_cdv_line"
 """Attribute of an exception that came from the other side: the last solution line it passed through, or 0."""
 
 

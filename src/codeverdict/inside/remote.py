@@ -97,7 +97,7 @@ class Told(TypeError):
 
 
 def _ask_attribute(value: Any, name: str) -> Any:
-    if name.startswith("_t2g") or (name[:2] == "__" and name not in operations.READABLE):
+    if name.startswith("_cdv") or (name[:2] == "__" and name not in operations.READABLE):
         raise AttributeError(name)
     link = _linked(value)
     if link.peer.wary and name.startswith("assert_"):
@@ -280,7 +280,7 @@ class RemoteError(Remote):
     __repr__ = BaseException.__repr__
 
     def __str__(self) -> str:
-        return str(self._t2g_text)
+        return str(self._cdv_text)
 
 
 class RemoteFunction:
@@ -296,7 +296,7 @@ class RemoteFunction:
         return _ask_attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_t2g"):  # a mark of a test that the solution decorated
+        if name.startswith("_cdv"):  # a mark of a test that the solution decorated
             self.__dict__[name] = value
         else:
             _linked(self).peer.request("set", self, name, (value,))
@@ -397,7 +397,7 @@ def error(peer: Asker, number: int, kind: Any, args: tuple[Any, ...], text: str)
     """The stand-in for an exception whose class has a stand-in."""
     made: BaseException = kind.__new__(kind)
     made.args = args
-    object.__setattr__(made, "_t2g_text", text)
+    object.__setattr__(made, "_cdv_text", text)
     return _link(peer, number, made)  # type: ignore[no-any-return]
 
 

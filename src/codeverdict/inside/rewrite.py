@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 TEXT_LIMIT = 300
-_COMPARE = "__t2g_compare__"
-_TRUTH = "__t2g_truth__"
-SUPER = "__t2g_super__"
+_COMPARE = "__cdv_compare__"
+_TRUTH = "__cdv_truth__"
+SUPER = "__cdv_super__"
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -206,7 +206,7 @@ def _asserts(node: ast.Assert | ast.Call) -> bool:
 
 
 def name_classes_above(nodes: list[ast.AST]) -> None:
-    """Make `super()` in the methods of classes `__t2g_super__(__class__, self)`, in place."""
+    """Make `super()` in the methods of classes `__cdv_super__(__class__, self)`, in place."""
     for method in nodes:
         if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.args.args:
             for node in nodes_of(method):

@@ -84,13 +84,13 @@ class Peer:
         self.before: Callable[[], None] = lambda: None
         """Called before the other side is asked for anything."""
         self.swallowed: Callable[[Any], None] = lambda traceback: None
-        """Called where the other side ends an exception in a `with` block of ours."""
+        """Called when the other side swallows an exception in a `with` block of ours."""
         self.came = 0
         """Replies so far that were more than a function or a class: what the other side has had a say in."""
         self.ran: dict[types.CodeType, list[Any]] = {}
-        """Functions of ours that the other side has called and that came to their end, and with what."""
+        """Functions of ours that the other side called and that returned, with what they returned."""
         self.dropped: dict[int, BaseException] = {}
-        """Failed assertions of ours that went over to the other side and have not been raised again by it."""
+        """Failed assertions of ours that were sent to the other side and not raised again by it."""
         self.said: Callable[[], list[Any]] = list
         self.heard: Callable[[list[Any]], None] = lambda said: None
         self._turn: Any = _thread.RLock()
@@ -396,7 +396,7 @@ class Peer:
         return [*packed, self.pack(values.plain(value, base))]
 
     def _pickled(self, value: Any) -> Any:
-        """Tests may send objects of the standard library as pickles: the solution has nothing to lose."""
+        """Tests may send objects of the standard library as pickles: the solution has nothing to protect."""
         import pickle
 
         if kinds.is_array(value) and any(remote.link_of(each) is not None for each in value.flat):
@@ -631,7 +631,7 @@ class Peer:
     def _unpack_more(
         self, error: BaseException, own: list[Any], notes: list[str], source: Any, suppressed: bool
     ) -> None:
-        """Give an exception what it had beside its arguments."""
+        """Restore what an exception had beside its arguments."""
         for name, value in own:
             if not str(name).startswith("_"):
                 error.__dict__.setdefault(str(name), self.unpack(value))
@@ -683,7 +683,7 @@ def _replaces_a_part(target: Any, name: str, value: Any) -> bool:
 
 
 class _Deep:
-    """Room for values that are nested deeply, without a change of the limit that programs see."""
+    """Room for deeply nested values, without changing the recursion limit that programs see."""
 
     __slots__ = ("_limit",)
 

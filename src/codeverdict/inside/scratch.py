@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 BYTES = 16 << 20
-"""How much the files of one job may hold together."""
+"""Total size of the files of one job, in bytes."""
 ENTRIES = 256
 """How many files and folders one job may have, at any depth."""
 
@@ -30,7 +30,7 @@ class Scratch:
     """A folder of this process's own, and in it one of the job that runs, for the user that programs run as."""
 
     def __init__(self, user: int | None) -> None:
-        """Raises OSError where none can be made."""
+        """Raises OSError if none can be made."""
         self._user = user
         self._job = -1
         self._made = (0, 0)

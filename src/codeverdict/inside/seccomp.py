@@ -228,7 +228,7 @@ def _tree(edges: list[int], leaves: list[bytes]) -> bytes:
 
 
 def _checked(process: int) -> dict[tuple[int, int], bytes]:
-    """Calls that are allowed with some arguments only -> what checks them."""
+    """Calls that are allowed only with some arguments -> the check."""
     return {
         _IOCTL: _only([(1, _TERMINAL_QUESTIONS)]),
         _KILL_CALL: _only([(0, (process,))]),

@@ -85,7 +85,7 @@ class Server:
         plug.plug()
 
     def close(self) -> None:
-        """Leave no folder behind."""
+        """Remove the server's folder."""
         if self._ground.scratch is not None:
             self._ground.scratch.remove()
 
@@ -97,7 +97,7 @@ class Server:
                 __import__(name)
 
     def _warm_up_with(self, modules: list[str]) -> None:
-        """Import what a job is about to, so that it is done once."""
+        """Import what a job is about to import, so that it happens once."""
         wanted = self._cold.intersection(modules)
         for name in sorted(wanted):
             with contextlib.suppress(ImportError):
@@ -107,7 +107,7 @@ class Server:
             plug.plug()
 
     def prove(self) -> dict[str, bool]:
-        """Try to get out, from inside; what was tried and whether it was held."""
+        """Try to escape from inside. Returns what was tried and whether it was blocked."""
         reader, writer = os.pipe()
         server = os.getpid()
         job = Job(self._ground, jail.Limits(5.0, self._memory_mb))
@@ -123,7 +123,7 @@ class Server:
         return found
 
     def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        """Run one job, until whoever asked for it has what it wanted or is gone."""
+        """Run one job until its caller has the verdict or is gone."""
         self._warm_up_with(request["modules"])
         job = Job(self._ground, jail.Limits(float(request["seconds"]), self._memory_mb))
         try:
@@ -148,7 +148,7 @@ class Server:
             os.close(descriptor)
 
     def _watch(self, job: Job) -> None:
-        """Keep a job in its bounds until it is to end."""
+        """Enforce the limits of a job until it is told to end."""
         deadline = job.deadline + _GRACE_SECONDS
         while not self._channel.waits(_TICK_SECONDS):
             if job.filled_scratch() or time.monotonic() > deadline:  # whoever waits for the verdict keeps its time

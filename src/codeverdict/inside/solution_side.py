@@ -90,7 +90,7 @@ def _patch(module: str, name: str, set_it: bool, value: Any) -> None:
 
 
 def _log(said: list[Any]) -> None:
-    """Have log records go to the tests, which know what levels they want."""
+    """Send log records to the tests, which know which levels they want."""
     import logging
 
     handler = logging.Handler()
@@ -126,7 +126,7 @@ def _taken(said: list[Any]) -> list[Any]:
 
 
 class Output(io.TextIOBase):
-    """Keeps the beginning of what is printed until the next message takes it along."""
+    """Buffers the beginning of the output until the next message carries it."""
 
     encoding = "utf-8"
 
@@ -135,7 +135,7 @@ class Output(io.TextIOBase):
         self.buffer = _Bytes(self)
 
     def write(self, text: str) -> int:
-        """Keep what still fits."""
+        """Keep what still fits into the buffer."""
         left = OUTPUT_CHARACTERS - sum(len(piece[1]) for piece in self._said if type(piece[0]) is bool)
         if left > 0:
             self._keep(str.__str__(text)[:left])

@@ -21,11 +21,11 @@ ALWAYS, ON_A_CONDITION = 1, 2
 
 
 class Skipped(BaseException):
-    """The test asked to be left out."""
+    """The test asked to be skipped."""
 
 
 class Failed(AssertionError):
-    """`pytest.fail`, or an exception that was to come and did not."""
+    """`pytest.fail`, or an expected exception that was not raised."""
 
 
 class NotSupported(BaseException):
@@ -33,7 +33,7 @@ class NotSupported(BaseException):
 
 
 def skip(reason: str = "", **_: Any) -> None:
-    """Leave the test out."""
+    """Skip the test."""
     raise Skipped(reason)
 
 
@@ -43,7 +43,7 @@ def fail(reason: str = "", **_: Any) -> None:
 
 
 def importorskip(name: str, *_: Any, **__: Any) -> Any:
-    """The module, or the test is left out."""
+    """The module; without it the test is skipped."""
     try:
         return __import__(name)
     except ImportError:
@@ -131,7 +131,7 @@ def warns(expected: Any = Warning, *, match: Any = None) -> Iterator[list[Any]]:
 
 
 def deprecated_call(*, match: Any = None) -> Any:
-    """`warns` for the warnings about what is to go."""
+    """`warns` for warnings about deprecation."""
     return warns((DeprecationWarning, PendingDeprecationWarning, FutureWarning), match=match)
 
 
@@ -243,7 +243,7 @@ def _case(row: Any, names: list[str], id: Any) -> Case:
 
 
 class Mark:
-    """A mark: a decorator that notes what it says on the test."""
+    """A mark: a decorator that records itself on the test."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -266,9 +266,9 @@ class Mark:
 
     def _on(self, test: Any) -> Any:
         if self.leaves_out:
-            test._t2g_left_out = self.leaves_out
+            test._cdv_left_out = self.leaves_out
         if self.name == "usefixtures":
-            test._t2g_uses = (*getattr(test, "_t2g_uses", ()), *self.names)
+            test._cdv_uses = (*getattr(test, "_cdv_uses", ()), *self.names)
         return test
 
 
@@ -295,14 +295,14 @@ def _parametrized(argnames: Any, argvalues: Any, ids: Any = None, indirect: Any 
         case.given = tuple(Indirect(value) if name in for_fixtures else value for name, value in values)
 
     def note(test: Any) -> Any:
-        test._t2g_parameters = [(names, cases), *getattr(test, "_t2g_parameters", [])]
+        test._cdv_parameters = [(names, cases), *getattr(test, "_cdv_parameters", [])]
         return test
 
     return note
 
 
 class Indirect:
-    """A parameter that is for the fixture of its name."""
+    """A parameter for the fixture of the same name."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -318,7 +318,7 @@ class Fixture(NamedTuple):
 
 
 class _Annotation:
-    """A type of pytest that stands in annotations."""
+    """A type of pytest that is used in annotations."""
 
     def __class_getitem__(cls, item: Any) -> Any:
         return cls
@@ -344,11 +344,11 @@ def fixture(
     params: Any = (),
     ids: Any = None,
 ) -> Any:
-    """Note that a function makes a value for tests that name it."""
+    """Register a function that makes a value for tests that name it."""
     given = tuple(each.given[0] if isinstance(each, _Param) else each for each in params or ())
 
     def note(made: Any) -> Any:
-        made._t2g_fixture = Fixture(scope, autouse, name or made.__name__, given)
+        made._cdv_fixture = Fixture(scope, autouse, name or made.__name__, given)
         return made
 
     return note if function is None else note(function)
@@ -356,8 +356,8 @@ def fixture(
 
 def expanded(test: Any, outer: Any = None) -> Iterator[tuple[str, dict[str, Any], int]]:
     """(suffix of the name, parameters, whether it is left out: 0, ALWAYS, ON_A_CONDITION) of each case."""
-    axes = [*getattr(outer, "_t2g_parameters", []), *getattr(test, "_t2g_parameters", [])]
-    left_out = max(getattr(test, "_t2g_left_out", 0), getattr(outer, "_t2g_left_out", 0))
+    axes = [*getattr(outer, "_cdv_parameters", []), *getattr(test, "_cdv_parameters", [])]
+    left_out = max(getattr(test, "_cdv_left_out", 0), getattr(outer, "_cdv_left_out", 0))
     if not axes:
         yield "", {}, left_out
         return

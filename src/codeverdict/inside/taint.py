@@ -1,4 +1,4 @@
-"""What in a test file the solution has a say in."""
+"""What the solution can influence in a test file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from codeverdict.inside.rewrite import last_name, nodes_of, wanted_names
 
 
 class Taint:
-    """What in a test file the solution has a say in: names that come from it, and what is made of them."""
+    """What the solution can influence in a test file: names that come from it, and values derived from them."""
 
     def __init__(self, tests: str, tree: ast.Module, nodes: list[ast.AST]) -> None:
         self.names = {"solution"}
@@ -72,7 +72,7 @@ class Taint:
         return self.touches(decorator)
 
     def _skips_in(self, place: ast.FunctionDef | ast.AsyncFunctionDef | ast.If) -> Iterator[int]:
-        """Lines that leave a test out after something of the solution was looked at, and not in any case."""
+        """Lines that skip a test depending on something of the solution."""
         always = [each.value for each in place.body if isinstance(each, ast.Expr)]
         inside = nodes_of(place)
         for node in inside:

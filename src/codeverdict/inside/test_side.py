@@ -191,7 +191,7 @@ class Session:
         return found
 
     def _load_failure(self, error: BaseException) -> _Stop:
-        """Whose fault it is that the test file does not load."""
+        """Who is at fault when the test file does not load."""
         text = values.describe(error)
         if came_over(error) or self.peer.came or (self.peer.asked and not isinstance(error, ImportError)):
             return _Stop("broken", text, raised.solution_line(error))
@@ -247,8 +247,8 @@ class Session:
                     self._find_methods(value)
 
     def _find_function(self, name: str, value: types.FunctionType) -> None:
-        if hasattr(value, "_t2g_fixture"):
-            self._fixtures[value._t2g_fixture.name] = value
+        if hasattr(value, "_cdv_fixture"):
+            self._fixtures[value._cdv_fixture.name] = value
         elif name.startswith("test"):
             self._add(name, value, value)
 
@@ -257,8 +257,8 @@ class Session:
         for name in sorted({name for base in own for name in base.__dict__}):
             value = operations.special(owner, name)
             plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-            if hasattr(plain, "_t2g_fixture"):
-                self._of_classes.setdefault(owner, {})[plain._t2g_fixture.name] = plain
+            if hasattr(plain, "_cdv_fixture"):
+                self._of_classes.setdefault(owner, {})[plain._cdv_fixture.name] = plain
             elif name.startswith("test") and callable(plain):
                 self._add(f"{owner.__name__}::{name}", plain, getattr(owner, name), owner)
 
@@ -289,7 +289,7 @@ class Session:
             plain = {each: value for each, value in given.items() if not isinstance(value, standin.Indirect)}
             indirect = {each: value.value for each, value in given.items() if each not in plain}
             known = self._fixtures_for(owner)
-            uses = (*getattr(marked, "_t2g_uses", ()), *getattr(owner, "_t2g_uses", ()))
+            uses = (*getattr(marked, "_cdv_uses", ()), *getattr(owner, "_cdv_uses", ()))
             try:
                 needed = [each for each in self._needed(call, plain, uses, known) if each in known]
             except rpc.Unsupported:
@@ -297,7 +297,7 @@ class Session:
                     raise
                 self._tests.append(_Test(name, _left_out_by_the_solution, {}, None))
                 continue
-            choices = [(each, known[each]._t2g_fixture.params) for each in needed if each not in indirect]
+            choices = [(each, known[each]._cdv_fixture.params) for each in needed if each not in indirect]
             choices = [(each, params) for each, params in choices if params]
             for numbers in itertools.product(*(range(len(params)) for _, params in choices)):
                 chosen = {each: number for (each, _), number in zip(choices, numbers, strict=True)}
@@ -356,7 +356,7 @@ class Session:
         return result
 
     def _passed_over(self, test: _Test) -> BaseException | None:
-        """What makes a test that came to its end a failed one: an assertion that was swallowed, or never made."""
+        """Why a test that ran to its end has failed: an assertion was swallowed, or never made."""
         if self.peer.dropped:
             return next(iter(self.peer.dropped.values()))
         name = test.name.rpartition("::")[2].partition("[")[0]
@@ -369,7 +369,7 @@ class Session:
         return standin.Failed("the test did not run as it is inside what the program wrapped around it")
 
     def _may_be_skipped_by_the_solution(self, test: _Test, skipped: BaseException) -> bool:
-        """Whether a test was left out on a condition that the solution has a say in."""
+        """Whether a test was skipped on a condition that the solution can influence."""
         owner, _, function = test.name.partition("[")[0].rpartition("::")
         return (
             function in self._taint.decorated
@@ -385,7 +385,7 @@ class Session:
         try:
             self._set_up(owner, test)
             for name, fixture in self._fixtures_for(test.owner).items():
-                if fixture._t2g_fixture.autouse or name in test.uses:
+                if fixture._cdv_fixture.autouse or name in test.uses:
                     self.fixture(name)
             call = test.call if owner is None else getattr(owner, test.name.partition("::")[2].partition("[")[0])
             found = {name: self.fixture(name) for name in parameters.fixtures_of(call) if name not in test.given}
@@ -399,7 +399,7 @@ class Session:
             self._tear_down(owner)
 
     def _set_up(self, owner: Any, test: _Test) -> None:
-        """The old way of fixtures: `setup_module`, `setup_class`, `setup_method` and their like."""
+        """Fixtures of the old style: `setup_module`, `setup_class`, `setup_method` and their like."""
         if "setup_module" not in self._kept:
             self._kept["setup_module"] = True
             _call_if_there(self._space.get("setup_module"), sys.modules[kinds.TESTS_MODULE])
@@ -428,7 +428,7 @@ class Session:
         if name in fixtures.BUILT_IN and name not in known:
             return fixtures.BUILT_IN[name](self)
         made = known[name]
-        scope = made._t2g_fixture.scope
+        scope = made._cdv_fixture.scope
         part = self._count if scope == "function" else type(self._instance) if scope == "class" else None
         key = (made, part, self.test.chosen.get(name))
         if key not in self._kept:
@@ -442,7 +442,7 @@ class Session:
     def _param_of(self, name: str) -> Any:
         number = self.test.chosen.get(name)
         if number is not None:
-            return self._fixtures_for(self.test.owner)[name]._t2g_fixture.params[number]
+            return self._fixtures_for(self.test.owner)[name]._cdv_fixture.params[number]
         return self.test.indirect.get(name, fixtures.ABSENT)
 
     def _made(self, function: Any, scope: str, param: Any) -> Any:
@@ -462,7 +462,7 @@ class Session:
 
     def _needed(self, call: Any, given: Iterable[str], uses: Iterable[str], known: dict[str, Any]) -> list[str]:
         """The fixtures that a test takes, and those that these take; what is none is not supported."""
-        found = [name for name, made in known.items() if made._t2g_fixture.autouse]
+        found = [name for name, made in known.items() if made._cdv_fixture.autouse]
         found += uses
         found += [name for name in parameters.fixtures_of(call) if name not in (*given, "self", "cls")]
         for name in found:  # grows
@@ -494,7 +494,7 @@ class Session:
         return _Printed(*texts)
 
     def _swallowed(self, traceback: Any) -> None:
-        """The solution has ended an exception in a `with` block: an assertion that it kept back has failed."""
+        """The solution swallowed an exception in a `with` block: if it was an assertion, that has failed."""
         while traceback is not None:
             if traceback.tb_frame.f_code.co_filename == _FILE and rewrite.unreached(
                 self._nodes, traceback.tb_lineno
@@ -539,28 +539,28 @@ class _SolutionModule(types.ModuleType):
 
     def __init__(self, stand_in: Any, classes: set[str]) -> None:
         super().__init__("solution")
-        self.__dict__["_t2g_stand_in"] = stand_in
-        self.__dict__["_t2g_classes"] = classes
+        self.__dict__["_cdv_stand_in"] = stand_in
+        self.__dict__["_cdv_classes"] = classes
 
-    __doc__ = property(lambda self: getattr(self.__dict__["_t2g_stand_in"], "__doc__"))  # noqa: B009
+    __doc__ = property(lambda self: getattr(self.__dict__["_cdv_stand_in"], "__doc__"))  # noqa: B009
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in operations.READABLE:
             raise AttributeError(name)
         own = self.__dict__
-        return remote.declare(getattr(own["_t2g_stand_in"], name), name, name in own["_t2g_classes"])
+        return remote.declare(getattr(own["_cdv_stand_in"], name), name, name in own["_cdv_classes"])
 
     def __dir__(self) -> list[str]:
-        return dir(self.__dict__["_t2g_stand_in"])
+        return dir(self.__dict__["_cdv_stand_in"])
 
     def __delattr__(self, name: str) -> None:
-        delattr(self.__dict__["_t2g_stand_in"], name)
+        delattr(self.__dict__["_cdv_stand_in"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
         else:
-            setattr(self.__dict__["_t2g_stand_in"], name, value)
+            setattr(self.__dict__["_cdv_stand_in"], name, value)
 
 
 def _expect_ends() -> None:
@@ -608,8 +608,8 @@ def _super(cls: type, self_or_class: Any) -> Any:
 
 
 def _run_case(owner: Any, name: str) -> None:
-    if not owner.__dict__.get("_t2g_class_is_set_up"):
-        owner._t2g_class_is_set_up = True
+    if not owner.__dict__.get("_cdv_class_is_set_up"):
+        owner._cdv_class_is_set_up = True
         owner.setUpClass()
     owner(name).debug()
 
@@ -620,7 +620,7 @@ def _call_if_there(function: Any, *args: Any) -> None:
 
 
 def _of_unittest(name: str) -> tuple[type, ...]:
-    """That class of unittest, where the tests have imported it."""
+    """That class of unittest, if the tests have imported it."""
     module = sys.modules.get("unittest")
     return (getattr(module, name),) if module else ()
 
