@@ -1,12 +1,10 @@
-"""The sandbox as this package uses it: its errors are ours, and published programs come to what is known of them.
-
-The reference solutions pass their tests, known-wrong code does not.
-"""
+"""The sandbox as this package uses it: our errors and settings, and known verdicts on published programs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,6 +36,12 @@ def test_its_settings_are_a_section_of_ours() -> None:
     assert isinstance(sandbox, SandboxSettings) and (sandbox.tier, sandbox.seconds) == ("none", 3.0)
     with pytest.raises(UsageError, match="did you mean"):
         load_config(demo, ["--sandbox.worker=3"])
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner(seconds=SECONDS, workers=2) as made:
+        yield made
 
 
 @needs_shared
