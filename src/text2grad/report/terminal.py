@@ -70,10 +70,9 @@ def evaluation_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def show_samples(console: Console, samples: Sequence[Mapping[str, Any]], count: int = 5) -> None:
-    """Print up to `count` rows of samples.jsonl: tokens coloured by the sign of delta, critique beneath."""
-    for row in samples[:count]:
-        sample = Sample.model_validate(row)
+def show_samples(console: Console, samples: Sequence[Sample], count: int = 5) -> None:
+    """Print up to `count` samples: tokens coloured by the sign of delta, critique beneath."""
+    for sample in samples[:count]:
         console.print(_heading(sample))
         console.print(coloured_tokens(sample, brackets=console.no_color or not console.is_terminal))
         console.print(_critique(sample))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError
@@ -13,13 +13,22 @@ from text2grad.policy.model import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.report.card import Card, model_card
 from text2grad.stages.folder import find_policy, measured_on, prepare
+from text2grad.stages.summary import Summary
 
 REWARD_MODEL = "reward_model"
 PACKAGES = ("text2grad", "torch", "transformers", "peft")
 SETTINGS_FILE = "text2grad.yaml"
 
 
-def run_merge(config: Config, target: str, out: Path, license_name: str, hub: str | None) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class MergeSummary(Summary):
+    """The folder of the model, and its name on the hub if it was pushed."""
+
+    out: str
+    hub: str | None = None
+
+
+def run_merge(config: Config, target: str, out: Path, license_name: str, hub: str | None) -> MergeSummary:
     """Write the model of this run named `target` to `out`, adapters merged, and push it to `hub` if asked to.
 
     Raises:
@@ -37,7 +46,7 @@ def run_merge(config: Config, target: str, out: Path, license_name: str, hub: st
     (out / "README.md").write_text(model_card(_card(config, target, license_name)), encoding="utf-8")
     if hub:
         _push(out, hub)
-    return {"out": str(out), **({"hub": hub} if hub else {})}
+    return MergeSummary(out=str(out), hub=hub or None)
 
 
 def _card(config: Config, target: str, license_name: str) -> Card:

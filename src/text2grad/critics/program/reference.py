@@ -42,15 +42,13 @@ def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Differe
     for tag, a0, a1, b0, b1 in matcher.get_opcodes():
         if tag == "equal":
             equal += [Difference(*code.extent_of(node), "") for node in mine[a0:a1]]
-        elif tag == "replace":
+        elif tag == "insert":
+            different += _insertion(code, mine, a0, reference, theirs[b0:b1])
+        else:
             same = min(a1 - a0, b1 - b0)
             pairs = zip(mine[a0 : a0 + same], theirs[b0 : b0 + same], strict=True)
             different += [_smallest(code, node, reference, other) for node, other in pairs]
             different += [Difference(*code.extent_of(node), "") for node in mine[a0 + same : a1]]
-        elif tag == "delete":
-            different += [Difference(*code.extent_of(node), "") for node in mine[a0:a1]]
-        else:
-            different += _insertion(code, mine, a0, reference, theirs[b0:b1])
     return equal, different
 
 
@@ -84,9 +82,9 @@ def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> 
     b: ast.AST = theirs
     while type(a) is type(b) and not isinstance(a, ast.JoinedStr):
         pairs = list(_children(a, b))
-        if len(pairs) != 1 or isinstance(pairs[0][0], TOO_SMALL) or not hasattr(pairs[0][0], "lineno"):
+        if len(pairs) != 1 or not hasattr(pairs[0][0], "lineno"):
             break
-        if isinstance(pairs[0][1], TOO_SMALL):
+        if any(isinstance(child, TOO_SMALL) for child in pairs[0]):
             break
         a, b = pairs[0]
     if isinstance(a, ast.stmt) and isinstance(b, ast.stmt):

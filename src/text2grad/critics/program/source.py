@@ -37,6 +37,14 @@ class Lines:
         """The line (from 1) that holds the character at `position`."""
         return bisect_right(self.starts, position)
 
+    def numbers(self, start: int, end: int) -> range:
+        """The lines (from 1) that the characters [start, end) stand in."""
+        return range(self.number_at(start), self.number_at(end - 1) + 1)
+
+    def line_start(self, position: int) -> int:
+        """Where the line starts that holds the character at `position`."""
+        return self.starts[self.number_at(position) - 1]
+
     def extent(self, number: int) -> tuple[int, int]:
         """Characters of a line (from 1) without the white space around it; (0, 0) if there is no such line."""
         if not 1 <= number <= len(self.lines):
@@ -75,23 +83,31 @@ class Code(Lines):
 
     def statements(self) -> Iterator[ast.stmt]:
         """All statements in source order but the `def` lines themselves, which the question dictates."""
-        return _statements(self.tree)
+        waiting: list[ast.AST] = [self.tree]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+            waiting += reversed(list(ast.iter_child_nodes(node)))
 
 
 def read_code(text: str) -> Code | None:
     """`text` as a program; None if Python cannot read it, or if it is too long or too deep to be worked on."""
-    if len(text) > LONGEST:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "invalid decimal literal": of the program, not of ours
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    if _too_deep(tree):
+    tree = parsed(text) if len(text) <= LONGEST else None
+    if tree is None or _too_deep(tree):
         return None
     lines = Lines.of(text)
     return Code(text, lines.lines, lines.starts, tree)
+
+
+def parsed(text: str) -> ast.Module | None:
+    """The syntax tree of a text; None if Python cannot read it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "invalid decimal literal": of the program, not of ours
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _too_deep(tree: ast.AST) -> bool:
@@ -101,13 +117,6 @@ def _too_deep(tree: ast.AST) -> bool:
         if not level:
             return False
     return True
-
-
-def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.stmt) and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child
-        yield from _statements(child)
 
 
 def header_fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
