@@ -45,11 +45,10 @@ def reward_model_table(figures: Mapping[str, Any]) -> Table:
     return table
 
 
-MEASURES = (
-    *(f"{label}_{rate}" for label in ("good", "poor") for rate in ("precision", "recall", "f1", "character_f1")),
-    *(f"{label}_{rate}" for label in ("good", "poor") for rate in ("exact", "partial", "nearly", "iou")),
-    *("wrong_sign_rate", "unmatched", "ambiguous", "unreadable", "forced"),
-)
+_BY_TOKEN, _BY_SPAN = ("precision", "recall", "f1", "character_f1"), ("exact", "partial", "nearly", "iou")
+MEASURES = [
+    f"{label}_{rate}" for rates in (_BY_TOKEN, _BY_SPAN) for label in ("good", "poor") for rate in rates
+] + ["wrong_sign_rate", "unmatched", "ambiguous", "unreadable", "forced"]
 
 
 def evaluation_table(report: Mapping[str, Any]) -> Table:

@@ -36,13 +36,13 @@ _OPERATORS: dict[type[ast.AST], tuple[str, tuple[str, ...]]] = {
     ast.And: ("and", ("or",)),
     ast.Or: ("or", ("and",)),
 }
-_FAMILIES = (
-    *(("min", "max"), ("any", "all"), ("sum", "len", "max"), ("append", "extend"), ("upper", "lower")),
-    *(("isupper", "islower"), ("isdigit", "isalpha", "isalnum"), ("floor", "ceil"), ("startswith", "endswith")),
-    *(("lstrip", "rstrip", "strip"), ("sorted", "reversed", "list", "set"), ("keys", "values", "items")),
-    *(("find", "rfind"), ("index", "rindex"), ("union", "intersection"), ("match", "search", "fullmatch")),
-    *(("nlargest", "nsmallest"), ("int", "float", "str", "round"), ("bin", "hex", "oct"), ("sin", "cos", "tan")),
-)
+_RELATED = """
+    min max | any all | sum len max | append extend | upper lower | isupper islower | isdigit isalpha isalnum
+    | floor ceil | startswith endswith | lstrip rstrip strip | sorted reversed list set | keys values items
+    | find rfind | index rindex | union intersection | match search fullmatch | nlargest nsmallest
+    | int float str round | bin hex oct | sin cos tan
+"""
+_FAMILIES = [family.split() for family in _RELATED.split("|")]
 _OPERATIONS = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Lambda, ast.UnaryOp, ast.NamedExpr)
 
 

@@ -10,10 +10,8 @@ from typing import Any
 
 from text2grad.critics.program.source import Code, header_fields
 
-TOO_SMALL = (
-    *(ast.Name, ast.Constant, ast.Attribute, ast.Slice),
-    *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
-)
+_WORDS = ast.Name | ast.Constant | ast.Attribute | ast.Slice
+TOO_SMALL = _WORDS | ast.operator | ast.unaryop | ast.cmpop | ast.boolop
 """Nodes that say too little to be quoted alone."""
 
 
