@@ -11,14 +11,7 @@ from text2grad.report import compare, curves, intake
 from text2grad.report.folder import Method, Row, RunFolder
 from text2grad.report.metrics import MAIN, OF_VALUES, SUPERVISED, arranged
 from text2grad.report.samples import STRIP_ROWS, sample_views
-from text2grad.report.tables import (
-    Results,
-    is_number,
-    results,
-    reward_model_grid,
-    reward_model_rates,
-    with_seeds,
-)
+from text2grad.report.tables import Results, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.visible import visible
 
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
@@ -72,7 +65,7 @@ def _duration(seconds: float) -> str:
 
 
 def _results(run: RunFolder) -> dict[str, Any]:
-    table = results(with_seeds(run.summary, [seed.summary for seed in run.seeds]))
+    table = results(run.summary)
     figures = run.summary.get("reward_model") or run.evaluation.get("reward_model") or {}
     return {
         "results": table if table.names else None,
