@@ -38,7 +38,7 @@ REWARD_MODEL_FIGURES = ("good_precision", "good_recall", "poor_precision", "poor
 
 
 def run_demo(config: Config, seeds: int) -> dict[str, Any]:
-    """Run the main job once per seed and show what came of it; returns the figures of the summary.
+    """Run the main job once per seed and show the result; returns the figures of the summary.
 
     Raises:
         UserError: the task cannot be measured by running tests.
@@ -99,7 +99,7 @@ def _train_side_by_side(config: Config) -> None:
     codes = {name: process.wait() for name, process in running.items()}
     failed = [name for name, code in codes.items() if code]
     if failed:
-        raise UserError(f"{' and '.join(failed)} did not finish", "the reason stands above")
+        raise UserError(f"{' and '.join(failed)} did not finish", "see the error above")
 
 
 def _start(name: str, config: Config) -> subprocess.Popen[bytes]:

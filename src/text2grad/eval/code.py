@@ -1,4 +1,4 @@
-"""pass@k of samples made by any system, in the shape of EvalPlus's and HumanEval's `samples.jsonl`. No torch.
+"""pass@k of samples made by any system, in the format of EvalPlus's and HumanEval's `samples.jsonl`. No torch.
 
 A line is {"task_id", "solution"} (a whole program, fenced or not) or {"task_id", "completion"} (what follows the
 question's beginning of a program, to the letter).
@@ -24,7 +24,7 @@ KS = (1, 5, 10, 100)
 
 
 class SampleResult(Record):
-    """What came of one sample; `passed` is None where the tests give no verdict, on the reference neither."""
+    """The result of one sample; `passed` is None where the tests give no verdict, not even on the reference."""
 
     task_id: str
     sample: int
@@ -39,8 +39,8 @@ def judge_samples(
 ) -> list[SampleResult]:
     """Run every sample of a file against the tests of its task, in the order of the file.
 
-    What does not end in the time of `runner` is run once more by `patient`, which has more of it: on a busy
-    machine a right program may be late.
+    A program that exceeds the time limit of `runner` is run once more by `patient`, which allows more: on a busy
+    machine a correct program may be slow.
 
     Raises:
         UserError: the file cannot be read, a line is not a sample, or a task is unknown (which).
@@ -72,7 +72,7 @@ def judge_samples(
 def passed_or_none(verdict: Verdict, example: Example) -> bool | None:
     """Whether a program passed; None only where the tests give no verdict on the reference either.
 
-    The verdict is one that was made with the reference beside it (`Runner.run_all`).
+    The verdict must come from a run that also had the reference (`Runner.run_all`).
     """
     return None if verdict.outcome in NO_VERDICT and example.reference else verdict.passed
 

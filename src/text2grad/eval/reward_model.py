@@ -115,10 +115,10 @@ def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
 
 
 def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0) -> dict[str, Any]:
-    """What a critic scores that knows nothing: `always_neutral`, and `random_spans`.
+    """The scores of critics that know nothing: `always_neutral`, and `random_spans`.
 
-    The latter marks as many spans, of the same labels and lengths in tokens, as a random other annotation of these
-    very records has, at random places; the rates are over 20 draws for each response (fewer of many responses).
+    The latter marks random places with as many spans as a randomly chosen annotation of these records has, of the
+    same labels and lengths in tokens; the rates are over 20 draws for each response (fewer for many responses).
     """
     silent = [case._replace(predicted=Critique(text="")) for case in cases]
     rng = np.random.default_rng(seed)

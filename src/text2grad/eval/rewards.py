@@ -1,4 +1,4 @@
-"""What a reward model says of a policy's answers, as numbers: the token reward that training moves. No torch."""
+"""A reward model's judgement of a policy's answers in numbers: the token reward that training raises. No torch."""
 
 from __future__ import annotations
 

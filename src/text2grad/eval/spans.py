@@ -23,7 +23,7 @@ Sums = NDArray[np.float64]
 Membership = Literal["overlap", "contained"]
 LABEL_NAMES: dict[Label, str] = {1: "good", -1: "poor"}
 NEARLY = 0.9
-UNITS = {"token": "", "character": "character_"}  # and how they stand in the names of rates
+UNITS = {"token": "", "character": "character_"}  # and how the names of rates contain them
 
 
 class SpanCase(NamedTuple):

@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Tick:
-    """A mark on an axis: where, and the text beside it."""
+    """A mark on an axis: its position and its label."""
 
     at: float
     text: str
@@ -53,7 +53,7 @@ class Path:
 
 @dataclass(frozen=True)
 class EndLabel:
-    """A curve's name beside its last point."""
+    """The name of a curve, shown next to its last point."""
 
     style: str
     text: str
@@ -159,7 +159,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
 
 
 def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions near `wanted`, at least `gap` apart and inside [low, high] as far as there is room."""
+    """Positions near `wanted`, at least `gap` apart and inside [low, high] if there is room."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed = [wanted[i] for i in order]
     for i in range(1, len(placed)):

@@ -17,7 +17,7 @@ Numbers = list[float | None]
 
 
 class Part(BaseModel):
-    """Base of what the report reads: keys it does not know are left alone."""
+    """Base of what the report reads: unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -27,8 +27,8 @@ class Sample(Part):
 
     All lists have one entry per response token (T), or none (`value` without a value function); `starts` and `ends`
     are code points of `response`. `as_marked`: each token of a span is paid with the sign of its span. `lost` are
-    the quotes that are not in the response, `unmatched` how many; `ambiguous` counts those that stand there more
-    than once without saying which.
+    the quotes that are not in the response, `unmatched` is their number; `ambiguous` counts quotes that occur more
+    than once without saying which one is meant.
     """
 
     step: int

@@ -14,7 +14,7 @@ from text2grad.report.samples import lost_quotes
 
 @dataclass(frozen=True)
 class Counts:
-    """What one source gave: records, spans by label, what became of other quotes, failures by kind in words."""
+    """What one source gave: records, spans by label, counts of its other quotes, and failures by kind in words."""
 
     records: int
     good: int

@@ -1,6 +1,6 @@
 """Pages for the browser that need no network and run no script but their own, and other texts from templates.
 
-Safety stands on three legs: jinja2 autoescape; `visible` over every value that reaches the template
+Three things make them safe: jinja2 autoescape; `visible` over every value that reaches the template
 (`finalize`); and a Content-Security-Policy that allows exactly our script and style, by their hashes.
 """
 
@@ -42,13 +42,13 @@ def render_text(template: str, **values: Any) -> str:
 
 
 def embedded(data: Any) -> Markup:
-    """`data` as JSON that cannot leave the <script type="application/json"> element it stands in."""
+    """`data` as JSON that cannot leave the <script type="application/json"> element around it."""
     text = to_json(data, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def write_page(path: Path, text: str) -> Path:
-    """Write a page, but never through a link: a run folder may be somebody else's.
+    """Write a page, but never through a link: the run folder may belong to someone else.
 
     Raises:
         UserError: it is a link, or cannot be written.

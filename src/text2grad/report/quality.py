@@ -52,7 +52,7 @@ def report_quality(
     """The figures of a file; with `page`, also as a page for the browser.
 
     `cost` is what tokens of a model cost, where that is known; `canaries` a file of canaries that were judged with
-    these records. Agreement is told of each response, or of the `named` ones with the least.
+    these records. Agreement is given for each response, or for the `named` ones that agree least.
 
     Raises:
         UserError: the file, or the tokenizer, cannot be read, or holds nothing.
@@ -227,7 +227,7 @@ class Quality:
         }
 
     def _lengths(self, label: int) -> dict[str, Any]:
-        """Tokens per span: mean, range and quartiles (paper, table 18); and where in the response they stand."""
+        """Tokens per span: mean, range and quartiles (paper, table 18); and their position in the response."""
         lengths = sorted(self.lengths[label])
         places = [self.places[label][place] for place in range(PLACES)]
         if not lengths:
@@ -244,7 +244,7 @@ class Quality:
 
     def _agreement(self) -> dict[str, Any]:
         """Krippendorff's alpha over the token labels of each response that several judged, the least first; their
-        mean. None: nobody labelled anything, or all of it alike.
+        mean. None where all tokens have the same label, or none.
         """
         shared = [opinions for opinions in self.opinions.values() if len(opinions.labels) > 1]
         alphas = {opinions.id: token_alpha(list(opinions.labels.values())) for opinions in shared}

@@ -20,7 +20,7 @@ from text2grad.report.visible import all_visible, token_label
 STRIP_ROWS = ("delta", "kl", "reward", "value", "advantage")
 SUMS = {"delta": "delta", "kl": "KL", "reward": "reward"}
 LABELS = {1: "good", -1: "poor"}
-BUDGET = 1_600_000  # characters of JSON: keeps the page under 3 MB beside its curves
+BUDGET = 1_600_000  # characters of JSON: with the curves, the page stays under 3 MB
 
 
 def sample_views(methods: Sequence[Method], budget: int = BUDGET) -> tuple[list[dict[str, Any]], int]:

@@ -84,7 +84,7 @@ def reward_model_grid(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]
 
 
 def reward_model_rates(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What goes wrong with the reward model, as far as it was measured: (name, value, what it is)."""
+    """The measured failure rates of the reward model: (name, value, what it is)."""
     return [(name, _share(figures[name]), what) for name, what in RATES.items() if is_number(figures.get(name))]
 
 

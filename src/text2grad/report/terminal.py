@@ -52,7 +52,7 @@ MEASURES = [
 
 
 def evaluation_table(report: Mapping[str, Any]) -> Table:
-    """The full report on a reward model: rates with their intervals, beside the baselines'."""
+    """The full report on a reward model: rates with their intervals, next to those of the baselines."""
     baselines: Mapping[str, Any] = report["baselines"]
     title = f"Reward model against {report['records']} held-out critiques"
     table = Table(title=title, title_justify="left")

@@ -81,7 +81,7 @@ def run_evaluate(config: Config, target: str) -> PolicySummary:
 
 
 def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
-    """pass@k of a file of samples on the problems of the task; what came of each is written beside the file."""
+    """pass@k of a file of samples on the problems of the task; the result of each is written next to the file."""
     problems = load_task(config.task).examples("heldout")
     if not problems or not problems[0].meta.get("tests"):
         raise UserError(f"task {config.task.name!r} has no held-out problems with tests", "--task humaneval")

@@ -55,7 +55,7 @@ class RewardModelSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelEvaluation(Summary):
-    """Everything there is to say of a reward model on held-out records (`eval.reward_model_report`)."""
+    """The full report on a reward model on held-out records (`eval.reward_model`)."""
 
     report: Mapping[str, Any] = inlined()
 
@@ -115,20 +115,20 @@ def learner_settings(config: Config) -> PolicySettings:
     """The model that becomes the reward model.
 
     Raises:
-        UserError: it is to share the policy's base weights, and has others, or no adapter.
+        UserError: it is to share the policy's base weights, but has different ones, or no adapter.
     """
     start = start_policy(config)
     chosen = config.reward_model.policy or start
     if config.reward_model.shared and chosen.model != start.model:
-        told = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
-        raise UserError(told, "reward_model.policy null, or reward_model.shared false")
+        problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
+        raise UserError(problem, "reward_model.policy null, or reward_model.shared false")
     if config.reward_model.shared and (chosen.lora is None or start.lora is None):
         raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
     return chosen
 
 
 def note_base(digest: str, folder: Path) -> None:
-    """Leave beside an adapter what identifies the weights it was trained on (`digest_of_base`)."""
+    """Write next to an adapter what identifies the weights it was trained on (`digest_of_base`)."""
     (folder / BASE_DIGEST).write_text(digest + "\n", encoding="utf-8")
 
 
@@ -143,10 +143,10 @@ def measure_reward_model(config: Config) -> dict[str, float]:
 
 
 def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
-    """Everything there is to say of the reward model on held-out records, beside baselines that know nothing.
+    """The full report on the reward model on held-out records, with baselines that know nothing.
 
-    Leaves in `evaluation/`: the rates of each for the report, the whole in `reward_model.full.json`, and what
-    the reward model said in `reward_model.said.jsonl`, for people to mark.
+    Writes to `evaluation/`: the rates of each for the report, everything in `reward_model.full.json`, and the
+    critiques of the reward model in `reward_model.said.jsonl`, for people to mark.
 
     Raises:
         UserError: there are no held-out records.
@@ -179,7 +179,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
 
 
 def compared(config: Config, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]) -> dict[str, float]:
-    """The judge's verdicts on the reward model's critiques beside those of `evaluate.against`.
+    """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`.
 
     Raises:
         UserError: the other critiques are not of the same responses.

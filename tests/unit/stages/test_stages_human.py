@@ -221,7 +221,7 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     short = limit // 2
     fewer = reward_data.fitting(policy, train, limited(short))
     assert len(fewer) < len(train) and all(length(pair) <= short for _, pair in fewer)
-    left = f"{len(train) - len(fewer)} of {len(train)} critiques are left out: even so they exceed {short} tokens"
+    left = f"{len(train) - len(fewer)} of {len(train)} critiques are left out: they still exceed {short} tokens"
     assert left in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""One response that is judged: the program in it, what came of its run, and how a piece of it becomes a span."""
+"""One response to judge: the program in it, the result of running it, and how a piece of it becomes a span."""
 
 from __future__ import annotations
 
@@ -110,5 +110,5 @@ class Case:
 
 
 def ordered(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Spans as they stand in the response."""
+    """Spans in the order of the response."""
     return tuple(sorted(spans, key=lambda span: (span.start, span.end, -span.label)))

@@ -23,11 +23,11 @@ class ProgramCritic:
 
     The verdict is +1 when all tests pass and -1 otherwise. Where a reference resembles the program, the blame is
     the smallest expression that differs from it; otherwise it is what tracebacks, coverage and at most `repairs`
-    small edits, each run against the tests, point at. Which evidence was used stands in the critique.
+    small edits, each run against the tests, point at. The critique says which evidence was used.
 
     With `brief`, the critique names what is wrong but not the inputs of the failing test, and nothing is run a
     second time: a reward model learns to predict it without running the program. With `gate`, a task whose tests
-    pass for a program that solves nothing gives a `Failure` whatever the response (outcome `weak_tests`).
+    pass for a program that solves nothing gives a `Failure` for every response (outcome `weak_tests`).
     """
 
     overlap: Overlap = "helps"
@@ -86,13 +86,13 @@ def _run_some(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None
 
 
 def run_outcomes(runner: Runner, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, str]]:
-    """What came of running the tests on each response (`outcome_meta`); nothing where there is nothing to run."""
+    """The result of running the tests on each response (`outcome_meta`); nothing where there is nothing to run."""
     attempts = [Attempt(*pair) for pair in zip(examples, responses, strict=True)]
     return [outcome_meta(verdict) if verdict else {} for verdict in _run_some(runner, attempts)]
 
 
 def outcome_meta(verdict: Verdict) -> dict[str, str]:
-    """What came of a program, for the `meta` of its record: `outcome`, `tier`, `test_output` where tests failed."""
+    """The result of a run, for the `meta` of its record: `outcome`, `tier`, `test_output` where tests failed."""
     wrong = [result for result in verdict.results if not result.passed]
     failed = [f"{result.name}: {operands_text(result) or result.error}" for result in wrong]
     shown = "\n".join([*([verdict.error] if verdict.error else []), *failed])
@@ -118,5 +118,5 @@ def _not_run(asked: Attempt) -> Judgement:
 
 
 def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
-    """How often each outcome of a run stands in the records, most frequent first."""
+    """How often each outcome of a run occurs in the records, most frequent first."""
     return dict(Counter(record.meta["outcome"] for record in records if "outcome" in record.meta).most_common())

@@ -21,7 +21,7 @@ _CODE = re.compile(r"[ \t]*[\w.\[\]]+[ \t]*[-+*/%]?=|.*[(\[{,\\]\s*$")
 
 @dataclass(frozen=True)
 class Program:
-    """The code of a response; `starts[i]` is where its line i stands in the response (characters).
+    """The code of a response; `starts[i]` is where its line i starts in the response (characters).
 
     `closed` is False where the fence around it never ends: the answer may have been cut off.
     """
@@ -48,7 +48,7 @@ def extract_program(response: str, names: Sequence[str] = ()) -> Program:
     """The program in a response: of several fenced blocks the last that defines one of `names`.
 
     If none does, the first Python block with a definition, else the first block. Without a fence it is the
-    whole response but for lines of prose before and after it; with nothing else than prose the code is "".
+    whole response without lines of prose before and after it; if there is only prose, the code is "".
     """
     blocks = list(_blocks(response))
     if not blocks:

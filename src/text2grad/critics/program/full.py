@@ -31,7 +31,7 @@ _WORDS: dict[Kind, str] = {
 
 
 def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
-    """What the tests say of a program; `budget` edits of it may be run to find the place of a fault."""
+    """The critique of a program by its tests; `budget` edits of it may be run to find the place of a fault."""
     if case.verdict.passed:
         return _praise(case)
     if case.code is None and case.verdict.outcome == "broken":

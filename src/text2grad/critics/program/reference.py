@@ -19,7 +19,7 @@ TOO_SMALL = _WORDS | ast.operator | ast.unaryop | ast.cmpop | ast.boolop
 class Difference:
     """A piece of a program (characters), and the reference's text in its place ("" when there is none).
 
-    Where the piece is right but a statement beside it is missing, `before` or `after` is that statement.
+    Where the piece is right but the statement before or after it is missing, `before` or `after` is that statement.
     """
 
     start: int
@@ -53,7 +53,7 @@ def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Differe
 def _insertion(
     code: Code, mine: list[ast.stmt], index: int, reference: Code, missing: list[ast.stmt]
 ) -> list[Difference]:
-    """What is missing cannot be quoted: blame the statement where it should stand."""
+    """What is missing cannot be quoted: blame the statement at its place."""
     if not mine:
         return []
     start, end = code.extent_of(mine[min(index, len(mine) - 1)])

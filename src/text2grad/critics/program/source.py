@@ -1,4 +1,4 @@
-"""A program as text and as a tree, and where each of its nodes and lines stands in characters."""
+"""A program as text and as a tree, and the character positions of its nodes and lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lines:
         return bisect_right(self.starts, position)
 
     def numbers(self, start: int, end: int) -> range:
-        """The lines (from 1) that the characters [start, end) stand in."""
+        """The lines (from 1) that hold the characters [start, end)."""
         return range(self.number_at(start), self.number_at(end - 1) + 1)
 
     def line_start(self, position: int) -> int:
@@ -128,7 +128,7 @@ def header_fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
 def header_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
     """The nodes below a statement that are not part of a nested statement, outer ones first.
 
-    Nothing inside an f-string: before Python 3.12 such nodes do not stand where they say.
+    Nothing inside an f-string: before Python 3.12 the positions of such nodes are wrong.
     """
     waiting: list[Any] = [value for _, value in header_fields(statement)]
     while waiting:

@@ -74,7 +74,7 @@ def _new(code: Code, start: int, end: int, text: str, kind: str, cost: float, ne
 
 
 def _return_moved(code: Code, statement: ast.stmt, block: _Block) -> Iterator[Edit]:
-    """The `return` that ends a loop's body one level out: it may stand one too deep."""
+    """The `return` that ends a loop's body one level out: it may be indented one level too far."""
     if not isinstance(statement, ast.Return) or not block.in_loop or not _stands_alone(code, statement):
         return
     start, end = code.bounds(statement)

@@ -60,7 +60,7 @@ Evidence = dict[int, list[Clue]]
 
 
 def localise(lines: Lines, verdict: Verdict, try_all: TryAll | None = None, budget: int = 0) -> list[Suspect]:
-    """The suspects, surest first; at most `budget` edits are tried, none of a program that does not finish."""
+    """The suspects, surest first; at most `budget` edits are tried, and none if the program does not finish."""
     evidence = gather(lines, verdict)
     ranked = rank(lines, evidence)
     if not isinstance(lines, Code) or try_all is None or budget < 1 or verdict.outcome == "timeout":
@@ -75,7 +75,7 @@ def localise(lines: Lines, verdict: Verdict, try_all: TryAll | None = None, budg
 
 
 def gather(lines: Lines, verdict: Verdict) -> Evidence:
-    """What a run says of the lines; a test without coverage says nothing of them but its traceback."""
+    """The clues of a run; a test without coverage gives none but its traceback."""
     found: Evidence = defaultdict(list)
     runs = [result for result in verdict.results if result.lines]
     for line, score in ochiai(runs).items():
