@@ -165,7 +165,7 @@ def feedback_report(
         ),
     ] = None,
     prices: Annotated[
-        Path | None, file_option("--prices", help="USD per token of your models. [default: our own table]")
+        Path | None, file_option("--prices", help="Prices of your models. [default: the built-in table]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

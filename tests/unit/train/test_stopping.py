@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from human_data import finegrained_file, small_config
-from span_cases import critique, word_span
+from span_cases import TEXT, critique, word_span, words_aligned
 from text2grad.config import load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
@@ -108,8 +108,6 @@ def test_validation_prompts_are_training_prompts_set_apart() -> None:
 
 
 def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
-    from test_spans import TEXT, words_aligned
-
     gold = critique(word_span(1, 0, 0), word_span(-1, 4, 4))
     half = Critique(text="", spans=gold.spans[:1])
     case = SpanCase(gold, half, words_aligned(TEXT))
