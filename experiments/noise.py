@@ -29,10 +29,14 @@ from typing import Any
 
 from figure import svg
 from recipe import recipe_of, refuse_other_recipe
-from text2grad import stages
 from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.critics.noise import NoiseSettings
 from text2grad.report.curves import Line
+from text2grad.stages.annotate import run_annotate
+from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.ppo import run_train
+from text2grad.stages.reward_model import run_train_reward
+from text2grad.stages.supervised import run_sft
 
 KINDS, SHARES = ("flip", "displace", "drop"), (0.0, 0.05, 0.1, 0.2, 0.4)
 SCALAR, SFT, CLEAN = "scalar_ppo", "sft", "text2grad"
@@ -90,10 +94,10 @@ def prepare(place: tuple[argparse.Namespace, int]) -> None:
             source = chosen.runs / f"seed-{seed}" / part / "policy"
             shutil.copytree(source, config.run.folder / part / "policy", dirs_exist_ok=True)
         return
-    stages.run_sft(config)
+    run_sft(config)
     if "reward_model" in wanted:
-        stages.run_annotate(config)
-        stages.run_train_reward(config)
+        run_annotate(config)
+        run_train_reward(config)
 
 
 def demo(seed: int, chosen: argparse.Namespace) -> Config:
@@ -124,8 +128,8 @@ def run(arm: str, seed: int, config: Config) -> Row:
     """Train one arm and measure it; CPU seconds of this process and its children."""
     before = sum(os.times()[:4])
     if arm != SFT:
-        stages.run_train(config, arm, "restart")
-    measured = stages.run_evaluate(config, arm, "policy")
+        run_train(config, arm, "restart")
+    measured = run_evaluate(config, arm).figures
     steps = read(config.run.folder / "ppo" / arm / "metrics.jsonl") if arm != SFT else []
     seen = sum(step.get("noise_spans", 0) for step in steps)
     return {

@@ -222,7 +222,7 @@ def train(one: Run, config: Config, name: str) -> tuple[list[dict[str, float]], 
             if (step + 1) % one["every"] and step + 1 != one["steps"]:
                 return
             before = Randomness.now()
-            summary = evaluate_policy(policy, heldout, config, measure_with(task, runner))["summary"]
+            summary = evaluate_policy(policy, heldout, config, measure_with(task, runner)).summary.figures
             Randomness.restore(before.tensors(), before.numbers())
             kept = {key: metrics[key] for key in ("score", "kl", "wrong_sign_rate") if key in metrics}
             rates = {way: summary[f"{way}_pass"] for way in ("sampled", "greedy")}

@@ -29,8 +29,10 @@ from typing import Any
 
 from recipe import recipe_of, refuse_other_recipe
 from sample_efficiency import PARTS
-from text2grad import stages
 from text2grad.config import Config, find_config, load_config
+from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.ppo import run_train
+from text2grad.stages.supervised import run_sft
 
 ARMS = ("scalar_ppo", "text2grad")
 GRID = (1e-3, 3e-4, 1e-4)
@@ -96,10 +98,10 @@ def measured(arm: str, rate: float, config: Config) -> Row:
     before = sum(os.times()[:4])
     name = "sft" if arm == "sft" else f"{arm}_{rate:g}"
     if arm == "sft" and not (config.run.folder / "sft" / "policy").is_dir():
-        stages.run_sft(config)
+        run_sft(config)
     elif arm != "sft":
-        stages.run_train(of_arm(arm, rate, config), name, "restart")
-    figures = stages.run_evaluate(config, name, "policy")
+        run_train(of_arm(arm, rate, config), name, "restart")
+    figures = run_evaluate(config, name).figures
     steps = read(config.run.folder / "ppo" / name / "metrics.jsonl")
     kept = {f"{way}_{each}": figures[f"{way}_{each}"] for way in ("greedy", "sampled") for each in MEASURES}
     return {**kept, "kl": steps[-1]["kl"] if steps else 0.0, "cpu_seconds": round(sum(os.times()[:4]) - before, 1)}

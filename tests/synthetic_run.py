@@ -58,7 +58,8 @@ def summary(shifts: list[float]) -> Row:
     for name, mean in means.items():
         seeds = [round(mean + shift, 4) for shift in shifts]
         center = sum(seeds) / len(seeds)
-        rows.append({"name": name, "greedy": round(center + 0.04, 4), "sampled": round(center, 4), "seeds": seeds})
+        each = [{"sampled": seed} for seed in seeds]
+        rows.append({"name": name, "greedy": round(center + 0.04, 4), "sampled": round(center, 4), "seeds": each})
     grid = {"good_precision": 0.81, "good_recall": 0.77, "poor_precision": 0.69, "poor_recall": 0.72}
     return {
         "title": "Demo: small Python functions",

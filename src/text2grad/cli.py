@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -20,6 +21,7 @@ import typer
 from text2grad import __version__
 from text2grad.console import nearest_option, run_stage, split_overrides
 from text2grad.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError, UserError
+from text2grad.stages.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
@@ -32,9 +34,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a rich traceback prints local variables, keys among them
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+with_settings = partial(
+    app.command, epilog="Any setting can be changed on top: --section.key VALUE, e.g. --ppo.lr 1e-5."
+)
 
 UsageMistake: Any = typer.BadParameter.__base__  # click's UsageError, wherever this typer keeps it
 
+file_option = partial(typer.Option, metavar="FILE")
 Configuration = Annotated[
     list[str],
     typer.Option(
@@ -48,18 +54,15 @@ UNSET: list[str] = []
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as one JSON object, the last line of stdout.")
 ]
-Restart = Annotated[bool, typer.Option("--restart", help="Begin anew where an unfinished run could go on.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Start over instead of resuming an unfinished run.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Go on with an unfinished run though settings or inputs have changed.")
+    bool, typer.Option("--force", help="Resume an unfinished run even if settings or inputs have changed.")
 ]
-SETTINGS_HELP = "Any setting can be changed on top: --section.key VALUE, e.g. --ppo.lr 1e-5."
-
-
-class Target(StrEnum):
-    """What `evaluate` measures."""
-
-    POLICY = "policy"
-    REWARD_MODEL = "reward-model"
+FeedbackFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of feedback records (JSON Lines).")]
+FeedbackOut = Annotated[
+    Path | None, file_option("--out", help="Where to write. [default: <run.folder>/feedback.jsonl]")
+]
+POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
 
 
 class Launcher(StrEnum):
@@ -72,14 +75,14 @@ class Launcher(StrEnum):
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Train a language model from written feedback.
 
     A critique says in words what is good and what is poor in an answer. text2grad ties it to the exact
     words it talks about, turns those into a reward for each token, and trains the model on them.
 
-    First steps, without a GPU, a key or a download: text2grad doctor, then text2grad demo.
+    First steps, which need no GPU, API key or download: text2grad doctor, then text2grad demo.
     """
     if version:
         typer.echo(f"text2grad {__version__}")
@@ -87,7 +90,7 @@ def start(
         typer.echo(context.get_help())
 
 
-@app.command("import", epilog=SETTINGS_HELP)
+@with_settings("import")
 def import_feedback(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file with the feedback.")],
@@ -99,14 +102,11 @@ def import_feedback(
             help="auto, feedback, finegrained_qa, squality, label_studio, argilla, prodigy, defacto, csv, mqm.",
         ),
     ] = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
-    ] = None,
+    out: FeedbackOut = None,
     config: Configuration = UNSET,
     as_json: AsJson = False,
 ) -> None:
-    """Turn feedback you have into records.
+    """Turn feedback you already have into records.
 
     Reads critiques written by people (or by any tool) and finds the words they talk about. Reports how many
     records and spans were read, and how many quotes were not found or were ambiguous.
@@ -118,13 +118,15 @@ def import_feedback(
     if not config and out is None:
         raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")
     chosen = _configuration(context, config or DEMO)
-    run_stage(lambda: _stages().run_import(chosen, source, kind, out), as_json)
+    from text2grad.stages.intake import run_import
+
+    run_stage(lambda: run_import(chosen, source, kind, out), as_json)
 
 
 @app.command("export")
 def export_feedback(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="Feedback records.")],
+    source: FeedbackFile,
     kind: Annotated[
         str,
         typer.Option(
@@ -133,69 +135,59 @@ def export_feedback(
             help="label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL).",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write.")],
+    out: Annotated[Path, file_option("--out", help="Where to write.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write records in the shape of a tool or a trainer.
+    """Write feedback records in the format of another tool or trainer.
 
-    What people see in Label Studio, Argilla, Prodigy or a spreadsheet comes back with import.
+    What people mark in Label Studio, Argilla, Prodigy or a spreadsheet is read back with import.
 
     \b
     Example:
       text2grad export feedback.jsonl --as label_studio --out tasks.json
     """
     _no_settings(context, "export")
+    from text2grad.critics.shapes.export import export
+    from text2grad.feedback import Feedback, read_jsonl
 
-    def stage() -> Mapping[str, Any]:
-        from text2grad.critics.shapes.export import export
-        from text2grad.feedback import Feedback, read_jsonl
-
-        return {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}
-
-    run_stage(stage, as_json)
+    run_stage(lambda: {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}, as_json)
 
 
 @app.command("feedback-report")
 def feedback_report(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="Feedback records.")],
-    page: Annotated[
-        Path | None, typer.Option("--page", metavar="FILE", help="Write a page for the browser.")
-    ] = None,
+    source: FeedbackFile,
+    page: Annotated[Path | None, file_option("--page", help="Also write a page for the browser.")] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
-            "--tokenizer", metavar="FILE", help="A tokenizer.json to count tokens with, else words and signs."
+        file_option(
+            "--tokenizer", help="Count tokens by this tokenizer.json. [default: words and punctuation marks]"
         ),
     ] = None,
     prices: Annotated[
-        Path | None, typer.Option("--prices", metavar="FILE", help="USD of tokens; else the prices of text2grad.")
+        Path | None, file_option("--prices", help="Prices of your models. [default: the built-in table]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how good a file of feedback is.
+    """Measure the quality of a file of feedback.
 
-    Quotes that are not in the response, cost against a label for every token, length and place of spans,
-    balance of labels, refusals, repeats, and how far several annotators agree.
+    Quotes that are not in the response, cost compared with labelling every token, length and position of
+    spans, balance of labels, refusals, repeated records, and agreement between several annotators.
 
     \b
     Example:
       text2grad feedback-report feedback.jsonl --page quality.html
     """
     _no_settings(context, "feedback-report")
+    from text2grad.annotation.canaries import canaries_path
+    from text2grad.annotation.prices import cost_by
+    from text2grad.report.quality import report_quality
 
-    def stage() -> Mapping[str, Any]:
-        from text2grad.annotation.canaries import canaries_path
-        from text2grad.annotation.prices import cost_by
-        from text2grad.report.quality import report_quality
-
-        named = None if as_json else 10
-        return report_quality(source, page, tokenizer, cost_by(prices), canaries_path(source), named)
-
-    run_stage(stage, as_json)
+    cost, canaries, named = cost_by(prices), canaries_path(source), None if as_json else 10
+    run_stage(lambda: report_quality(source, page, tokenizer, cost, canaries, named), as_json)
 
 
-@app.command(epilog=SETTINGS_HELP)
+@with_settings()
 def annotate(
     context: typer.Context,
     responses: Annotated[
@@ -283,8 +275,9 @@ def _annotate(
 
         return judge_sampled(config, out, options)
     _refuse_journal_options(out, options)
-    summary: Mapping[str, Any] = _stages().run_annotate(config, pairs)
-    return summary
+    from text2grad.stages.annotate import run_annotate
+
+    return run_annotate(config, pairs)
 
 
 def _refuse_journal_options(out: Path | None, options: Any) -> None:
@@ -298,7 +291,7 @@ def _refuse_journal_options(out: Path | None, options: Any) -> None:
         )
 
 
-@app.command(epilog=SETTINGS_HELP)
+@with_settings()
 def sft(
     context: typer.Context,
     restart: Restart = False,
@@ -308,18 +301,20 @@ def sft(
 ) -> None:
     """Fine-tune the policy on reference answers.
 
-    Supervised, before any feedback. The result is where training from feedback starts, and the
-    reference it may not drift far from. Stopped or killed, the same command goes on with it.
+    Supervised training, before any feedback. The result is both the start of training from feedback and the
+    reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
 
     \b
     Example:
       text2grad sft --config mine.yaml --sft.epochs 1
     """
-    chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_sft(chosen, _resume_mode(restart, force)), as_json)
+    chosen, mode = _configuration(context, config), _resume_mode(restart, force)
+    from text2grad.stages.supervised import run_sft
+
+    run_stage(lambda: run_sft(chosen, mode), as_json)
 
 
-@app.command("train-reward", epilog=SETTINGS_HELP)
+@with_settings("train-reward")
 def train_reward(
     context: typer.Context,
     restart: Restart = False,
@@ -327,28 +322,31 @@ def train_reward(
     config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
-    """Train the model that criticises.
+    """Train the reward model.
 
     The reward model is a chat model that writes the critique and marks the words. It learns from
     <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
-    answers: measure this before you train a policy against it. Stopped or killed, the same command goes on.
+    answers: check this before you train a policy with it. If stopped or killed, run the same command to resume.
 
     \b
     Example:
       text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
     """
-    chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_train_reward(chosen, _resume_mode(restart, force)), as_json)
+    chosen, mode = _configuration(context, config), _resume_mode(restart, force)
+    from text2grad.stages.reward_model import run_train_reward
+
+    run_stage(lambda: run_train_reward(chosen, mode), as_json)
 
 
-@app.command(epilog=SETTINGS_HELP)
+@with_settings()
 def train(
     context: typer.Context,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Folder of this run below <run.folder>/ppo.")
+        str, typer.Option("--name", metavar="NAME", help="Name of this run: its folder in <run.folder>/ppo.")
     ] = "text2grad",
     launcher: Annotated[
-        Launcher, typer.Option("--launcher", help="ray: start the processes with Ray Train, and again if one dies.")
+        Launcher,
+        typer.Option("--launcher", help="ray: start the processes with Ray Train; restart them if one dies."),
     ] = Launcher.NONE,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, metavar="N", help="Processes that --launcher ray starts.")
@@ -360,12 +358,13 @@ def train(
 ) -> None:
     """Train the policy from feedback.
 
-    NL-gradient PPO with the critic in the loop. Each step: sample answers, have them criticised, turn
-    the marked words into token rewards, update. --config scalar on top is ordinary PPO with one score
-    for the whole answer, --config paper the paper's way.
+    NL-gradient PPO with the critic in the loop. Each step samples answers, has them criticised, turns
+    the marked words into token rewards, and updates the policy. Add --config scalar for ordinary PPO with
+    one score for the whole answer, or --config paper for the settings of the paper.
 
-    Ctrl-C and SIGTERM end it after the step (exit codes 130 and 143). Stopped or killed, the same command
-    goes on where the last checkpoint is (ppo.checkpoint_every), and ends as if it had never stopped.
+    Ctrl-C and SIGTERM end it after the current step (exit codes 130 and 143). If stopped or killed, run the
+    same command to resume from the last checkpoint (ppo.checkpoint_every); the result is the same as that of
+    an uninterrupted run.
 
     Several processes share the work under torchrun, accelerate launch or --launcher ray: docs/distributed.md.
 
@@ -380,19 +379,17 @@ def train(
     if workers and launcher is not Launcher.RAY:
         raise UsageError("--workers is for --launcher ray", "or torchrun --nproc_per_node N -m text2grad.cli train")
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)
-
-    def stage() -> Mapping[str, Any]:
-        if launcher is Launcher.NONE:
-            found: Mapping[str, Any] = _stages().run_train(chosen, name, mode)
-            return found
+    if launcher is Launcher.RAY:
         from text2grad.stages.cluster import run_train_on_ray
 
-        return run_train_on_ray(chosen, name, mode, workers or 1)
+        run_stage(lambda: run_train_on_ray(chosen, name, mode, workers or 1), as_json)
+    else:
+        from text2grad.stages.ppo import run_train
 
-    run_stage(stage, as_json)
+        run_stage(lambda: run_train(chosen, name, mode), as_json)
 
 
-@app.command(epilog=SETTINGS_HELP)
+@with_settings()
 def evaluate(
     context: typer.Context,
     target: Annotated[
@@ -402,14 +399,14 @@ def evaluate(
     what: Annotated[
         str,
         typer.Option(
-            *("--task", "--which"),
+            "--task",
+            "--which",
             metavar="WHAT",
-            help="policy, reward-model, or a policy on other problems than the config's: humaneval, mbpp, ...",
+            help="policy, reward-model, or another task to measure the policy on: humaneval, mbpp, ...",
         ),
-    ] = Target.POLICY,
+    ] = POLICY,
     samples: Annotated[
-        Path | None,
-        typer.Option("--samples", metavar="FILE", help="Programs of any system, as EvalPlus writes them."),
+        Path | None, file_option("--samples", help="Programs from any system, in EvalPlus's format.")
     ] = None,
     config: Configuration = DEMO,
     as_json: AsJson = False,
@@ -426,30 +423,33 @@ def evaluate(
       text2grad evaluate --task reward-model --config mine.yaml
       text2grad evaluate --task humaneval --samples samples.jsonl
     """
-    which = Target.REWARD_MODEL if what == Target.REWARD_MODEL else Target.POLICY
-    if what not in list(Target):
+    if what not in TARGETS:
         _refuse_unknown_task(what)
         # Before the user's own settings, which have the last word.
         context.obj = ["--task.name", what, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
     chosen = _configuration(context, config)
+    from text2grad.stages.evaluate import run_evaluate, run_evaluate_samples
+
     if samples is not None:
-        run_stage(lambda: _stages().run_evaluate_samples(chosen, samples), as_json)
-        return
-
-    def measured() -> Mapping[str, Any]:
-        found: Mapping[str, Any] = _stages().run_evaluate(chosen, target, which.value)
-        if "baselines" in found:
-            from rich.console import Console
-
-            from text2grad.report.terminal import evaluation_table
-
-            Console(stderr=True).print(evaluation_table(found))
-        return found
-
-    run_stage(measured, as_json, quiet=which is Target.REWARD_MODEL)
+        run_stage(lambda: run_evaluate_samples(chosen, samples), as_json)
+    elif what == REWARD_MODEL:
+        run_stage(lambda: _evaluate_reward_model(chosen), as_json, quiet=True)
+    else:
+        run_stage(lambda: run_evaluate(chosen, target), as_json)
 
 
-@app.command(epilog=SETTINGS_HELP)
+def _evaluate_reward_model(config: Config) -> Summary:
+    from rich.console import Console
+
+    from text2grad.report.terminal import evaluation_table
+    from text2grad.stages.reward_model import run_evaluate_reward_model
+
+    found = run_evaluate_reward_model(config)
+    Console(stderr=True).print(evaluation_table(found.report))
+    return found
+
+
+@with_settings()
 def merge(
     context: typer.Context,
     target: Annotated[
@@ -457,10 +457,10 @@ def merge(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder for the model.")],
     license_name: Annotated[
-        str, typer.Option("--license", metavar="NAME", help="For the model card, as the hub names licences.")
+        str, typer.Option("--license", metavar="NAME", help="The licence for the model card, as the hub names it.")
     ] = "other",
     hub: Annotated[
-        str | None, typer.Option("--push-to-hub", metavar="NAME", help="Also upload it: user/model.")
+        str | None, typer.Option("--push-to-hub", metavar="NAME", help="Also upload it, as user/model.")
     ] = None,
     config: Configuration = DEMO,
     as_json: AsJson = False,
@@ -476,28 +476,32 @@ def merge(
       text2grad merge reward_model --config mine.yaml --out models/critic
     """
     chosen = _configuration(context, config)
-    run_stage(lambda: _stages().run_merge(chosen, target, out, license_name, hub), as_json)
+    from text2grad.stages.merge import run_merge
+
+    run_stage(lambda: run_merge(chosen, target, out, license_name, hub), as_json)
 
 
 @app.command()
 def report(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The run's folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the run.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's page for the browser.
+    """Write a page about a run for the browser.
 
-    One HTML file: curves, coloured answers, the reward of every token.
+    One HTML file: learning curves, answers coloured by their critiques, the reward of every token.
 
     \b
     Example:
       text2grad report runs/demo
     """
     _no_settings(context, "report")
-    run_stage(lambda: _stages().run_report(folder), as_json)
+    from text2grad.report.viewer import build_report
+
+    run_stage(lambda: {"out": str(build_report(folder))}, as_json)
 
 
-@app.command(epilog=SETTINGS_HELP)
+@with_settings()
 def demo(
     context: typer.Context,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Repeat with this many seeds.")] = 1,
@@ -506,22 +510,18 @@ def demo(
 ) -> None:
     """Run the whole method on a small task.
 
-    Minutes on a CPU; no key, no download. Fine-tunes a tiny model, criticises its programs by running
-    their tests, trains a reward model on the critiques, trains the policy against it, and compares
-    with ordinary PPO on held-out problems.
+    Takes minutes on a CPU; needs no API key and no download. Fine-tunes a tiny model, criticises its
+    programs by running their tests, trains a reward model on the critiques, trains the policy with it, and
+    compares the result with ordinary PPO on held-out problems.
 
     \b
     Example:
       text2grad demo --seeds 3 --run.folder runs/my-demo
     """
     chosen = _configuration(context, config)
+    from text2grad.demo import run_demo
 
-    def whole_job() -> Mapping[str, Any]:
-        from text2grad.demo import run_demo
-
-        return run_demo(chosen, seeds)
-
-    run_stage(whole_job, as_json, quiet=True)
+    run_stage(lambda: run_demo(chosen, seeds), as_json, quiet=True)
 
 
 @app.command()
@@ -532,9 +532,9 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine and a model folder.
+    """Check this machine and, if given, a model folder.
 
-    Each problem comes with its cure; exit code 1 if there is one.
+    Each problem comes with its cure. Exit code 1 if there is a problem.
 
     \b
     Example:
@@ -597,14 +597,8 @@ def _refuse_unknown_task(name: str) -> None:
     from text2grad.tasks.base import TASKS
 
     if name not in TASKS and ":" not in name:
-        known = ", ".join([*Target, *TASKS])
+        known = ", ".join([*TARGETS, *TASKS])
         raise UsageError(f"there is no task {name!r}", f"--task is one of {known}, or module:Class")
-
-
-def _stages() -> Any:
-    from text2grad import stages
-
-    return stages
 
 
 def _resume_mode(restart: bool, force: bool) -> ResumeMode:
@@ -618,7 +612,7 @@ def _configuration(context: typer.Context, names: Sequence[str]) -> Config:
 
     if names[0] in recipe_names():
         cure = f"lay it over one: --config mine.yaml --config {names[0]}"
-        raise UsageError(f"{names[0]} is a recipe and no whole configuration", cure)
+        raise UsageError(f"{names[0]} is a recipe and not a whole configuration", cure)
     return load_config([find_config(name) for name in names], context.obj or ())
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED
+from text2grad.stages.summary import Summary, as_mapping
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -44,13 +45,13 @@ def nearest_option(name: str, known: Sequence[str]) -> str:
     return suggestion(name, known) or "text2grad COMMAND --help lists the options"
 
 
-def run_stage(stage: Callable[[], Mapping[str, Any]], as_json: bool, quiet: bool = False) -> None:
+def run_stage(stage: Callable[[], Summary | Mapping[str, Any]], as_json: bool, quiet: bool = False) -> None:
     """Run a stage, print its summary (unless it prints its own), and leave.
 
     The exit code is the summary's `exit_code`, or 3 if some records failed.
     """
     try:
-        summary = stage()
+        summary = as_mapping(stage())
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None

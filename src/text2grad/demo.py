@@ -2,13 +2,12 @@
 
 It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
 prompts, rollouts, optimizer steps and reward model; the recipe `scalar` is laid over the second: the verdict alone,
-and the discount and KL coefficient that suit it. Each side had as many tries on seeds that are not shown
+and the discount and KL coefficient that suit it. Both were tuned with the same number of trials, on other seeds
 (docs/LOG.md).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
@@ -20,22 +19,26 @@ from typing import Any
 
 from rich.console import Console
 
-from text2grad import stages
 from text2grad.config import Config, dump_config, laid_over
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
+from text2grad.report.folder import Sample, read_lines
 from text2grad.report.terminal import results_table, reward_model_table, show_samples
+from text2grad.report.viewer import build_report
+from text2grad.stages.annotate import run_annotate
+from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.folder import write_json
+from text2grad.stages.reward_model import run_train_reward
+from text2grad.stages.supervised import run_sft
 from text2grad.tasks.base import load_task
 
 ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
-REWARD_MODEL_FIGURES = (
-    *("good_precision", "good_recall", "poor_precision", "poor_recall"),
-    *("unmatched", "unreadable"),
-)
+WAYS = ("greedy", "sampled")
+REWARD_MODEL_FIGURES = ("good_precision", "good_recall", "poor_precision", "poor_recall", "unmatched", "unreadable")
 
 
 def run_demo(config: Config, seeds: int) -> dict[str, Any]:
-    """Run the main job once per seed and show what came of it; returns the figures of the summary.
+    """Run the main job once per seed and show the result; returns the figures of the summary.
 
     Raises:
         UserError: the task cannot be measured by running tests.
@@ -48,8 +51,8 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     seconds = round(time.perf_counter() - started, 1)
     figures = _figures(results, seconds)
     summary = _summary(figures, chosen, config)
-    stages.write_json(root / "summary.json", summary)
-    page = stages.run_report(root)["out"]
+    write_json(root / "summary.json", summary)
+    page = build_report(root)
     _show(summary, results[0]["folder"], page)
     return figures
 
@@ -75,17 +78,17 @@ def _of_seed(config: Config, seed: int, folder: Path) -> Config:
 
 def _run_seed(config: Config) -> dict[str, Any]:
     started = time.perf_counter()
-    stages.run_sft(config, "restart")
-    stages.run_annotate(config)
-    reward_model = stages.run_train_reward(config, "restart")
+    run_sft(config, "restart")
+    run_annotate(config)
+    rates = run_train_reward(config, "restart").rates
     _train_side_by_side(config)
-    measured = {name: stages.run_evaluate(config, name, "policy") for name, _ in ROWS}
-    folder = config.run.folder
-    rates = {name: {"greedy": m["greedy_pass"], "sampled": m["sampled_pass"]} for name, m in measured.items()}
-    figures = {name: reward_model[name] for name in REWARD_MODEL_FIGURES}
+    result: dict[str, Any] = {"reward_model": rates, "folder": config.run.folder}
+    for name, _ in ROWS:
+        figures = run_evaluate(config, name).figures
+        result[name] = {way: figures[f"{way}_pass"] for way in WAYS}
     seconds = round(time.perf_counter() - started, 1)
-    result = {**rates, "reward_model": figures, "folder": folder}
-    stages.write_json(folder / "summary.json", _summary(_figures([result], seconds), [config.run.seed], config))
+    summary = _summary(_figures([result], seconds), [config.run.seed], config)
+    write_json(config.run.folder / "summary.json", summary)
     return result
 
 
@@ -96,7 +99,7 @@ def _train_side_by_side(config: Config) -> None:
     codes = {name: process.wait() for name, process in running.items()}
     failed = [name for name, code in codes.items() if code]
     if failed:
-        raise UserError(f"{' and '.join(failed)} did not finish", "the reason stands above")
+        raise UserError(f"{' and '.join(failed)} did not finish", "see the error above")
 
 
 def _start(name: str, config: Config) -> subprocess.Popen[bytes]:
@@ -113,7 +116,7 @@ def _figures(results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any
     figures: dict[str, Any] = {}
     for name, _ in ROWS:
         each = [result[name] for result in results]
-        means = {key: mean([item[key] for item in each]) for key in ("greedy", "sampled")}
+        means = {way: mean([item[way] for item in each]) for way in WAYS}
         figures[name] = {**means, "seeds": each}
     figures["reward_model"] = {
         key: mean([result["reward_model"][key] for result in results]) for key in REWARD_MODEL_FIGURES
@@ -135,19 +138,14 @@ def _summary(figures: dict[str, Any], seeds: list[int], config: Config) -> dict[
     }
 
 
-def _show(summary: dict[str, Any], folder: Path, page: str) -> None:
+def _show(summary: dict[str, Any], folder: Path, page: Path) -> None:
     console = Console(stderr=True)
-    show_samples(console, _last_samples(folder), 5)
+    samples = read_lines(folder / "ppo" / "text2grad" / "samples.jsonl", Sample, [])
+    last = max(sample.step for sample in samples)
+    show_samples(console, [sample for sample in samples if sample.step == last], 5)
     console.print(results_table(summary))
     console.print(reward_model_table(summary["reward_model"]))
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
-
-
-def _last_samples(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "ppo" / "text2grad" / "samples.jsonl").read_text(encoding="utf-8").split("\n")
-    samples = [json.loads(line) for line in lines if line]
-    last = max(sample["step"] for sample in samples)
-    return [sample for sample in samples if sample["step"] == last]
 
 
 def _peak_rss_mb() -> float:

@@ -1,4 +1,4 @@
-"""`text2grad doctor`: what this machine and a model folder can do, and the cure for what they cannot.
+"""`text2grad doctor`: what this machine and a model folder can do, and the cure for each problem.
 
 A check looks and reports; it never changes anything, never uses the network, and never prints a key.
 """
@@ -124,9 +124,9 @@ def check_demo(packages_fit: bool) -> Check:
     """Whether `text2grad demo` has what it needs: the packages, memory, and a folder it may write to."""
     here = Path.cwd()
     if not packages_fit:
-        return Check("demo", False, "cannot run", "mend the failed checks above")
+        return Check("demo", False, "cannot run", "fix the failed checks above")
     if _memory_gb() < DEMO_MEMORY_GB:
-        return Check("demo", False, f"needs {DEMO_MEMORY_GB:.0f} GB of memory", "take a larger machine")
+        return Check("demo", False, f"needs {DEMO_MEMORY_GB:.0f} GB of memory", "use a larger machine")
     if not os.access(here, os.W_OK):
         return Check("demo", False, f"cannot write to {here}", "change to a folder of your own")
     free = shutil.disk_usage(here).free / 1e9
@@ -138,7 +138,7 @@ def check_demo(packages_fit: bool) -> Check:
 def check_model(folder: Path) -> list[Check]:
     """A model folder in Hugging Face form: configuration, tokenizer, chat template, weights."""
     if not folder.is_dir():
-        return [Check("model", False, f"no folder {folder}", "download the model, or mend the path")]
+        return [Check("model", False, f"no folder {folder}", "download the model, or correct the path")]
     return [_check_configuration(folder), *_check_tokenizer(folder), *_check_weights(folder)]
 
 
@@ -148,7 +148,7 @@ def _check_configuration(folder: Path) -> Check:
     try:
         kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
     except OSError:
-        cure = "name the whole model's folder; adapters alone are no model"
+        cure = "name the folder of a whole model; adapters alone are not enough"
         return Check(name, False, "no config.json", cure)
     except (ValueError, AttributeError):
         return Check(name, False, "config.json is not a JSON object", "download the model again")
@@ -156,7 +156,7 @@ def _check_configuration(folder: Path) -> Check:
 
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return Check(
-            name, False, f"model_type {kind!r} is no causal language model of transformers", "take another"
+            name, False, f"model_type {kind!r} is not a causal language model of transformers", "use another model"
         )
     return Check(name, True, kind)
 
@@ -193,7 +193,7 @@ def _check_weights(folder: Path) -> Iterator[Check]:
         yield Check("weights", True, f"{len(weights)} safetensors, {size:.2f} GB")
     if pickles:
         cure = f"delete {', '.join(pickles)}: a pickle can run any program when it is loaded"
-        yield Check("no pickles", False, f"{len(pickles)} beside the safetensors; they are never loaded", cure)
+        yield Check("no pickles", False, f"{len(pickles)} next to the safetensors; they are never loaded", cure)
 
 
 def _damage(file: Path) -> str:

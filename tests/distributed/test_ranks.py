@@ -19,7 +19,7 @@ from text2grad.config import find_config, load_config
 from text2grad.console import run_stage
 from text2grad.errors import UserError
 from text2grad.policy.generate import _choose
-from text2grad.stages import run_annotate
+from text2grad.stages.annotate import run_annotate
 from text2grad.train.ranks import Ranks, _buckets, is_lost, joined, profile_shards
 from text2grad.train.rollout import draws_of
 

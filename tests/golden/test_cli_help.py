@@ -23,7 +23,7 @@ Every setting below can stand in a YAML file (`--config mine.yaml`) and on the c
 recipes to lay over one: `paper`, `scalar`.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some records failed, 4 budget reached, 75 batch pending,
-130 interrupted, 143 ended by SIGTERM. A training run that was stopped or killed goes on with the same command
+130 interrupted, 143 ended by SIGTERM. The same command resumes a training run that was stopped or killed
 (docs/data.md, "A run that was stopped").
 Summaries and progress go to stderr; with `--json` the last line of stdout is the summary as one JSON object.
 """

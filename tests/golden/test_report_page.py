@@ -45,7 +45,7 @@ def tiny_run(folder: Path) -> Path:
         {"name": "SFT", "response": CODE, "scores": {"pass": 0.0}},
         {"name": "text2grad", "response": "def f(x):\n\treturn x\n", "scores": {"pass": 1.0, "tokens": 7.5}},
     ]
-    row = {"name": "SFT", "greedy": 0.25, "sampled": 0.2, "seeds": [0.2]}
+    row = {"name": "SFT", "greedy": 0.25, "sampled": 0.2, "seeds": [{"sampled": 0.2}]}
     summary = {
         "title": "A <tiny> run",
         "metric": "pass@1",

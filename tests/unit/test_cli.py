@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,28 +17,40 @@ from typing import Any
 import pytest
 
 import text2grad
+from span_cases import case, critique, word_span
 from text2grad.cli import main
 from text2grad.config import Config
 from text2grad.console import split_overrides
 from text2grad.errors import EXIT_BUDGET, UserError
+from text2grad.eval.reward_model import reward_model_report
+from text2grad.stages.summary import Summary, inlined
 
 Run = Callable[..., tuple[int, str, str]]
 
 
+STAGES = (
+    *(
+        f"stages.{name}"
+        for name in ("annotate", "evaluate", "intake", "merge", "ppo", "reward_model", "supervised")
+    ),
+    *("demo", "report.viewer"),
+)
+
+
 class Stages(ModuleType):
-    """Stand-in for `text2grad.stages` and `.demo`: notes each call; answers with `summary`, or raises it."""
+    """Stand-in for the modules of the stages and `.demo`: notes each call; answers with `summary`, or raises it."""
 
     def __init__(self) -> None:
         super().__init__("text2grad.stages")
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.summary: Mapping[str, Any] | BaseException = {"records": 2}
+        self.summary: Summary | Mapping[str, Any] | BaseException = {"records": 2}
 
-    def __getattr__(self, name: str) -> Callable[..., Mapping[str, Any]]:
-        if not name.startswith("run_"):
+    def __getattr__(self, name: str) -> Callable[..., Summary | Mapping[str, Any]]:
+        if not name.startswith(("run_", "build_report")):
             raise AttributeError(name)
         return lambda *given: self._answer(name, given)
 
-    def _answer(self, name: str, given: tuple[Any, ...]) -> Mapping[str, Any]:
+    def _answer(self, name: str, given: tuple[Any, ...]) -> Summary | Mapping[str, Any]:
         self.calls.append((name, given))
         if isinstance(self.summary, BaseException):
             raise self.summary
@@ -47,9 +60,8 @@ class Stages(ModuleType):
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     fake = Stages()
-    for name in ("stages", "demo"):
+    for name in STAGES:
         monkeypatch.setitem(sys.modules, f"text2grad.{name}", fake)
-        monkeypatch.setattr(text2grad, name, fake, raising=False)
     return fake
 
 
@@ -89,12 +101,7 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
         (["train-reward", "--force"], "run_train_reward", ("force",)),
         (["train"], "run_train", ("text2grad", "auto")),
         (["train", "--name", "scalar_ppo"], "run_train", ("scalar_ppo", "auto")),
-        (["evaluate"], "run_evaluate", ("text2grad", "policy")),
-        (
-            ["evaluate", "some/folder", "--which", "reward-model"],
-            "run_evaluate",
-            ("some/folder", "reward-model"),
-        ),
+        (["evaluate"], "run_evaluate", ("text2grad",)),
         (["evaluate", "--samples", "s.jsonl"], "run_evaluate_samples", (Path("s.jsonl"),)),
         (["demo"], "run_demo", (1,)),
         (["demo", "--seeds", "3"], "run_demo", (3,)),
@@ -111,9 +118,23 @@ def test_each_command_runs_its_stage(
     assert config.task.name == ("qa" if "human_qa" in words else "demo")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told(Summary):
+    report: Mapping[str, Any] = inlined()
+
+
+def test_the_table_of_a_reward_model_is_shown_and_its_report_printed(run: Run, stages: Stages) -> None:
+    gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
+    stages.summary = Told(report=reward_model_report([case(gold, gold)]))
+    code, out, err = run("evaluate", "some/folder", "--which", "reward-model", "--json")
+    assert [name for name, _ in stages.calls] == ["run_evaluate_reward_model"]
+    assert (code, json.loads(out)["records"]) == (0, 1)
+    assert "Reward model against 1 held-out critiques" in err
+
+
 def test_report_takes_a_folder_and_no_settings(run: Run, stages: Stages) -> None:
     assert run("report", "runs/demo")[0] == 0
-    assert stages.calls == [("run_report", (Path("runs/demo"),))]
+    assert stages.calls == [("build_report", (Path("runs/demo"),))]
     code, _, err = run("report", "runs/demo", "--run.seed", "5")
     assert (code, len(stages.calls)) == (2, 1)
     assert err == "error: report takes no settings, got --run.seed (text2grad report --help)\n"

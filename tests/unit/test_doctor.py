@@ -56,12 +56,12 @@ def remove(*names: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "name", "cure"),
     [
-        (remove("config.json"), "model config", "name the whole model's folder"),
+        (remove("config.json"), "model config", "name the folder of a whole model"),
         (lambda folder: (folder / "config.json").write_text("["), "model config", "download the model again"),
         (
             lambda folder: spoil_json(folder / "config.json", "model_type", "vit"),
             "model config",
-            "take another",
+            "use another model",
         ),
         (remove("tokenizer.json", "tokenizer_config.json"), "tokenizer", "copy tokenizer.json"),
         (lambda folder: (folder / "tokenizer.json").write_text("["), "tokenizer", "copy tokenizer.json"),

@@ -1,4 +1,4 @@
-"""pass@k of samples made by any system, in the shape of EvalPlus's and HumanEval's `samples.jsonl`. No torch.
+"""pass@k of samples made by any system, in the format of EvalPlus's and HumanEval's `samples.jsonl`. No torch.
 
 A line is {"task_id", "solution"} (a whole program, fenced or not) or {"task_id", "completion"} (what follows the
 question's beginning of a program, to the letter).
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.critics.program import extract_program, wanted_names
+from text2grad.critics.program import Attempt
 from text2grad.errors import UserError
 from text2grad.eval.metrics import pass_at_k
 from text2grad.feedback import Example, Record
@@ -23,7 +23,7 @@ KS = (1, 5, 10, 100)
 
 
 class SampleResult(Record):
-    """What came of one sample; `passed` is None where the tests give no verdict, on the reference neither."""
+    """The result of one sample; `passed` is None where the tests give no verdict, not even on the reference."""
 
     task_id: str
     sample: int
@@ -38,8 +38,8 @@ def judge_samples(
 ) -> list[SampleResult]:
     """Run every sample of a file against the tests of its task, in the order of the file.
 
-    What does not end in the time of `runner` is run once more by `patient`, which has more of it: on a busy
-    machine a right program may be late.
+    A program that exceeds the time limit of `runner` is run once more by `patient`, which allows more: on a busy
+    machine a correct program may be slow.
 
     Raises:
         UserError: the file cannot be read, a line is not a sample, or a task is unknown (which).
@@ -48,39 +48,30 @@ def judge_samples(
     known = {_key(example.id): example for example in examples}
     asked = [_task_of(row, number, known, samples) for number, row in enumerate(rows, start=1)]
     jobs = [
-        (_program(row, example, number, samples), str(example.meta["tests"]), reference_program(example))
+        (_program(row, example, number, samples), str(example.meta["tests"]), Attempt(example, "").reference)
         for number, (row, example) in enumerate(zip(rows, asked, strict=True), start=1)
     ]
     counts: Counter[str] = Counter()
     results = []
     for example, verdict in zip(asked, _verdicts(jobs, runner, patient), strict=True):
-        passed = passed_or_none(verdict, example)
         failed = next((result.error for result in verdict.results if not result.passed), "")
-        error = verdict.error or failed
-        results.append(
-            SampleResult(
-                task_id=example.id,
-                sample=counts[example.id],
-                outcome=verdict.outcome,
-                passed=passed,
-                error=error,
-                tier=verdict.tier,
-            )
+        result = SampleResult(
+            task_id=example.id,
+            sample=counts[example.id],
+            outcome=verdict.outcome,
+            passed=passed_or_none(verdict, example),
+            error=verdict.error or failed,
+            tier=verdict.tier,
         )
+        results.append(result)
         counts[example.id] += 1
     return results
-
-
-def reference_program(example: Example) -> str:
-    """The program in the reference of an example, "" if it has none."""
-    names = wanted_names(str(example.meta.get("tests", "")), str(example.meta.get("entry_point", "")))
-    return extract_program(example.reference or "", names).code
 
 
 def passed_or_none(verdict: Verdict, example: Example) -> bool | None:
     """Whether a program passed; None only where the tests give no verdict on the reference either.
 
-    The verdict is one that was made with the reference beside it (`Runner.run_all`).
+    The verdict must come from a run that also had the reference (`Runner.run_all`).
     """
     return None if verdict.outcome in NO_VERDICT and example.reference else verdict.passed
 
@@ -159,5 +150,4 @@ def _program(row: Row, example: Example, number: int, samples: Path) -> str:
         return f"{example.meta.get('completes', '')}{row['completion']}"
     if not isinstance(row.get("solution"), str):
         raise bad_record(samples, number, ValueError("neither 'solution' nor 'completion' holds text"))
-    names = wanted_names(str(example.meta["tests"]), str(example.meta.get("entry_point", "")))
-    return extract_program(row["solution"], names).code
+    return Attempt(example, row["solution"]).program.code

@@ -27,7 +27,7 @@ def read_marks(path: Path) -> list[Mark]:
     """Read a JSON Lines file of marks.
 
     Raises:
-        UserError: it cannot be read, a line is no mark, there is none, or one person marked the same thing twice.
+        UserError: it cannot be read, holds no marks, a line is not a mark, or one person marked a thing twice.
     """
     marks = list(read_jsonl(path, Mark))
     if not marks:

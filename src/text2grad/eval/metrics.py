@@ -49,17 +49,6 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def mean_pass_at_k(passed: Sequence[Sequence[bool]], k: int) -> float:
-    """Mean of `pass_at_k` over problems; `passed[i]` are the verdicts of the samples of problem i.
-
-    Raises:
-        ValueError: no problems, or one with fewer than k samples.
-    """
-    if not passed:
-        raise ValueError("no problems to score")
-    return sum(pass_at_k(len(verdicts), sum(verdicts), k) for verdicts in passed) / len(passed)
-
-
 class Interval(NamedTuple):
     """A mean and the bounds of its bootstrap interval."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,20 @@ def reward_model_report(
         ValueError: nothing to compare.
     """
     rates = span_report(cases, membership)
-    bounds = intervals(cases, membership, seed=seed)
+    bounds = {name: list(both) for name, both in intervals(cases, membership, seed=seed).items()}
+    gold = Counter(span.label for case in cases for span in case.gold.spans)
+    read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
+    said = Counter(span.label for critique in read for span in critique.spans)
     labels = {
-        name: _label_report(name, label, cases, rates, bounds, membership) for label, name in LABEL_NAMES.items()
+        name: {
+            **{rate: rates[f"{name}_{rate}"] for rate in LABEL_RATES},
+            "intervals": {rate: bounds[f"{name}_{rate}"] for rate in LABEL_RATES},
+            "characters": {rate: rates[f"{name}_character_{rate}"] for rate in LABEL_RATES[:3]},
+            "gold_spans": gold[label],
+            "predicted_spans": said[label],
+            "by_length": accuracy_by_length(cases, label, membership),
+        }
+        for label, name in LABEL_NAMES.items()
     }
     return {
         **rates,
@@ -37,36 +49,11 @@ def reward_model_report(
         "iou": rates["span_iou"],
         "wrong_sign": rates["wrong_sign_rate"],
         "intervals": {
-            name: list(bounds[name])
-            for name in ("wrong_sign_rate", "span_iou", "unreadable", "unmatched", "forced")
+            name: bounds[name] for name in ("wrong_sign_rate", "span_iou", "unreadable", "unmatched", "forced")
         },
         "rouge": critique_rouge(cases),
         "baselines": baselines(cases, membership, seed),
         "records": len(cases),
-    }
-
-
-def _label_report(
-    name: str,
-    label: Label,
-    cases: Sequence[SpanCase],
-    rates: Mapping[str, float],
-    bounds: Mapping[str, tuple[float, float]],
-    membership: Membership,
-) -> dict[str, Any]:
-    scores = ("precision", "recall", "f1")
-    return {
-        **{rate: rates[f"{name}_{rate}"] for rate in LABEL_RATES},
-        "intervals": {rate: list(bounds[f"{name}_{rate}"]) for rate in LABEL_RATES},
-        "characters": {rate: rates[f"{name}_character_{rate}"] for rate in scores},
-        "gold_spans": sum(span.label == label for case in cases for span in case.gold.spans),
-        "predicted_spans": sum(
-            span.label == label
-            for case in cases
-            if isinstance(case.predicted, Critique)
-            for span in case.predicted.spans
-        ),
-        "by_length": accuracy_by_length(cases, label, membership),
     }
 
 
@@ -115,10 +102,10 @@ def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
 
 
 def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0) -> dict[str, Any]:
-    """What a critic scores that knows nothing: `always_neutral`, and `random_spans`.
+    """The scores of critics that know nothing: `always_neutral`, and `random_spans`.
 
-    The latter marks as many spans, of the same labels and lengths in tokens, as a random other annotation of these
-    very records has, at random places; the rates are over 20 draws for each response (fewer of many responses).
+    The latter marks random places with as many spans as a randomly chosen annotation of these records has, of the
+    same labels and lengths in tokens; the rates are over 20 draws for each response (fewer for many responses).
     """
     silent = [case._replace(predicted=Critique(text="")) for case in cases]
     rng = np.random.default_rng(seed)

@@ -23,7 +23,7 @@ Sums = NDArray[np.float64]
 Membership = Literal["overlap", "contained"]
 LABEL_NAMES: dict[Label, str] = {1: "good", -1: "poor"}
 NEARLY = 0.9
-UNITS = {"token": "", "character": "character_"}  # and how they stand in the names of rates
+UNITS = {"token": "", "character": "character_"}  # and how the names of rates contain them
 
 
 class SpanCase(NamedTuple):
@@ -35,55 +35,38 @@ class SpanCase(NamedTuple):
 
 
 def span_report(cases: Sequence[SpanCase], membership: Membership = "overlap") -> dict[str, float]:
-    """All rates of this module for one critic, flat and JSON-ready; see docs/metrics.md.
+    """All rates of one critic, flat and JSON-ready; see docs/metrics.md.
+
+    Counts are summed over all responses before dividing. An unreadable prediction marks nothing: everything that
+    should have been marked is missed. Of a label that neither side uses precision, recall and F1 are 1; of one that
+    only one side uses they are 0.
+
+    Returns:
+        `good_*`, `poor_*`: `precision`, `recall` and `f1` of the tokens with the label (paper, Table 1), and the
+        same over characters (`character_*`), to compare critics of policies whose tokens differ;
+        `overlap_index`: the share of the characters with the label on either side that have it on both (the
+        paper's Table 6 gives such an index without its formula);
+        `wrong_sign_rate`: the share of the tokens the critic labelled whose gold label is the opposite one, the
+        reward that would push the wrong way;
+        `span_exact_*`: precision, recall and F1 of spans with the same label, first and last character;
+        `span_partial_*`: the same, where sharing one character is enough;
+        `span_iou`: mean over the gold spans of the best intersection over union with a predicted span
+        (0 when there is none; 1 when there are no gold spans and none was predicted);
+        for each label `iou`, and `exact`, `partial`, `nearly`: the share of its gold spans that were found to
+        the character, by one character, with 90 % of the longer of the two shared (paper, Tables 6 and 7);
+        `unreadable`: share of answers that are a `Failure`;
+        `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the response
+        (paper, Table 15), or that occur more than once and do not say which;
+        `forced`: share of answers that grounded decoding had to close at the token limit.
 
     Raises:
         ValueError: nothing to compare.
     """
     if not cases:
         raise ValueError("no critiques to compare")
-    return {**token_scores(cases, membership), **span_scores(cases), **failure_rates(cases)}
-
-
-def token_scores(cases: Iterable[SpanCase], membership: Membership = "overlap") -> dict[str, float]:
-    """Precision, recall and F1 of each label over all tokens (paper, Table 1), and the wrong-sign rate.
-
-    Tokens are counted over all responses before dividing. An unreadable prediction labels nothing: every
-    token that should have been labelled is missed. `wrong_sign_rate` is the share of the tokens the critic
-    labelled whose gold label is the opposite one: the reward that would push the wrong way. Of a label that
-    neither side uses precision, recall and F1 are 1; of one that only one side uses they are 0. `*_character_*`
-    are the same over characters, to compare critics of policies whose tokens differ; `*_overlap_index` is the
-    share of the characters with the label on either side that have it on both (the paper's Table 6 gives such an
-    index without its formula).
-    """
-    sums = _total([tally_labels(case, membership) for case in cases])
-    return _plain(label_rates(sums))
-
-
-def span_scores(cases: Iterable[SpanCase]) -> dict[str, float]:
-    """Agreement span by span, in characters; two spans can agree only when their labels do.
-
-    Returns:
-        `span_exact_*`: precision, recall and F1 of spans with the same first and last character;
-        `span_partial_*`: the same, where sharing one character is enough;
-        `span_iou`: mean over the gold spans of the best intersection over union with a predicted span
-        (0 when there is none; 1 when there are no gold spans and none was predicted);
-        for each label `iou`, and `exact`, `partial`, `nearly`: the share of its gold spans that were found to
-        the character, by one character, with 90 % of the longer of the two shared (paper, Tables 6 and 7).
-    """
-    return _plain(span_rates(_total([tally_spans(case) for case in cases])))
-
-
-def failure_rates(cases: Iterable[SpanCase]) -> dict[str, float]:
-    """What of the critic's answers could not be used.
-
-    Returns:
-        `unreadable`: share of answers that are a `Failure`;
-        `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the response
-        (paper, Table 15), or that occur more than once and do not say which (table in docs/method.md);
-        `forced`: share of answers that grounded decoding had to close at the token limit.
-    """
-    return _plain(lost_rates(_total([tally_lost(case) for case in cases])))
+    rows = [tally(case, membership) for case in cases]
+    sums = {name: np.array(sum(row[name] for row in rows), dtype=np.float64) for name in rows[0]}
+    return {name: float(value) for name, value in rates_of(sums).items()}
 
 
 def intervals(
@@ -94,25 +77,32 @@ def intervals(
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
     """Percentile bootstrap bounds of every rate in `span_report`; whole responses are resampled."""
-    rows = [{**tally_labels(case, membership), **tally_spans(case), **tally_lost(case)} for case in cases]
-    names = list(rows[0])
-    table = np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
+    rows = [tally(case, membership) for case in cases]
+    table = np.array([list(row.values()) for row in rows], dtype=np.float64)
     rng = np.random.default_rng(seed)
     times = rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples)
-    sums = dict(zip(names, (times @ table).T, strict=True))
+    sums = dict(zip(rows[0], (times @ table).T, strict=True))
     tail = (1 - confidence) / 2
-    rates = {**label_rates(sums), **span_rates(sums), **lost_rates(sums)}
-    bounds = {name: np.quantile(values, [tail, 1 - tail]) for name, values in rates.items()}
+    bounds = {name: np.quantile(values, [tail, 1 - tail]) for name, values in rates_of(sums).items()}
     return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
 
 
-def tally_labels(case: SpanCase, membership: Membership = "overlap") -> dict[str, float]:
-    """Counts behind `token_scores` for one response."""
-    gold, predicted, aligned = case
-    said = _spans(predicted)
+def tally(case: SpanCase, membership: Membership = "overlap") -> dict[str, float]:
+    """Counts behind the rates for one response."""
+    said = () if isinstance(case.predicted, Failure) else case.predicted.spans
+    return {**_tally_labels(case, said, membership), **_tally_spans(case.gold.spans, said), **_tally_quotes(case)}
+
+
+def rates_of(sums: Mapping[str, Sums]) -> dict[str, Sums]:
+    """The rates of `span_report` from sums of counts, elementwise."""
+    return {**_label_rates(sums), **_span_rates(sums), **_quote_rates(sums)}
+
+
+def _tally_labels(case: SpanCase, said: Sequence[Span], membership: Membership) -> dict[str, float]:
+    gold, aligned = case.gold.spans, case.aligned
     by_unit = {
-        "token": (token_labels(gold.spans, aligned, membership), token_labels(said, aligned, membership)),
-        "character": (character_labels(gold.spans, aligned.text), character_labels(said, aligned.text)),
+        "token": (token_labels(gold, aligned, membership), token_labels(said, aligned, membership)),
+        "character": (character_labels(gold, aligned.text), character_labels(said, aligned.text)),
     }
     counts: dict[str, float] = {}
     for unit, (true, guess) in by_unit.items():
@@ -133,8 +123,7 @@ def character_labels(spans: Iterable[Span], text: str) -> Labels:
     return np.subtract(good, poor, dtype=np.int8)
 
 
-def label_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
-    """The rates of `token_scores` from sums of counts, elementwise."""
+def _label_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
     rates: dict[str, Sums] = {}
     for unit, mark in UNITS.items():
         for name in LABEL_NAMES.values():
@@ -147,13 +136,10 @@ def label_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
     return rates
 
 
-def tally_spans(case: SpanCase) -> dict[str, float]:
-    """Counts behind `span_scores` for one response."""
-    said = _spans(case.predicted)
+def _tally_spans(true: Sequence[Span], said: Sequence[Span]) -> dict[str, float]:
     counts: dict[str, float] = {}
     for label, name in LABEL_NAMES.items():
-        gold = [span for span in case.gold.spans if span.label == label]
-        mine = [span for span in said if span.label == label]
+        gold, mine = ([span for span in spans if span.label == label] for spans in (true, said))
         found, made = [_best(span, mine) for span in gold], [_best(span, gold) for span in mine]
         counts |= {
             f"{name}_gold_spans": len(gold),
@@ -168,8 +154,7 @@ def tally_spans(case: SpanCase) -> dict[str, float]:
     return counts
 
 
-def span_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
-    """The rates of `span_scores` from sums of counts, elementwise."""
+def _span_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
     both = {what: sums[f"good_{what}"] + sums[f"poor_{what}"] for what in _SPAN_COUNTS}
     gold, said = both["gold_spans"], both["said_spans"]
     rates = {
@@ -185,32 +170,24 @@ def span_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
     return rates
 
 
-_SPAN_COUNTS = (
-    *("gold_spans", "said_spans", "exact_found", "exact_made"),
-    *("partial_found", "partial_made", "nearly_found", "iou"),
-)
+_SPAN_COUNTS = ("gold_spans", "said_spans", "exact_found", "exact_made", "partial_found", "partial_made", "iou")
 
 
-_QUOTE_COUNTS = ("forced_answers", "quotes", "unmatched_quotes", "ambiguous_quotes")
-
-
-def tally_lost(case: SpanCase) -> dict[str, float]:
-    """Counts behind `failure_rates` for one response."""
+def _tally_quotes(case: SpanCase) -> dict[str, float]:
     said = case.predicted
-    if isinstance(said, Failure):
-        return {"answers": 1, "unreadable_answers": 1, **dict.fromkeys(_QUOTE_COUNTS, 0)}
+    failed = isinstance(said, Failure)
+    read = Critique(text="") if isinstance(said, Failure) else said
     return {
         "answers": 1,
-        "unreadable_answers": 0,
-        "forced_answers": int(said.forced > 0),
-        "quotes": len(said.spans) + said.unmatched + said.ambiguous,
-        "unmatched_quotes": said.unmatched,
-        "ambiguous_quotes": said.ambiguous,
+        "unreadable_answers": int(failed),
+        "forced_answers": int(read.forced > 0),
+        "quotes": len(read.spans) + read.quotes.unmatched + read.quotes.ambiguous,
+        "unmatched_quotes": read.quotes.unmatched,
+        "ambiguous_quotes": read.quotes.ambiguous,
     }
 
 
-def lost_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
-    """The rates of `failure_rates` from sums of counts, elementwise."""
+def _quote_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
     quotes = np.maximum(1, sums["quotes"])
     return {
         "unreadable": sums["unreadable_answers"] / np.maximum(1, sums["answers"]),
@@ -218,18 +195,6 @@ def lost_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
         "ambiguous": sums["ambiguous_quotes"] / quotes,
         "forced": sums["forced_answers"] / np.maximum(1, sums["answers"]),
     }
-
-
-def _total(rows: Sequence[Mapping[str, float]]) -> dict[str, Sums]:
-    return {name: np.array(sum(row[name] for row in rows), dtype=np.float64) for name in rows[0]}
-
-
-def _plain(rates: Mapping[str, Sums]) -> dict[str, float]:
-    return {name: float(value) for name, value in rates.items()}
-
-
-def _spans(judgement: Judgement) -> tuple[Span, ...]:
-    return () if isinstance(judgement, Failure) else judgement.spans
 
 
 def _share(part: Sums, whole: Sums, other: Sums) -> Sums:
@@ -246,13 +211,9 @@ def _f1(name: str, precise: Sums, said: Sums, recalled: Sums, gold: Sums) -> dic
 
 
 def _best(span: Span, others: Iterable[Span]) -> float:
-    return max((intersection_over_union(span, other) for other in others), default=0.0)
-
-
-def intersection_over_union(a: Span, b: Span) -> float:
-    """Shared characters over all characters of two spans, in [0, 1]."""
-    shared = _shared(a, b)
-    return shared / (a.end - a.start + b.end - b.start - shared)
+    """The highest intersection over union of a span with one of the others, in characters."""
+    shared = [(_shared(span, other), other.end - other.start) for other in others]
+    return max((same / (span.end - span.start + length - same) for same, length in shared), default=0.0)
 
 
 def _shared(a: Span, b: Span) -> int:

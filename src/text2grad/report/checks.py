@@ -35,7 +35,7 @@ def _lengths(sample: Sample) -> Iterator[str]:
 
 
 def _token_texts(sample: Sample) -> Iterator[str]:
-    """The first token whose own text is not what stands at its offsets; cut characters (U+FFFD) aside."""
+    """The first token whose text is not the text at its offsets; split characters (U+FFFD) are ignored."""
     for index, (token, start, end) in enumerate(zip(sample.tokens, sample.starts, sample.ends, strict=False)):
         there = sample.response[start:end]
         if end > start and "\ufffd" not in token and token != there:
@@ -61,9 +61,9 @@ def _padding(sample: Sample) -> Iterator[str]:
 
 
 def _labels_against_delta(sample: Sample) -> Iterator[str]:
-    """Without the last token: a verdict may sit there, whatever the spans say.
+    """All tokens but the last, where the verdict may be paid.
 
-    Quiet when no other token has a delta: the credit scheme is then the last token's alone.
+    No finding when no other token has a delta: then the credit scheme pays the last token only.
     """
     signs = [SIGNS[label] for label in token_labels(sample)]
     pairs = list(zip(signs, (x or 0.0 for x in sample.delta), strict=False))[:-1]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 Point = tuple[float, float]
 
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Tick:
-    """A mark on an axis: where, and the text beside it."""
+    """A mark on an axis: its position and its label."""
 
     at: float
     text: str
@@ -53,7 +53,7 @@ class Path:
 
 @dataclass(frozen=True)
 class EndLabel:
-    """A curve's name beside its last point."""
+    """The name of a curve, shown next to its last point."""
 
     style: str
     text: str
@@ -132,16 +132,16 @@ def chart(metric: str, lines: Sequence[Line], names: Sequence[str]) -> Chart | N
     everything = [point for line in finite for point in line.points]
     if not everything:
         return None
-    x_range = _padded([x for x, _ in everything], share=0.0)
-    y_range = _padded([y for _, y in everything], share=0.06)
+    x = Scale.of([x for x, _ in everything], 0.0, LEFT, WIDTH - RIGHT)
+    y = Scale.of([y for _, y in everything], 0.06, HEIGHT - BOTTOM, TOP)
     bold = [line for line in finite if not line.thin and line.points]
     return Chart(
         metric=metric,
-        x_ticks=tuple(Tick(_x(at, x_range), number(at)) for at in ticks(*x_range, whole=True)),
-        y_ticks=tuple(Tick(_y(at, y_range), number(at)) for at in ticks(*y_range)),
-        paths=tuple(_path(line, style_of(line.name, names), x_range, y_range) for line in lines if line.points),
-        labels=_end_labels(bold, names, y_range) if len(names) > 1 else (),
-        hover=_hover(bold, x_range),
+        x_ticks=tuple(Tick(x(at), number(at)) for at in ticks(x.low, x.high, whole=True)),
+        y_ticks=tuple(Tick(y(at), number(at)) for at in ticks(y.low, y.high)),
+        paths=tuple(_path(line, style_of(line.name, names), x, y) for line in lines if line.points),
+        labels=_end_labels(bold, names, y) if len(names) > 1 else (),
+        hover=_hover(bold, x),
         last=_last(bold),
         not_finite=sum(len(line.points) for line in lines) - len(everything),
     )
@@ -159,7 +159,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
 
 
 def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions near `wanted`, at least `gap` apart and inside [low, high] as far as there is room."""
+    """Positions near `wanted`, at least `gap` apart and inside [low, high] if there is room."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     placed = [wanted[i] for i in order]
     for i in range(1, len(placed)):
@@ -191,54 +191,55 @@ def _is_finite(point: Point) -> bool:
     return math.isfinite(point[0]) and math.isfinite(point[1])
 
 
-def _padded(values: Sequence[float], share: float) -> tuple[float, float]:
-    """The range of `values` with `share` of it left free at both ends; around a constant, half its size."""
-    low, high = min(values), max(values)
-    if low == high == 0:
-        return -share, 1.0
-    room = (high - low) * share if high > low else abs(high) * 0.5
-    return low - room, high + room
+class Scale(NamedTuple):
+    """From values between `low` and `high` to coordinates between `start` and `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], share: float, start: float, end: float) -> Scale:
+        """The range of `values` with `share` of it left free at both ends; around a constant, half its size."""
+        low, high = min(values), max(values)
+        if low == high == 0:
+            return cls(-share, 1.0, start, end)
+        room = (high - low) * share if high > low else abs(high) * 0.5
+        return cls(low - room, high + room, start, end)
+
+    def __call__(self, value: float) -> float:
+        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
 
 
-def _x(value: float, scale: tuple[float, float]) -> float:
-    return round(LEFT + (value - scale[0]) / (scale[1] - scale[0]) * (WIDTH - LEFT - RIGHT), 1)
-
-
-def _y(value: float, scale: tuple[float, float]) -> float:
-    return round(HEIGHT - BOTTOM - (value - scale[0]) / (scale[1] - scale[0]) * (HEIGHT - TOP - BOTTOM), 1)
-
-
-def _path(line: Line, style: str, x_range: tuple[float, float], y_range: tuple[float, float]) -> Path:
+def _path(line: Line, style: str, x: Scale, y: Scale) -> Path:
     """Path data that breaks where a value is not finite; a point between two breaks becomes a dot."""
     stretches: list[list[Point]] = [[]]
     for point in thinned(line.points):
         if _is_finite(point):
-            stretches[-1].append((_x(point[0], x_range), _y(point[1], y_range)))
+            stretches[-1].append((x(point[0]), y(point[1])))
         elif stretches[-1]:
             stretches.append([])
-    drawn = ("M" + "L".join(f"{x:g} {y:g}" for x, y in s) for s in stretches if len(s) > 1)
+    drawn = ("M" + "L".join(f"{across:g} {down:g}" for across, down in s) for s in stretches if len(s) > 1)
     return Path(style, line.thin, "".join(drawn), tuple(s[0] for s in stretches if len(s) == 1))
 
 
-def _end_labels(lines: Sequence[Line], names: Sequence[str], y_range: tuple[float, float]) -> tuple[EndLabel, ...]:
-    wanted = [_y(line.points[-1][1], y_range) for line in lines]
-    placed = spread_out(wanted, LABEL_GAP, TOP, HEIGHT - BOTTOM)
+def _end_labels(lines: Sequence[Line], names: Sequence[str], y: Scale) -> tuple[EndLabel, ...]:
+    placed = spread_out([y(line.points[-1][1]) for line in lines], LABEL_GAP, TOP, HEIGHT - BOTTOM)
+    short = [name if len(name := line.name) <= LABEL_LENGTH else name[: LABEL_LENGTH - 1] + "…" for line in lines]
     return tuple(
-        EndLabel(style_of(line.name, names), _cut(line.name), round(y, 1))
-        for line, y in zip(lines, placed, strict=True)
+        EndLabel(style_of(line.name, names), name, round(at, 1))
+        for line, name, at in zip(lines, short, placed, strict=True)
     )
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= LABEL_LENGTH else name[: LABEL_LENGTH - 1] + "…"
-
-
-def _hover(lines: Sequence[Line], x_range: tuple[float, float]) -> str:
+def _hover(lines: Sequence[Line], x: Scale) -> str:
     curves = []
     for line in lines:
         kept = thinned(line.points)
-        curves.append({"name": line.name, "steps": [x for x, _ in kept], "values": [_short(y) for _, y in kept]})
-    scale = {"low": x_range[0], "high": x_range[1], "left": LEFT, "right": WIDTH - RIGHT}
+        values = [float(f"{value:.4g}") for _, value in kept]
+        curves.append({"name": line.name, "steps": [step for step, _ in kept], "values": values})
+    scale = {"low": x.low, "high": x.high, "left": x.start, "right": x.end}
     return json.dumps({"scale": scale, "curves": curves}, separators=(",", ":"))
 
 
@@ -251,7 +252,3 @@ def _last(lines: Sequence[Line]) -> str:
     return "at the end: " + " · ".join(
         f"{name} {number(value)} (step {number(step)})" for name, step, value in ends
     )
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")

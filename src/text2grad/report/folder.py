@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ Numbers = list[float | None]
 
 
 class Part(BaseModel):
-    """Base of what the report reads: keys it does not know are left alone."""
+    """Base of what the report reads: unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -28,8 +27,8 @@ class Sample(Part):
 
     All lists have one entry per response token (T), or none (`value` without a value function); `starts` and `ends`
     are code points of `response`. `as_marked`: each token of a span is paid with the sign of its span. `lost` are
-    the quotes that are not in the response, `unmatched` how many; `ambiguous` counts those that stand there more
-    than once without saying which.
+    the quotes that are not in the response, `unmatched` is their number; `ambiguous` counts quotes that occur more
+    than once without saying which one is meant.
     """
 
     step: int
@@ -234,22 +233,3 @@ def _read_text(path: Path) -> str:
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}", "check that it is a readable UTF-8 file") from error
-
-
-def write_page(path: Path, text: str) -> Path:
-    """Write a page, but never through a link: a run folder may be somebody else's.
-
-    Raises:
-        UserError: it is a link, or cannot be written.
-    """
-    if path.is_symlink():
-        raise UserError(
-            f"cannot write {path}: it is a link to another place", "remove the link, or name that place"
-        )
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        with open(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", "make its folder writable") from error
-    return path

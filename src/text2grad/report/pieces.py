@@ -33,7 +33,7 @@ def pieces(response: str, spans: Sequence[Span], intervals: Sequence[Interval] =
 def token_labels(sample: Sample) -> list[str]:
     """What the spans say of each token: "good", "poor", "both" or "".
 
-    Read from the characters alone, white space aside, so that it can be held against `delta`.
+    Computed from the characters alone (without white space), so that it can be checked against `delta`.
     """
     in_spans = _cover(len(sample.response), [(span.start, span.end) for span in sample.spans])
     result = []

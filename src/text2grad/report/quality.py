@@ -16,19 +16,29 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Span, read_jsonl
-from text2grad.report.folder import write_page
-from text2grad.report.quality_page import quality_page
+from text2grad.report.pages import render_page, write_page
 
 Offsets = list[tuple[int, int]]
 Tokenize = Callable[[str], Offsets]
 Cost = Callable[[str, Mapping[str, float]], float | None]
 """USD of one answer of a model, by its usage; None where its price is not known."""
 _WORD = re.compile(r"\w+|[^\w\s]")
-_COUNTED = ("unmatched", "ambiguous", "normalised", "fuzzy", "no_polarity", "repeated")
 DENSE_TOKENS_PER_TOKEN = 2
 """What a label for every single token costs to write, at the least: the token again, and its label (paper, table 12
 counts 273.3 tokens against 40.1 for UltraFeedback)."""
 PLACES = 5
+MOST_NAMED = 50
+"""Responses whose agreement the page names."""
+_SECTIONS = {
+    "Quotes (paper, table 15)": """records spans exact normalised fuzzy unmatched ambiguous unmatched_rate refused
+        repeated_records records_without_spans records_all_good omissions canaries canaries_moved""",
+    "Cost (paper, tables 12 and 14)": """tokens_per_response annotation_tokens_per_record dense_tokens_per_record
+        saved_against_dense annotation_tokens dense_tokens input_tokens output_tokens usd usd_per_record
+        usd_dense_per_record""",
+    "Labels": "labelled_share good_share several_annotators agreement_alpha",
+}
+"""What the page shows, by section."""
+_LENGTHS = ("count", "mean", "min", "q1", "q2", "q3", "max", "position")
 
 
 def report_quality(
@@ -42,7 +52,7 @@ def report_quality(
     """The figures of a file; with `page`, also as a page for the browser.
 
     `cost` is what tokens of a model cost, where that is known; `canaries` a file of canaries that were judged with
-    these records. Agreement is told of each response, or of the `named` ones with the least.
+    these records. Agreement is given for each response, or for the `named` ones that agree least.
 
     Raises:
         UserError: the file, or the tokenizer, cannot be read, or holds nothing.
@@ -60,6 +70,34 @@ def report_quality(
         write_page(page, quality_page(source.name, figures))
         figures["out"] = str(page)
     return figures
+
+
+def quality_page(name: str, figures: dict[str, Any]) -> str:
+    """The figures as a static page: no script, no network."""
+    sections = {
+        title: [(key.replace("_", " "), _shown(figures.get(key))) for key in keys.split()]
+        for title, keys in _SECTIONS.items()
+    }
+    lengths = {
+        label: [_shown(figures[f"{label}_spans"].get(key)) for key in _LENGTHS] for label in ("good", "poor")
+    }
+    return render_page(
+        "quality.html.j2",
+        name=name,
+        sections=sections,
+        keys=_LENGTHS,
+        lengths=lengths,
+        failed=figures["failed"],
+        agreement=dict(list(figures["agreement"].items())[:MOST_NAMED]),
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return " · ".join(map(str, value))
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 
 def tokenize_by(file: Path | None) -> Tokenize:
@@ -105,7 +143,7 @@ class Quality:
         self.seen[_digest(record.id, record.response)] += 1
         self.usage.update(record.usage)
         self.counts["priced"] += "usd" in record.usage
-        self.counts.update({name: int(record.meta.get(name, 0)) for name in _COUNTED})
+        self.counts.update(record.quotes.model_dump())
         self.counts["dropped_spans"] += int(record.meta.get("dropped_spans", 0))
         self.counts["omissions"] += len(record.meta.get("omissions", ()))
         if record.error is not None:
@@ -189,7 +227,7 @@ class Quality:
         }
 
     def _lengths(self, label: int) -> dict[str, Any]:
-        """Tokens per span: mean, range and quartiles (paper, table 18); and where in the response they stand."""
+        """Tokens per span: mean, range and quartiles (paper, table 18); and their position in the response."""
         lengths = sorted(self.lengths[label])
         places = [self.places[label][place] for place in range(PLACES)]
         if not lengths:
@@ -206,7 +244,7 @@ class Quality:
 
     def _agreement(self) -> dict[str, Any]:
         """Krippendorff's alpha over the token labels of each response that several judged, the least first; their
-        mean. None: nobody labelled anything, or all of it alike.
+        mean. None where all tokens have the same label, or none.
         """
         shared = [opinions for opinions in self.opinions.values() if len(opinions.labels) > 1]
         alphas = {opinions.id: token_alpha(list(opinions.labels.values())) for opinions in shared}

@@ -1,26 +1,26 @@
 """Samples of a PPO run as the viewer shows them: coloured pieces and the token strip.
 
-A sample view is plain JSON data; page.js only lays it out. All text in it has gone through `visible`.
+A sample view is plain JSON data; page.js only lays it out. `all_visible` makes its texts harmless.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from text2grad.feedback import Message, Span
+from text2grad.feedback import QuoteCounts
 from text2grad.report.checks import checks
 from text2grad.report.curves import number
 from text2grad.report.folder import Method, Sample
 from text2grad.report.pieces import pieces, token_labels
-from text2grad.report.visible import token_label, visible
+from text2grad.report.visible import all_visible, token_label
 
 STRIP_ROWS = ("delta", "kl", "reward", "value", "advantage")
 SUMS = {"delta": "delta", "kl": "KL", "reward": "reward"}
 LABELS = {1: "good", -1: "poor"}
-BUDGET = 1_600_000  # characters of JSON: keeps the page under 3 MB beside its curves
+BUDGET = 1_600_000  # characters of JSON: with the curves, the page stays under 3 MB
 
 
 def sample_views(methods: Sequence[Method], budget: int = BUDGET) -> tuple[list[dict[str, Any]], int]:
@@ -28,7 +28,7 @@ def sample_views(methods: Sequence[Method], budget: int = BUDGET) -> tuple[list[
 
     When there are too many, every k-th of each method is kept, so that early and late steps both stay.
     """
-    views = [[sample_view(sample, method.name) for sample in method.samples] for method in methods]
+    views = [[all_visible(sample_view(sample, method.name)) for sample in method.samples] for method in methods]
     size = sum(len(json.dumps(view, ensure_ascii=False)) for group in views for view in group)
     stride = max(1, math.ceil(size / budget))
     kept = [view for group in views for view in group[::stride]]
@@ -38,17 +38,17 @@ def sample_views(methods: Sequence[Method], budget: int = BUDGET) -> tuple[list[
 def sample_view(sample: Sample, method: str) -> dict[str, Any]:
     """One sample as plain JSON data: texts, pieces, spans, checks; per token its label and numbers."""
     intervals = list(zip(sample.starts, sample.ends, strict=False))
-    failure = sample.failure
+    failure, counts = sample.failure, QuoteCounts(unmatched=sample.unmatched, ambiguous=sample.ambiguous)
     return {
-        "method": visible(method),
+        "method": method,
         "step": sample.step,
-        "id": visible(sample.id),
-        "prompt": message_views(sample.prompt),
-        "critique": visible(sample.critique),
-        "failure": visible(f"{failure.kind}: {failure.message}") if failure else None,
+        "id": sample.id,
+        "prompt": [{"role": message.role, "content": message.content} for message in sample.prompt],
+        "critique": sample.critique,
+        "failure": f"{failure.kind}: {failure.message}" if failure else None,
         "score": _rounded(sample.score),
-        "spans": [span_view(span) for span in sample.spans],
-        "lost": lost_quotes(sample.lost, sample.unmatched, sample.ambiguous),
+        "spans": [{"label": LABELS[s.label], "text": s.text, "reason": s.reason} for s in sample.spans],
+        "lost": lost_quotes(sample.lost, counts),
         "pieces": pieces(sample.response, sample.spans, intervals),
         "tokens": [token_label(token) for token in sample.tokens],
         "labels": token_labels(sample),
@@ -59,28 +59,14 @@ def sample_view(sample: Sample, method: str) -> dict[str, Any]:
     }
 
 
-def message_views(messages: Iterable[Message]) -> list[dict[str, str]]:
-    """Chat turns for display."""
-    return [{"role": message.role, "content": visible(message.content)} for message in messages]
-
-
-def span_view(span: Span) -> dict[str, Any]:
-    """A span for display: its label in words, its quote, why."""
-    return {"label": LABELS[span.label], "text": visible(span.text), "reason": visible(span.reason)}
-
-
-def lost_quotes(lost: Sequence[str], unmatched: int, ambiguous: int) -> list[dict[str, str]]:
+def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]]:
     """Quotes of a critique that became no span, each with the reason; some are known by their number alone."""
-    found = [
-        {"text": visible(quote), "reason": "not in the response, no token is labelled by it"} for quote in lost
-    ]
-    unknown = max(0, unmatched - len(lost))
-    if unknown:
-        found.append({"text": "", "reason": f"more quotes that are not in the response: {unknown}"})
-    if ambiguous:
-        reason = f"quotes that occur more than once in the response and do not say which: {ambiguous}"
-        found.append({"text": "", "reason": reason})
-    return found
+    found = [{"text": quote, "reason": "not in the response, no token is labelled by it"} for quote in lost]
+    more = {
+        "more quotes that are not in the response": counts.unmatched - len(lost),
+        "quotes that occur more than once in the response and do not say which": counts.ambiguous,
+    }
+    return found + [{"text": "", "reason": f"{reason}: {count}"} for reason, count in more.items() if count > 0]
 
 
 def facts(sample: Sample) -> str:

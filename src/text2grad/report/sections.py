@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from text2grad.report import compare, curves, intake
 from text2grad.report.folder import Method, Row, RunFolder
 from text2grad.report.metrics import MAIN, OF_VALUES, SUPERVISED, arranged
 from text2grad.report.samples import STRIP_ROWS, sample_views
-from text2grad.report.tables import (
-    Results,
-    is_number,
-    results,
-    reward_model_grid,
-    reward_model_rates,
-    with_seeds,
-)
+from text2grad.report.tables import Results, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.visible import visible
 
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
@@ -29,13 +21,16 @@ def sections(run: RunFolder) -> dict[str, Any]:
     views, left_out = sample_views(run.methods)
     shown = compare.shown(run.before_after)
     return {
-        **_heading(run),
+        "run": run,
+        "title": run.summary.get("title") or run.path.resolve().name,
+        "facts": _facts(run.summary),
         **_results(run),
         "curves": _chart_group(_method_curves(run), MAIN),
         "supervised": _supervised(run),
         "samples": {"rows": STRIP_ROWS, "samples": views} if views else None,
         "samples_left_out": left_out,
-        "comparisons": [compare.comparison(item) for item in shown],
+        "comparisons": shown,
+        "line_diff": compare.line_diff,
         "comparisons_left_out": len(run.before_after) - len(shown),
         "feedback": intake.counts_by_source(run.feedback),
         "examples": intake.examples(run.feedback),
@@ -43,35 +38,20 @@ def sections(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _heading(run: RunFolder) -> dict[str, Any]:
-    summary = run.summary
+def _facts(summary: Row) -> list[tuple[str, str]]:
+    minutes, seconds = divmod(round(summary.get("seconds") or 0), 60)
+    time = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    memory = summary.get("peak_rss_mb") or 0
     facts = [
         ("seeds", ", ".join(map(str, summary.get("seeds") or []))),
-        ("time", _duration(summary["seconds"]) if summary.get("seconds") else ""),
-        ("peak memory", f"{summary['peak_rss_mb']:,.0f} MB" if summary.get("peak_rss_mb") else ""),
+        ("time", time if summary.get("seconds") else ""),
+        ("peak memory", f"{memory:,.0f} MB" if memory else ""),
     ]
-    return {
-        "title": summary.get("title") or run.path.resolve().name,
-        "command": summary.get("command") or "",
-        "facts": [(name, value) for name, value in facts if value],
-        "config": run.config,
-        "notes": run.notes,
-        "seeds": [_seed_link(seed) for seed in run.seeds],
-    }
-
-
-def _seed_link(seed: RunFolder) -> dict[str, str]:
-    name = seed.path.name
-    return {"name": name, "address": "" if seed.is_empty else f"{quote(name)}/report.html"}
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return [(name, value) for name, value in facts if value]
 
 
 def _results(run: RunFolder) -> dict[str, Any]:
-    table = results(with_seeds(run.summary, [seed.summary for seed in run.seeds]))
+    table = results(run.summary)
     figures = run.summary.get("reward_model") or run.evaluation.get("reward_model") or {}
     return {
         "results": table if table.names else None,

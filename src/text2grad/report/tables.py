@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import stdev
-from typing import Any
+from typing import Any, TypeGuard
 
 REWARD_MODEL_ROWS = (("good tokens", "good"), ("poor tokens", "poor"))
 REWARD_MODEL_COLUMNS = ("precision", "recall")
@@ -51,47 +51,25 @@ class Results:
 
 
 def results(summary: Mapping[str, Any]) -> Results:
-    """Read the rows of summary.json.
-
-    `seeds` of a row is either a list of numbers (the sampled metric of each seed) or a list of objects
-    holding every column.
-    """
+    """Read the rows of summary.json; `seeds` of a row holds every column for each seed."""
     rows = [row for row in summary.get("rows") or [] if isinstance(row, Mapping)]
     columns = list(dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value)))
     return Results(
         metric=str(summary.get("metric", "")),
         columns=columns,
         names=[str(row.get("name", "")) for row in rows],
-        cells=[[_cell(row, column, columns) for column in columns] for row in rows],
+        cells=[[_cell(row, column) for column in columns] for row in rows],
     )
 
 
-def with_seeds(summary: Mapping[str, Any], of_seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`summary` with the `seeds` of every row taken from the seeds' own summaries, if all have that row."""
-    by_name = [{row.get("name"): row for row in seed.get("rows") or []} for seed in of_seeds]
-    rows = []
-    for row in summary.get("rows") or []:
-        found = [names[row.get("name")] for names in by_name if row.get("name") in names]
-        rows.append({**row, "seeds": found} if found and len(found) == len(by_name) else row)
-    return {**summary, "rows": rows}
+def _cell(row: Mapping[str, Any], column: str) -> Cell:
+    found = [each.get(column) for each in (row, *(row.get("seeds") or [])) if isinstance(each, Mapping)]
+    mean, *seeds = (float(value) if is_number(value) else None for value in found)
+    known = tuple(value for value in seeds if value is not None)
+    return Cell(mean, stdev(known) if len(known) > 1 else None, known)
 
 
-def _cell(row: Mapping[str, Any], column: str, columns: Sequence[str]) -> Cell:
-    value = row.get(column)
-    seeds = _seed_values(row.get("seeds") or [], column, columns)
-    spread = stdev(seeds) if len(seeds) > 1 else None
-    return Cell(float(value) if is_number(value) and value is not None else None, spread, seeds)
-
-
-def _seed_values(seeds: Sequence[Any], column: str, columns: Sequence[str]) -> tuple[float, ...]:
-    listed = "sampled" if "sampled" in columns else columns[0]
-    if column == listed and all(map(is_number, seeds)):
-        return tuple(map(float, seeds))
-    values = [seed.get(column) for seed in seeds if isinstance(seed, Mapping)]
-    return tuple(float(value) for value in values if value is not None and is_number(value))
-
-
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """True for a finite int or float (a bool is not a number)."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -106,7 +84,7 @@ def reward_model_grid(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]
 
 
 def reward_model_rates(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What goes wrong with the reward model, as far as it was measured: (name, value, what it is)."""
+    """The measured failure rates of the reward model: (name, value, what it is)."""
     return [(name, _share(figures[name]), what) for name, what in RATES.items() if is_number(figures.get(name))]
 
 

@@ -45,15 +45,14 @@ def reward_model_table(figures: Mapping[str, Any]) -> Table:
     return table
 
 
-MEASURES = (
-    *(f"{label}_{rate}" for label in ("good", "poor") for rate in ("precision", "recall", "f1", "character_f1")),
-    *(f"{label}_{rate}" for label in ("good", "poor") for rate in ("exact", "partial", "nearly", "iou")),
-    *("wrong_sign_rate", "unmatched", "ambiguous", "unreadable", "forced"),
-)
+_BY_TOKEN, _BY_SPAN = ("precision", "recall", "f1", "character_f1"), ("exact", "partial", "nearly", "iou")
+MEASURES = [
+    f"{label}_{rate}" for rates in (_BY_TOKEN, _BY_SPAN) for label in ("good", "poor") for rate in rates
+] + ["wrong_sign_rate", "unmatched", "ambiguous", "unreadable", "forced"]
 
 
 def evaluation_table(report: Mapping[str, Any]) -> Table:
-    """The full report on a reward model: rates with their intervals, beside the baselines'."""
+    """The full report on a reward model: rates with their intervals, next to those of the baselines."""
     baselines: Mapping[str, Any] = report["baselines"]
     title = f"Reward model against {report['records']} held-out critiques"
     table = Table(title=title, title_justify="left")
@@ -70,10 +69,9 @@ def evaluation_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def show_samples(console: Console, samples: Sequence[Mapping[str, Any]], count: int = 5) -> None:
-    """Print up to `count` rows of samples.jsonl: tokens coloured by the sign of delta, critique beneath."""
-    for row in samples[:count]:
-        sample = Sample.model_validate(row)
+def show_samples(console: Console, samples: Sequence[Sample], count: int = 5) -> None:
+    """Print up to `count` samples: tokens coloured by the sign of delta, critique beneath."""
+    for sample in samples[:count]:
         console.print(_heading(sample))
         console.print(coloured_tokens(sample, brackets=console.no_color or not console.is_terminal))
         console.print(_critique(sample))

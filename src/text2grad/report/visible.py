@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
 _KEPT = frozenset("\n\t\u200c\u200d")  # the two joiners shape Indic and Persian text and emoji
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -25,6 +26,15 @@ def visible(text: str) -> str:
     Newlines and tabs stay. The result always encodes as UTF-8.
     """
     return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def all_visible(data: Any) -> Any:
+    """Plain data with `visible` over every text in its lists and mappings."""
+    if isinstance(data, dict):
+        return {key: all_visible(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [all_visible(value) for value in data]
+    return visible(data) if isinstance(data, str) else data
 
 
 def _shown(character: str) -> str:

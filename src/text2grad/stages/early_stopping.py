@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from text2grad.align import TokenTable
 from text2grad.config import Config
 from text2grad.errors import UserError
-from text2grad.eval.spans import SpanCase, token_scores
+from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import Critique, Feedback, record_json
 from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.model import Policy
@@ -80,5 +80,5 @@ def early_stopping(
 
 def span_f1(cases: Sequence[SpanCase], config: Config) -> float:
     """The mean of the F1 of good tokens and the F1 of poor tokens."""
-    rates = token_scores(cases, config.credit.membership)
+    rates = span_report(cases, config.credit.membership)
     return (rates["good_f1"] + rates["poor_f1"]) / 2

@@ -1,26 +1,27 @@
-"""`evaluate`: a policy on held-out prompts."""
+"""`evaluate`: a policy on held-out prompts, or a file of programs on a task's tests."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from text2grad.align import TokenTable
 from text2grad.config import Config
-from text2grad.critics.program import extract_program, wanted_names
+from text2grad.critics.program import Attempt, run_attempts
 from text2grad.errors import UserError
-from text2grad.eval.code import judge_samples, passed_or_none, reference_program, sample_summary
+from text2grad.eval.code import judge_samples, passed_or_none, sample_summary
 from text2grad.eval.metrics import mean
 from text2grad.eval.rewards import reward_report
 from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
 from text2grad.policy.model import Policy, load_policy
-from text2grad.sandbox import Runner, Verdict
+from text2grad.sandbox import Runner
 from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.folder import measured_on, policy_name, prepare, task_of, write_json
-from text2grad.stages.reward_model import evaluate_reward_model
 from text2grad.stages.sampling import sample
+from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import Task, load_task
 from text2grad.train.run import seed_everything
 
@@ -28,15 +29,40 @@ ANSWERS = ".answers.json"
 PATIENCE = 5
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
-Measure = Callable[[Sequence[Example], Sequence[str]], list[dict[str, Any]]]
-"""Answers -> of each its `scores`; of programs that were run `outcome` and `tier` too."""
+Row = dict[str, Any]
+"""One answer: `id`, `response`, its `scores` by name; of a program that was run, `outcome` and `tier` too."""
+Measure = Callable[[Sequence[Example], Sequence[str]], list[Row]]
+"""Answers -> what is known of each, without its id and response."""
 
 
-def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
-    """Measure a policy (a name of this run, a folder, or a hub name) or the reward model on held-out prompts."""
+@dataclass(frozen=True, kw_only=True)
+class PolicySummary(Summary):
+    """Mean scores of a policy, named `greedy_*` and `sampled_*`; `tier` protected the machine from its programs."""
+
+    prompts: float
+    samples: float
+    figures: Mapping[str, float] = inlined()
+    tier: str | None = None
+
+
+class Measured(NamedTuple):
+    """A policy's figures, and its greedy answers."""
+
+    summary: PolicySummary
+    answers: list[Row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplesSummary(Summary):
+    """pass@k of a file of samples (`eval.code.sample_summary`), and the file with what came of each."""
+
+    figures: Mapping[str, Any] = inlined()
+    out: str
+
+
+def run_evaluate(config: Config, target: str) -> PolicySummary:
+    """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts."""
     folder = prepare(config)
-    if which == "reward-model":
-        return evaluate_reward_model(config)
     task = task_of(config)
     settings = config.policy.model_copy(update={"model": policy_name(config, target), "lora": None})
     heldout = task.examples("heldout")[: config.evaluate.limit]
@@ -48,14 +74,14 @@ def run_evaluate(config: Config, target: str, which: str) -> dict[str, Any]:
         measured = evaluate_policy(policy, heldout, config, measure_with(task, runner), critic)
     name = target if target.isidentifier() else Path(target).name
     on = measured_on(config)
-    write_json(folder / "evaluation" / on / f"{name}.json", measured["summary"])
-    write_json(folder / "evaluation" / on / f"{name}{ANSWERS}", measured["answers"])
+    write_json(folder / "evaluation" / on / f"{name}.json", measured.summary.as_dict())
+    write_json(folder / "evaluation" / on / f"{name}{ANSWERS}", measured.answers)
     write_before_after(folder, on, heldout)
-    return dict(measured["summary"])
+    return measured.summary
 
 
-def run_evaluate_samples(config: Config, samples: Path) -> dict[str, Any]:
-    """pass@k of a file of samples on the problems of the task; what came of each is written beside the file."""
+def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
+    """pass@k of a file of samples on the problems of the task; the result of each is written next to the file."""
     problems = load_task(config.task).examples("heldout")
     if not problems or not problems[0].meta.get("tests"):
         raise UserError(f"task {config.task.name!r} has no held-out problems with tests", "--task humaneval")
@@ -64,57 +90,42 @@ def run_evaluate_samples(config: Config, samples: Path) -> dict[str, Any]:
         results = judge_samples(samples, problems, runner, patient)
     out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
     write_jsonl(out, results)
-    return {**sample_summary(results, problems), "out": str(out)}
+    return SamplesSummary(figures=sample_summary(results, problems), out=str(out))
 
 
 def measure_with(task: Task, runner: Runner) -> Measure:
     """How answers are measured: by running their tests where they have some, else by the task's own scores."""
 
-    def measure(examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, Any]]:
-        asked = list(zip(examples, responses, strict=True))
-        tested = [each for each in asked if _tests(each[0])]
-        references = [reference_program(example) for example, _ in tested]
-        verdicts = iter(runner.run_all([_job(*each) for each in tested], references=references))
-        return [
-            _measured(next(verdicts), each[0]) if _tests(each[0]) else {"scores": task.scores(*each)}
-            for each in asked
-        ]
+    def measure(examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
+        attempts = [Attempt(*pair) for pair in zip(examples, responses, strict=True)]
+        verdicts = iter(run_attempts(runner, [each for each in attempts if each.tests]))
+        rows: list[Row] = []
+        for each in attempts:
+            if not each.tests:
+                rows.append({"scores": task.scores(each.example, each.response)})
+                continue
+            verdict = next(verdicts)
+            passed = passed_or_none(verdict, each.example)
+            scores = {} if passed is None else {"pass": float(passed)}
+            rows.append({"scores": scores, "outcome": verdict.outcome, "tier": verdict.tier})
+        return rows
 
     return measure
 
 
-def _tests(example: Example) -> str:
-    return str(example.meta.get("tests") or "")
-
-
-def _job(example: Example, response: str) -> tuple[str, str]:
-    tests = _tests(example)
-    return extract_program(response, wanted_names(tests, str(example.meta.get("entry_point", "")))).code, tests
-
-
-def _measured(verdict: Verdict, example: Example) -> dict[str, Any]:
-    passed = passed_or_none(verdict, example)
-    return {
-        "scores": {} if passed is None else {"pass": float(passed)},
-        "outcome": verdict.outcome,
-        "tier": verdict.tier,
-    }
-
-
 def evaluate_policy(
     policy: Policy, heldout: Sequence[Example], config: Config, measure: Measure, critic: Critic | None = None
-) -> dict[str, Any]:
+) -> Measured:
     """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
 
-    With a critic (the run's reward model) its token reward is measured on the same answers. Where programs were
-    run, `tier` says what protected the machine.
+    With a critic (the run's reward model) its token reward is measured on the same answers.
     """
     seed_everything(config.run.seed)
     repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
     greedy_settings = config.generation.model_copy(update={"temperature": 0.0})
     ways = {"greedy": (heldout, greedy_settings), "sampled": (repeated, config.generation)}
-    summary: dict[str, Any] = {"prompts": float(len(heldout)), "samples": float(config.evaluate.samples)}
-    rows: dict[str, list[dict[str, Any]]] = {}
+    figures: dict[str, float] = {}
+    rows: dict[str, list[Row]] = {}
     for way, (examples, generation) in ways.items():
         answers = sample(policy, examples, generation)
         texts = [text for _, text in answers]
@@ -122,32 +133,22 @@ def evaluate_policy(
             {"id": example.id, "response": text, **found}
             for example, text, found in zip(examples, texts, measure(examples, texts), strict=True)
         ]
-        figures = mean_scores(rows[way])
+        found = mean_scores(rows[way])
         if critic is not None:
-            figures |= judged(critic, examples, answers, TokenTable(policy.tokenizer), config)
-        summary |= {f"{way}_{name}": value for name, value in figures.items()}
+            table = TokenTable(policy.tokenizer)
+            aligned = [table.align(ids) for ids, _ in answers]
+            found |= reward_report(critic.critique(list(examples), texts), aligned, config.credit)
+        figures |= {f"{way}_{name}": value for name, value in found.items()}
     tiers = {row["tier"] for answers_of in rows.values() for row in answers_of if "tier" in row}
-    if tiers:
-        summary["tier"] = "/".join(sorted(tiers))
-    return {"summary": summary, "answers": rows["greedy"]}
+    counts = {"prompts": float(len(heldout)), "samples": float(config.evaluate.samples)}
+    summary = PolicySummary(**counts, figures=figures, tier="/".join(sorted(tiers)) or None)
+    return Measured(summary, rows["greedy"])
 
 
-def mean_scores(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
     """Mean of every measure over the answers that have it."""
     names = sorted({name for row in rows for name in row["scores"]})
     return {name: mean([row["scores"][name] for row in rows if name in row["scores"]]) for name in names}
-
-
-def judged(
-    critic: Critic,
-    examples: Sequence[Example],
-    answers: Sequence[tuple[list[int], str]],
-    table: TokenTable,
-    config: Config,
-) -> dict[str, float]:
-    """The critic's token reward on sampled answers, by the credit settings of the run."""
-    judgements = critic.critique(list(examples), [text for _, text in answers])
-    return reward_report(judgements, [table.align(ids) for ids, _ in answers], config.credit)
 
 
 def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> None:
@@ -155,14 +156,12 @@ def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> Non
 
     Those to the prompts of other tasks than `on` (`folder.measured_on`) stay in the file.
     """
-    files = {
-        file.name.removesuffix(ANSWERS): file for file in sorted((folder / "evaluation" / on).glob(f"*{ANSWERS}"))
-    }
+    files = {file.name.removesuffix(ANSWERS): file for file in (folder / "evaluation" / on).glob(f"*{ANSWERS}")}
     answers = {
         TITLES.get(name, name): {row["id"]: row for row in json.loads(files[name].read_text(encoding="utf-8"))}
-        for name in sorted(files, key="sft".__ne__)
+        for name in sorted(files, key=lambda name: (name != "sft", name))
     }
-    records: list[dict[str, Any]] = [
+    records: list[Row] = [
         {
             "task": on,
             "id": example.id,
@@ -179,14 +178,8 @@ def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> Non
     # Those that changed first: the report shows the first few dozen.
     records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
     path = folder / "before_after.jsonl"
-    lines = [to_json(record) for record in [*_of_other_tasks(path, on), *records]]
+    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    kept = [record for record in map(from_json, filter(None, lines)) if record.get("task", on) != on]
     partial = path.with_name(path.name + ".partial")
-    partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    partial.write_text("".join(to_json(record) + "\n" for record in [*kept, *records]), encoding="utf-8")
     partial.replace(path)
-
-
-def _of_other_tasks(path: Path, on: str) -> list[dict[str, Any]]:
-    """The records of a `before_after.jsonl` that name another task."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    records = [from_json(line) for line in text.splitlines() if line.strip()]
-    return [record for record in records if record.get("task", on) != on]

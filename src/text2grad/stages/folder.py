@@ -39,15 +39,15 @@ def prepare(config: Config) -> Path:
             f"{count} processes were started, and this command is one process",
             "sft, train-reward and train share their work; start the others without a launcher",
         )
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", count))
-    torch.set_num_threads(config.run.threads or max(1, idle_cores() // beside))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", count))
+    torch.set_num_threads(config.run.threads or max(1, idle_cores() // local))
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     seed_everything(config.run.seed)
     folder = config.run.folder
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK):
-        raise UserError(f"cannot write to {folder}: {place} is no folder to write to", "set --run.folder FOLDER")
+        raise UserError(f"cannot write to {folder}: {place} is not a writable folder", "set --run.folder FOLDER")
     return folder
 
 
@@ -73,16 +73,16 @@ def resuming(config: Config, mode: ResumeMode, trained: PolicySettings, **inputs
 
 @cache
 def idle_cores() -> int:
-    """Cores that nobody uses just now, from 1 to 4: two threads on two busy cores are slower than one.
+    """Cores that are idle now, from 1 to 4: two threads on two busy cores are slower than one.
 
-    Looked at once in a process, for a fifth of a second.
+    Measured once per process, for a fifth of a second.
     """
     idle = sum(1 - busy / 100 for busy in psutil.cpu_percent(interval=0.2, percpu=True))
     return max(1, min(4, round(idle)))
 
 
 def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
-    """Leave the settings beside what they made; when a stage only `begins`, not over those of a complete one."""
+    """Write the settings next to their results; a stage that only `begins` keeps those of a finished one."""
     if begins and (folder / "config.yaml").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,10 +112,10 @@ def start_policy(config: Config) -> PolicySettings:
 
 
 def policy_name(config: Config, target: str) -> str:
-    """What a target names: a policy of this run, a model folder, or a model on the hub (`organisation/model`).
+    """The model that a target names: a policy of this run, a model folder, or one on the hub (`owner/model`).
 
     Raises:
-        UserError: it names nothing of these.
+        UserError: it names none of these.
     """
     if HUB_NAME.fullmatch(target) and not Path(target).parent.is_dir():
         return target

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError
 from text2grad.policy.model import load_policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.report.card import Card, model_card
+from text2grad.report.pages import render_text
 from text2grad.stages.folder import find_policy, measured_on, prepare
+from text2grad.stages.summary import Summary
 
 REWARD_MODEL = "reward_model"
 PACKAGES = ("text2grad", "torch", "transformers", "peft")
 SETTINGS_FILE = "text2grad.yaml"
 
 
-def run_merge(config: Config, target: str, out: Path, license_name: str, hub: str | None) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class MergeSummary(Summary):
+    """The folder of the model, and its name on the hub if it was pushed."""
+
+    out: str
+    hub: str | None = None
+
+
+def run_merge(config: Config, target: str, out: Path, license_name: str, hub: str | None) -> MergeSummary:
     """Write the model of this run named `target` to `out`, adapters merged, and push it to `hub` if asked to.
 
     Raises:
@@ -34,17 +43,18 @@ def run_merge(config: Config, target: str, out: Path, license_name: str, hub: st
     policy.model.save_pretrained(out, safe_serialization=True)
     policy.tokenizer.save_pretrained(out)
     (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
-    (out / "README.md").write_text(model_card(_card(config, target, license_name)), encoding="utf-8")
+    (out / "README.md").write_text(_card(config, target, license_name), encoding="utf-8")
     if hub:
         _push(out, hub)
-    return {"out": str(out), **({"hub": hub} if hub else {})}
+    return MergeSummary(out=str(out), hub=hub or None)
 
 
-def _card(config: Config, target: str, license_name: str) -> Card:
-    role = "reward model" if target == REWARD_MODEL else "policy"
-    return Card(
+def _card(config: Config, target: str, license_name: str) -> str:
+    """The model card; `base` is empty for a model made on the spot."""
+    return render_text(
+        "card.md.j2",
         title=f"{config.task.name}: {target}",
-        role=role,
+        role="reward model" if target == REWARD_MODEL else "policy",
         base="" if config.policy.model == TINY else config.policy.model,
         license=license_name,
         data=config.task.data or f"the task {config.task.name!r}",

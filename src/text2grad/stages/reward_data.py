@@ -1,4 +1,4 @@
-"""What a reward model learns from and is measured on: records of the run, as training pairs and as cases."""
+"""The data that a reward model is trained and measured on: records of the run, as training pairs and as cases."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
     """
     folder = config.run.folder
     records = read_feedback(folder / "feedback.jsonl")
-    beside = folder / "feedback_heldout.jsonl"
-    heldout = list(read_jsonl(beside, Feedback)) if beside.is_file() else []
+    sampled = folder / "feedback_heldout.jsonl"
+    heldout = list(read_jsonl(sampled, Feedback)) if sampled.is_file() else []
     asked = {words_of(question_of(record)) for record in heldout}
     train: list[Feedback] = []
     for record in records:
@@ -56,13 +56,13 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
 
 
 def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
-    """Where the response stands in the judge's prompt, with its spans; None if a tag in it had to be changed."""
+    """The position of the response in the judge's prompt, with its spans; None if a tag in it had to be changed."""
     start = messages[-1].content.rfind(f"\n{record.response}\n") + 1
     return Marked(start, record.response, tuple(record.spans)) if start else None
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
-    """What of a critique the reward model learns to write: a small one has no capacity for all of it."""
+    """The part of a critique that the reward model learns to write: a small model cannot learn all of it."""
     spans = tuple(
         span.model_copy(update={"reason": _taught_reason(span.reason, settings)}) for span in critique.spans
     )
@@ -96,10 +96,10 @@ def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feed
 def fitting(
     policy: Policy, records: Sequence[Feedback], settings: RewardModelSettings
 ) -> list[tuple[Feedback, Pair]]:
-    """The readable records with their training pairs, as far as they fit the model.
+    """The readable records that fit the model, with their training pairs.
 
     A prompt that is too long loses its middle, the response and z nothing: half a critique would teach to stop
-    half-way. What does not fit even so is left out. Both are said in a line.
+    half-way. What still does not fit is left out. Both are reported on stderr.
     """
     lengths = (policy.context, settings.training.max_length)
     limit = min((length for length in lengths if length is not None), default=None)
@@ -111,7 +111,7 @@ def fitting(
         print(f"{cut} of {len(readable)} prompts lose their middle to fit {limit} tokens", file=sys.stderr)
     if len(kept) < len(readable):
         count, whole = len(readable) - len(kept), len(readable)
-        line = f"{count} of {whole} critiques are left out: even so they exceed {limit} tokens"
+        line = f"{count} of {whole} critiques are left out: they still exceed {limit} tokens"
         print(line, file=sys.stderr)
     return kept
 
@@ -131,7 +131,7 @@ def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) 
 
 
 def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:
-    """What a critic says of the responses of some records, beside what the records say."""
+    """A critic's judgement of each record's response, with the record's own as the gold one."""
     predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
     return [
         SpanCase(_critique(record), judgement, _aligned(record, table))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from text2grad.stages.folder import (
     write_json,
 )
 from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
+from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import read_prompt
 from text2grad.train.labels import LabelLoss
 from text2grad.train.run import ResumeMode
@@ -40,7 +42,25 @@ from text2grad.train.supervised import train_supervised
 JUDGE_PROMPT = "compare_critiques"
 
 
-def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class RewardModelSummary(Summary):
+    """Records and how many of them were trained on, the last metrics, and the rates on held-out records."""
+
+    records: int
+    trained_on: int
+    metrics: Mapping[str, float] = inlined()
+    rates: Mapping[str, float] = inlined()
+    out: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelEvaluation(Summary):
+    """The full report on a reward model on held-out records (`eval.reward_model`)."""
+
+    report: Mapping[str, Any] = inlined()
+
+
+def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
     """Train the reward model on z; writes `reward_model/policy` and `evaluation/reward_model.json`."""
     with processes(config) as ranks:
         with ranks.agreeing():
@@ -61,7 +81,12 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
             base = digest_of_base(policy.model) if config.reward_model.shared else ""
             stopping = early_stopping(config, policy, validation, ranks)
         metrics = train_supervised(
-            *(policy, pairs, training, folder / "reward_model", config.run.seed, "reward model"),
+            policy,
+            pairs,
+            training,
+            folder / "reward_model",
+            config.run.seed,
+            "reward model",
             resume=resuming(config, resume, settings, **validation_inputs(config, validation)),
             section="reward_model.training",
             stopping=stopping,
@@ -72,9 +97,13 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
             if base:
                 note_base(base, folder / "reward_model" / "policy")
             note_settings(config, folder)
-    quality = measure_reward_model(config) if ranks.first else {}
-    counts = {"records": len(train) + len(validation), "trained_on": len(pairs)}
-    return {**counts, **metrics, **quality, "out": str(folder / "reward_model" / "policy")}
+    return RewardModelSummary(
+        records=len(train) + len(validation),
+        trained_on=len(pairs),
+        metrics=metrics,
+        rates=measure_reward_model(config) if ranks.first else {},
+        out=str(folder / "reward_model" / "policy"),
+    )
 
 
 def label_loss(settings: RewardModelSettings) -> LabelLoss | None:
@@ -86,20 +115,20 @@ def learner_settings(config: Config) -> PolicySettings:
     """The model that becomes the reward model.
 
     Raises:
-        UserError: it is to share the policy's base weights, and has others, or no adapter.
+        UserError: it is to share the policy's base weights, but has different ones, or no adapter.
     """
     start = start_policy(config)
     chosen = config.reward_model.policy or start
     if config.reward_model.shared and chosen.model != start.model:
-        told = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
-        raise UserError(told, "reward_model.policy null, or reward_model.shared false")
+        problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
+        raise UserError(problem, "reward_model.policy null, or reward_model.shared false")
     if config.reward_model.shared and (chosen.lora is None or start.lora is None):
         raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
     return chosen
 
 
 def note_base(digest: str, folder: Path) -> None:
-    """Leave beside an adapter what identifies the weights it was trained on (`digest_of_base`)."""
+    """Write next to an adapter what identifies the weights it was trained on (`digest_of_base`)."""
     (folder / BASE_DIGEST).write_text(digest + "\n", encoding="utf-8")
 
 
@@ -113,15 +142,16 @@ def measure_reward_model(config: Config) -> dict[str, float]:
     return rates
 
 
-def evaluate_reward_model(config: Config) -> dict[str, Any]:
-    """Everything there is to say of the reward model on held-out records, beside baselines that know nothing.
+def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
+    """The full report on the reward model on held-out records, with baselines that know nothing.
 
-    Leaves in `evaluation/`: the rates of each for the report, the whole in `reward_model.full.json`, and what
-    the reward model said in `reward_model.said.jsonl`, for people to mark.
+    Writes to `evaluation/`: the rates of each for the report, everything in `reward_model.full.json`, and the
+    critiques of the reward model in `reward_model.said.jsonl`, for people to mark.
 
     Raises:
         UserError: there are no held-out records.
     """
+    prepare(config)
     found = heldout_cases(config)
     if not found:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
@@ -145,11 +175,11 @@ def evaluate_reward_model(config: Config) -> dict[str, Any]:
         with judge:
             report["judge"] = compared(config, judge, said, records)
     write_json(folder / "reward_model.full.json", report)
-    return report
+    return RewardModelEvaluation(report=report)
 
 
 def compared(config: Config, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]) -> dict[str, float]:
-    """The judge's verdicts on the reward model's critiques beside those of `evaluate.against`.
+    """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`.
 
     Raises:
         UserError: the other critiques are not of the same responses.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text2grad.critics.program import Program, extract_program, wanted_names
+from text2grad.critics.program.extract import Program, extract_program, wanted_names
 
 CODE = "def f(xs):\n    return sum(xs)\n"
 OTHER = "def helper(x):\n    return x\n"

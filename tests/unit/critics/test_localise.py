@@ -9,10 +9,9 @@ from math import sqrt
 
 import pytest
 
-from text2grad.critics.program import Ran, localise, ochiai, read_code
-from text2grad.critics.program.repair import edits
-from text2grad.critics.program.source import Code
-from text2grad.critics.program.spectrum import cleared
+from text2grad.critics.program.source import Code, read_code
+from text2grad.critics.program.spectrum import cleared, ochiai
+from text2grad.critics.program.suspects import edits, localise
 from text2grad.sandbox import TestResult, Verdict
 
 PROGRAM = (
@@ -42,7 +41,7 @@ def by_rule(wanted: str) -> Sequence[Verdict]:
 
 
 def test_ochiai_by_hand() -> None:
-    runs = [Ran(False, frozenset({1, 2})), Ran(False, frozenset({1, 3})), Ran(True, frozenset({1, 4}))]
+    runs = [result(False, 1, 2), result(False, 1, 3), result(True, 1, 4)]
     half = 1 / sqrt(2)
     assert ochiai(runs) == pytest.approx({1: 2 / sqrt(2 * 3), 2: half, 3: half, 4: 0.0})
 
@@ -50,7 +49,7 @@ def test_ochiai_by_hand() -> None:
 def test_ochiai_is_the_cosine_of_being_run_and_failing() -> None:
     """Another formula of the same number: the cosine between two 0/1 vectors over the tests."""
     for failing, running in product(product([0, 1], repeat=4), repeat=2):
-        runs = [Ran(not bad, frozenset({7} if ran else {})) for bad, ran in zip(failing, running, strict=True)]
+        runs = [result(not bad, *[7] * ran) for bad, ran in zip(failing, running, strict=True)]
         if not any(running):
             continue
         both = sum(a * b for a, b in zip(failing, running, strict=True))
@@ -60,12 +59,12 @@ def test_ochiai_is_the_cosine_of_being_run_and_failing() -> None:
 
 def test_nothing_is_suspicious_without_a_failing_test_or_without_coverage() -> None:
     assert ochiai([]) == {}
-    assert ochiai([Ran(True, frozenset({1}))]) == {1: 0.0}
+    assert ochiai([result(True, 1)]) == {1: 0.0}
     assert localise(code(PROGRAM), verdict(result(False))) == []
 
 
 def test_cleared_lines_are_run_by_passing_tests_only() -> None:
-    runs = [Ran(True, frozenset({1, 2})), Ran(True, frozenset({3})), Ran(False, frozenset({2, 4}))]
+    runs = [result(True, 1, 2), result(True, 3), result(False, 2, 4)]
     assert cleared(runs) == [1, 3]
 
 

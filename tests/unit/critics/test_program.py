@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from text2grad.critics.program import ProgramCritic, compare, extract_program, outcome_counts, read_code
+from text2grad.critics.program import ProgramCritic, outcome_counts
 from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Case
+from text2grad.critics.program.extract import extract_program
+from text2grad.critics.program.reference import compare
+from text2grad.critics.program.source import read_code
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message
 from text2grad.sandbox import Runner, Verdict
 
@@ -322,7 +325,7 @@ def test_equal_responses_to_one_example_are_judged_once(monkeypatch: pytest.Monk
     judged: list[str] = []
 
     def counting(case: Case) -> Critique:
-        judged.append(case.response)
+        judged.append(case.attempt.response)
         return brief_critique(case)
 
     monkeypatch.setattr("text2grad.critics.program.critic.brief_critique", counting)

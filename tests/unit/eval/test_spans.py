@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from span_cases import TEXT, UNREADABLE, case, critique, word_span
-from text2grad.eval.spans import failure_rates, intervals, span_report, span_scores, token_scores
+from text2grad.eval.spans import intervals, span_report
 from text2grad.feedback import Critique, Judgement, Span
 
 
@@ -25,10 +25,9 @@ def test_tokens_counted_by_hand() -> None:
     """Gold: words 0-3 good, 7-9 poor. Predicted: 1-4 good, 8-9 and 3 (of the good ones) poor."""
     gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
     predicted = critique(word_span(1, 1, 2), word_span(1, 4, 4), word_span(-1, 3, 3), word_span(-1, 8, 9))
-    scores = token_scores([case(gold, predicted)])
-    assert {
-        name: value for name, value in scores.items() if "character" not in name and "index" not in name
-    } == approx(
+    scores = span_report([case(gold, predicted)])
+    counted = [f"{label}_{rate}" for label in ("good", "poor") for rate in ("precision", "recall", "f1")]
+    assert {name: scores[name] for name in [*counted, "wrong_sign_rate"]} == approx(
         {
             "good_precision": 2 / 3,
             "good_recall": 2 / 4,
@@ -57,19 +56,19 @@ def test_every_number_is_a_share(pairs: Sequence[tuple[Critique, Judgement]]) ->
 
 def test_a_repeated_word_is_a_position() -> None:
     """ "the" is praised at word 0 and marked at word 7: same word, no agreement."""
-    scores = token_scores([case(critique(word_span(1, 0, 0)), critique(word_span(1, 7, 7)))])
+    scores = span_report([case(critique(word_span(1, 0, 0)), critique(word_span(1, 7, 7)))])
     assert scores["good_precision"] == scores["good_recall"] == scores["good_f1"] == 0.0
 
 
 def test_an_unreadable_prediction_misses_everything() -> None:
     gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
     readable, unreadable = case(gold, gold), case(gold, UNREADABLE)
-    scores = token_scores([readable, unreadable])
+    scores = span_report([readable, unreadable])
     assert scores["good_precision"] == scores["poor_precision"] == 1.0
     assert scores["good_recall"] == scores["poor_recall"] == 0.5
-    spans = span_scores([readable, unreadable])
+    spans = span_report([readable, unreadable])
     assert (spans["span_exact_precision"], spans["span_exact_recall"], spans["span_iou"]) == (1.0, 0.5, 0.5)
-    assert failure_rates([readable, unreadable])["unreadable"] == 0.5
+    assert span_report([readable, unreadable])["unreadable"] == 0.5
 
 
 def test_silence_is_not_perfection() -> None:
@@ -82,23 +81,23 @@ def test_silence_is_not_perfection() -> None:
 
 def test_the_opposite_label_is_worse_than_a_miss() -> None:
     gold = critique(word_span(1, 0, 3))
-    assert token_scores([case(gold, critique(word_span(-1, 0, 3)))])["wrong_sign_rate"] == 1.0
-    assert token_scores([case(gold, critique(word_span(-1, 2, 5)))])["wrong_sign_rate"] == 0.5
-    assert token_scores([case(gold, critique(word_span(1, 4, 5)))])["wrong_sign_rate"] == 0.0
+    assert span_report([case(gold, critique(word_span(-1, 0, 3)))])["wrong_sign_rate"] == 1.0
+    assert span_report([case(gold, critique(word_span(-1, 2, 5)))])["wrong_sign_rate"] == 0.5
+    assert span_report([case(gold, critique(word_span(1, 4, 5)))])["wrong_sign_rate"] == 0.0
 
 
 def test_membership_decides_about_half_covered_tokens() -> None:
     """The span covers 'ca' of 'cat'."""
     gold, half = critique(word_span(1, 1, 1)), Span(start=4, end=6, label=1, text="ca")
-    assert token_scores([case(gold, critique(half))], "overlap")["good_recall"] == 1.0
-    assert token_scores([case(gold, critique(half))], "contained")["good_recall"] == 0.0
+    assert span_report([case(gold, critique(half))], "overlap")["good_recall"] == 1.0
+    assert span_report([case(gold, critique(half))], "contained")["good_recall"] == 0.0
 
 
 def test_spans_counted_by_hand() -> None:
     """One exact, one overlapping by 3 of 11 characters, one with the other label, one missed."""
     gold = critique(word_span(1, 0, 1), word_span(-1, 2, 3), word_span(1, 4, 5), word_span(1, 8, 9))
     predicted = critique(word_span(1, 0, 1), word_span(-1, 3, 4), word_span(-1, 5, 5))
-    scores = span_scores([case(gold, predicted)])
+    scores = span_report([case(gold, predicted)])
     shared = 2 / (6 + 6 - 2)  # "sat on" and "on the" share "on"
     assert {name: value for name, value in scores.items() if name.startswith("span_")} == approx(
         {
@@ -111,7 +110,8 @@ def test_spans_counted_by_hand() -> None:
             "span_iou": (1 + shared) / 4,
         }
     )
-    assert {name: value for name, value in scores.items() if not name.startswith("span_")} == approx(
+    found = [f"{label}_{rate}" for label in ("good", "poor") for rate in ("exact", "partial", "nearly", "iou")]
+    assert {name: scores[name] for name in found} == approx(
         {
             **{"good_exact": 1 / 3, "good_partial": 1 / 3, "good_nearly": 1 / 3, "good_iou": 1 / 3},
             **{"poor_exact": 0.0, "poor_partial": 1.0, "poor_nearly": 0.0, "poor_iou": shared},
@@ -121,17 +121,18 @@ def test_spans_counted_by_hand() -> None:
 
 def test_spans_of_different_responses_never_meet() -> None:
     one, other = critique(word_span(1, 0, 1)), critique(word_span(1, 4, 5))
-    scores = span_scores([case(one, critique()), case(other, one)])
+    scores = span_report([case(one, critique()), case(other, one)])
     assert scores["span_partial_f1"] == 0.0
 
 
 def test_lost_quotes_are_shares_of_the_quotes() -> None:
     gold = critique(word_span(1, 0, 3))
     predicted = critique(word_span(1, 0, 3), word_span(-1, 7, 9), unmatched=1, ambiguous=1)
-    rates = failure_rates(
+    rates = span_report(
         [case(gold, predicted), case(gold, UNREADABLE), case(gold, critique(unmatched=1, forced=2))]
     )
-    assert rates == approx({"unreadable": 1 / 3, "unmatched": 2 / 5, "ambiguous": 1 / 5, "forced": 1 / 3})
+    lost = {name: rates[name] for name in ("unreadable", "unmatched", "ambiguous", "forced")}
+    assert lost == approx({"unreadable": 1 / 3, "unmatched": 2 / 5, "ambiguous": 1 / 5, "forced": 1 / 3})
 
 
 def test_nothing_to_compare_is_not_a_score() -> None:
@@ -141,13 +142,13 @@ def test_nothing_to_compare_is_not_a_score() -> None:
 
 def test_a_repeated_gold_span_lifts_no_share_above_one() -> None:
     twice = critique(word_span(1, 0, 1), word_span(1, 0, 1), word_span(-1, 4, 5))
-    scores = span_scores([case(twice, critique(word_span(1, 0, 1)))])
+    scores = span_report([case(twice, critique(word_span(1, 0, 1)))])
     assert (scores["span_exact_precision"], scores["span_exact_recall"]) == (1.0, approx(2 / 3))
 
 
 def test_characters_counted_by_hand() -> None:
     """Gold "the cat" good (7), predicted "cat sat" good (7): "cat" is shared."""
-    scores = token_scores([case(critique(word_span(1, 0, 1)), critique(word_span(1, 1, 2)))])
+    scores = span_report([case(critique(word_span(1, 0, 1)), critique(word_span(1, 1, 2)))])
     assert (scores["good_character_precision"], scores["good_character_recall"]) == approx((3 / 7, 3 / 7))
     assert scores["good_overlap_index"] == approx(3 / 11)
     assert (scores["poor_overlap_index"], scores["character_wrong_sign_rate"]) == (1.0, 0.0)
@@ -158,8 +159,8 @@ def test_nearly_is_nine_tenths_of_the_longer() -> None:
     text = Span(start=0, end=len(TEXT), label=1, text=TEXT)
     most = Span(start=0, end=37, label=1, text=TEXT[:37])
     for mine, found in ((whole, 0.0), (most, 1.0)):
-        assert span_scores([case(critique(text), critique(mine))])["good_nearly"] == found
-        assert span_scores([case(critique(mine), critique(text))])["good_nearly"] == found
+        assert span_report([case(critique(text), critique(mine))])["good_nearly"] == found
+        assert span_report([case(critique(mine), critique(text))])["good_nearly"] == found
 
 
 def test_intervals_hold_the_rate_and_shrink_with_the_records() -> None:

@@ -20,7 +20,7 @@ from text2grad.report.curves import (
     ticks,
 )
 from text2grad.report.metrics import SUPERVISED, arranged
-from text2grad.report.tables import results, reward_model_grid, reward_model_rates, with_seeds
+from text2grad.report.tables import results, reward_model_grid, reward_model_rates
 
 NAN = float("nan")
 
@@ -136,12 +136,12 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
 
 
 def test_the_spread_is_the_standard_deviation_over_seeds() -> None:
-    rows = [{"name": "SFT", "greedy": 0.4, "sampled": 0.3, "seeds": [0.2, 0.3, 0.4]}]
+    rows = [{"name": "SFT", "greedy": 0.4, "sampled": 0.3, "seeds": [{"sampled": x} for x in (0.2, 0.3, 0.4)]}]
     table = results({"metric": "pass@1", "rows": rows})
     assert [cell.text for cell in table.cells[0]] == ["0.400", "0.300 ± 0.100"]
-    assert not results({"rows": [{**rows[0], "seeds": [0.3]}]}).has_spread
-    each = [{"rows": [{"name": "SFT", "greedy": g, "sampled": 0.3}]} for g in (0.3, 0.5)]
-    merged = results(with_seeds({"rows": rows}, each))
+    assert not results({"rows": [{**rows[0], "seeds": [{"sampled": 0.3}]}]}).has_spread
+    each = [{"greedy": greedy, "sampled": 0.3} for greedy in (0.3, 0.5)]
+    merged = results({"rows": [{**rows[0], "seeds": each}]})
     assert [cell.text for cell in merged.cells[0]] == ["0.400 ± 0.141", "0.300 ± 0.000"]
     assert results({}).names == []
 

@@ -163,7 +163,9 @@ def test_feedback_is_counted_by_source() -> None:
         Feedback(id="3", source=tests, spans=spans[:1], meta={"ambiguous": 1}, **common),
     ]
     counts = counts_by_source(records)
-    found = {n: (c.records, c.good, c.poor, c.unmatched, c.ambiguous, c.failed) for n, c in counts.items()}
+    found = {
+        n: (c.records, c.good, c.poor, c.quotes.unmatched, c.quotes.ambiguous, c.failed) for n, c in counts.items()
+    }
     assert found == {"human": (2, 1, 1, 2, 0, "1 refused"), "program · tests": (1, 1, 0, 0, 1, "0")}
     assert [example["id"] for example in examples(records)] == ["1", "3", "2"]
 

@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from span_cases import UNREADABLE, case, critique, word_span
 from synthetic_run import sample, summary
 from text2grad.eval.reward_model import reward_model_report
+from text2grad.report.folder import Sample
 from text2grad.report.terminal import evaluation_table, results_table, reward_model_table, show_samples
 
 ROW: dict[str, Any] = {
@@ -31,7 +32,7 @@ def printed(what: RenderableType | list[dict[str, Any]], **options: Any) -> str:
     out = io.StringIO()
     console = Console(file=out, width=100, _environ={}, **options)
     if isinstance(what, list):
-        show_samples(console, what)
+        show_samples(console, [Sample.model_validate(row) for row in what])
     else:
         console.print(what)
     return out.getvalue()

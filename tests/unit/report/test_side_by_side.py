@@ -41,8 +41,8 @@ def evaluated(monkeypatch: pytest.MonkeyPatch, folder: Path, task: str, data: st
     (model / "tokenizer_config.json").write_text("{}")
     monkeypatch.setattr(evaluate, "task_of", lambda config: Problems(task + data, count))
     monkeypatch.setattr(evaluate, "load_policy", lambda settings: None)
-    monkeypatch.setattr(evaluate, "sample", lambda policy, examples, _: [([], "answer")] * len(examples))
-    evaluate.run_evaluate(config, "text2grad", "policy")
+    monkeypatch.setattr(evaluate, "sample", lambda policy, examples, _: [([], "an\u2028swer")] * len(examples))
+    evaluate.run_evaluate(config, "text2grad")
     return config
 
 
@@ -64,7 +64,7 @@ def test_results_on_one_task_stay_when_the_policy_is_measured_on_the_next(
         "code-other": 0.2,
         "mbpp": pytest.approx(0.02),
     }
-    lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().split("\n")[:-1]]
     assert sorted({line["task"] for line in lines}) == NAMES
     assert len(lines) == 2 + 4 + 5 + 50
     shown = sections(read_run(tmp_path))
@@ -81,7 +81,7 @@ def test_a_model_of_the_hub_is_measured_by_its_name(monkeypatch: pytest.MonkeyPa
     loaded = []
     config = evaluated(monkeypatch, tmp_path, *RUNS[0])
     monkeypatch.setattr(evaluate, "load_policy", loaded.append)
-    evaluate.run_evaluate(config, "Qwen/Qwen2.5-0.5B-Instruct", "policy")
+    evaluate.run_evaluate(config, "Qwen/Qwen2.5-0.5B-Instruct")
     assert [settings.model for settings in loaded] == ["Qwen/Qwen2.5-0.5B-Instruct"]
     assert (tmp_path / "evaluation" / "humaneval" / "Qwen2.5-0.5B-Instruct.json").is_file()
     assert "Qwen2.5-0.5B-Instruct on humaneval" in read_run(tmp_path).evaluation
@@ -89,4 +89,4 @@ def test_a_model_of_the_hub_is_measured_by_its_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     for missing in ("txt2grad", "models/mine", "/nowhere/mine"):
         with pytest.raises(UserError, match="no policy"):
-            evaluate.run_evaluate(config, missing, "policy")
+            evaluate.run_evaluate(config, missing)

@@ -29,7 +29,7 @@ def problem(name: str, tests: str) -> Example:
     return Example.model_validate({"id": name, "prompt": prompt, "reference": "r", "meta": {"tests": tests}})
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: list[str]) -> dict[str, Any]:
+def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: list[str]) -> evaluate.Measured:
     monkeypatch.setattr(evaluate, "sample", lambda policy, examples, _: [([], text) for text in answers])
     demo = load_config(CONFIGS / "demo.yaml")
     config = demo.model_copy(update={"evaluate": demo.evaluate.model_copy(update={"samples": 1})})
@@ -42,16 +42,16 @@ def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: 
 def test_rows_and_summary_of_programs_carry_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [problem("a", TESTS), problem("b", TESTS), problem("c", "import subprocess\n" + TESTS)]
     found = measured(monkeypatch, problems, [RIGHT, "no code", RIGHT])
-    rows = [(row["scores"], row["outcome"], row["tier"]) for row in found["answers"]]
+    rows = [(row["scores"], row["outcome"], row["tier"]) for row in found.answers]
     assert rows == [
         ({"pass": 1.0}, "passed", "landlock"),
         ({"pass": 0.0}, "broken", "landlock"),
         ({}, "unsupported", "landlock"),
     ]
-    assert (found["summary"]["tier"], found["summary"]["greedy_pass"]) == ("landlock", 0.5)
+    assert (found.summary.tier, found.summary.figures["greedy_pass"]) == ("landlock", 0.5)
 
 
 def test_where_nothing_was_run_there_is_no_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measured(monkeypatch, [problem("a", "")], ["four"])
-    assert found["answers"] == [{"id": "a", "response": "four", "scores": {"length": 4.0}}]
-    assert "tier" not in found["summary"]
+    assert found.answers == [{"id": "a", "response": "four", "scores": {"length": 4.0}}]
+    assert "tier" not in found.summary.as_dict()

@@ -15,7 +15,7 @@ from text2grad.config import Config, load_config
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.stages import run_merge
+from text2grad.stages.merge import MergeSummary, run_merge
 from text2grad.train.run import save_policy
 
 IDS = torch.tensor([[5, 6, 7, 8]])
@@ -52,7 +52,7 @@ def adapted(config: Config) -> Policy:
 
 def test_others_load_it_and_it_says_the_same(config: Config, tmp_path: Path) -> None:
     out = tmp_path / "merged"
-    assert run_merge(config, "text2grad", out, "other", None) == {"out": str(out)}
+    assert run_merge(config, "text2grad", out, "other", None) == MergeSummary(out=str(out))
     assert not (out / "adapter_config.json").exists() and not (out / "value_head.safetensors").exists()
     plain = AutoModelForCausalLM.from_pretrained(out)
     torch.testing.assert_close(logits(plain), logits(adapted(config).model))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from human_data import finegrained_file, small_config, squality_file
-from text2grad import stages, wire
+from text2grad import wire
 from text2grad.config import Config, RewardModelSettings, load_config, with_tiny_rates
 from text2grad.critics.prompted import CUT
 from text2grad.errors import UserError
@@ -19,6 +19,11 @@ from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, 
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import load_policy
 from text2grad.stages import annotate, evaluate, folder, ppo, reward_data, reward_model, supervised
+from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.intake import run_import
+from text2grad.stages.ppo import run_train
+from text2grad.stages.reward_model import run_train_reward
+from text2grad.stages.supervised import run_sft
 from text2grad.tasks.base import question_of
 from text2grad.train.settings import PPOSettings, SupervisedSettings
 from text2grad.train.supervised import Pair
@@ -28,8 +33,8 @@ from text2grad.train.supervised import Pair
 def config(tmp_path: Path) -> Config:
     """A run folder with both kinds of feedback in it."""
     chosen = small_config(tmp_path / "run")
-    stages.run_import(chosen, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
-    stages.run_import(chosen, squality_file(tmp_path / "flat.jsonl"), "auto", None)
+    run_import(chosen, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_import(chosen, squality_file(tmp_path / "flat.jsonl"), "auto", None)
     return chosen
 
 
@@ -56,7 +61,7 @@ def test_a_second_import_adds_to_the_first(config: Config) -> None:
 
 def test_importing_a_file_twice_changes_nothing(config: Config, tmp_path: Path) -> None:
     before, figures = feedback(config), import_figures(config)
-    report = stages.run_import(config, tmp_path / "dev_feedback.json", "auto", None)
+    report = run_import(config, tmp_path / "dev_feedback.json", "auto", None)
     assert (feedback(config), import_figures(config)) == (before, figures)
     assert (report["records"], report["added"], report["replaced"]) == (30, 0, 30)
     assert report["file_holds"] == {"finegrained_qa": 30, "squality": 60}
@@ -64,7 +69,7 @@ def test_importing_a_file_twice_changes_nothing(config: Config, tmp_path: Path) 
 
 def test_a_record_imported_again_takes_the_place_of_the_old_one(config: Config, tmp_path: Path) -> None:
     finegrained_file(tmp_path / "dev_feedback.json", corrected="Mended: {n}.")
-    stages.run_import(config, tmp_path / "dev_feedback.json", "auto", None)
+    run_import(config, tmp_path / "dev_feedback.json", "auto", None)
     again = feedback(config)
     assert len(again) == 90
     assert [record.meta["corrected"] for record in again[:2]] == ["Mended: 0.", "Mended: 1."]
@@ -74,14 +79,14 @@ def test_a_file_that_cannot_be_read_leaves_the_earlier_import_intact(config: Con
     before = feedback(config)
     (tmp_path / "broken.json").write_text('[{"question": "What"}]', encoding="utf-8")
     with pytest.raises(UserError):
-        stages.run_import(config, tmp_path / "broken.json", "finegrained_qa", None)
+        run_import(config, tmp_path / "broken.json", "finegrained_qa", None)
     assert feedback(config) == before
 
 
 def test_figures_stay_out_of_the_run_when_the_records_do(tmp_path: Path) -> None:
     chosen = small_config(tmp_path / "run")
     source = finegrained_file(tmp_path / "dev_feedback.json")
-    stages.run_import(chosen, source, "auto", tmp_path / "own" / "feedback.jsonl")
+    run_import(chosen, source, "auto", tmp_path / "own" / "feedback.jsonl")
     assert not chosen.run.folder.exists()
 
 
@@ -98,14 +103,14 @@ def test_only_answers_that_people_corrected_become_prompts(config: Config) -> No
 
 def test_without_an_import_the_cure_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="text2grad import"):
-        stages.run_sft(small_config(tmp_path / "run"))
+        run_sft(small_config(tmp_path / "run"))
 
 
 def test_reviews_alone_are_no_prompts(tmp_path: Path) -> None:
     chosen = small_config(tmp_path / "run")
-    stages.run_import(chosen, squality_file(tmp_path / "flat.jsonl"), "auto", None)
+    run_import(chosen, squality_file(tmp_path / "flat.jsonl"), "auto", None)
     with pytest.raises(UserError, match="no answers that people corrected"):
-        stages.run_sft(chosen)
+        run_sft(chosen)
 
 
 # The split
@@ -147,10 +152,10 @@ def seen(config: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
 
 
 def test_a_held_out_question_is_in_no_training_set_of_any_stage(config: Config, seen: Seen) -> None:
-    stages.run_sft(config)
-    stages.run_train_reward(config)
-    stages.run_train(config, "text2grad")
-    stages.run_evaluate(config, "text2grad", "policy")
+    run_sft(config)
+    run_train_reward(config)
+    run_train(config, "text2grad")
+    run_evaluate(config, "text2grad")
     assert {name: len(found) for name, found in seen.questions.items()} == {
         "sft": 26,
         "reward model": 26 + 22,
@@ -188,7 +193,7 @@ def test_human_records_beside_sampled_ones_are_split_by_question_too(config: Con
 def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stages.run_sft(config)
+    run_sft(config)
     policy = load_policy(folder.start_policy(config))
     train, _ = reward_data.reward_data(config)
     whole = reward_data.fitting(policy, train, config.reward_model)
@@ -216,7 +221,7 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     short = limit // 2
     fewer = reward_data.fitting(policy, train, limited(short))
     assert len(fewer) < len(train) and all(length(pair) <= short for _, pair in fewer)
-    left = f"{len(train) - len(fewer)} of {len(train)} critiques are left out: even so they exceed {short} tokens"
+    left = f"{len(train) - len(fewer)} of {len(train)} critiques are left out: they still exceed {short} tokens"
     assert left in capsys.readouterr().err
 
 
@@ -252,15 +257,15 @@ def test_every_stage_trains_a_tiny_policy_at_its_own_rates(config: Config, monke
             return original(*given, **options)
 
         monkeypatch.setattr(stage, name, tapped)
-    stages.run_sft(config)
-    stages.run_train_reward(config)
-    stages.run_train(config, "text2grad")
+    run_sft(config)
+    run_train_reward(config)
+    run_train(config, "text2grad")
     written = [config.sft.lr, config.reward_model.training.lr, config.ppo.lr]
     assert rates == pytest.approx([rate * config.tiny.learning_rate_factor for rate in written])
 
 
 def test_the_configuration_of_a_run_keeps_the_rates_as_written(config: Config) -> None:
-    stages.run_sft(config)
+    run_sft(config)
     assert load_config(config.run.folder / "config.yaml") == config
 
 
@@ -268,15 +273,15 @@ def test_the_configuration_of_a_run_keeps_the_rates_as_written(config: Config) -
 
 
 def test_evaluation_adds_the_reward_models_view_of_the_same_answers(config: Config) -> None:
-    stages.run_sft(config)
-    without = stages.run_evaluate(config, "sft", "policy")
-    stages.run_train_reward(config)
-    with_reward = stages.run_evaluate(config, "sft", "policy")
+    run_sft(config)
+    without = run_evaluate(config, "sft").as_dict()
+    run_train_reward(config)
+    with_reward = run_evaluate(config, "sft").as_dict()
     assert without == {key: value for key, value in with_reward.items() if key in without}
     added = {f"{way}_{name}" for way in ("greedy", "sampled") for name in ("token_reward", "critic_failed")}
     assert added <= set(with_reward) - set(without)
     off = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"token_reward": False})})
-    assert stages.run_evaluate(off, "sft", "policy") == without
+    assert run_evaluate(off, "sft").as_dict() == without
 
 
 def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_first(tmp_path: Path) -> None:
@@ -286,7 +291,7 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
     ]
     for name, answers in {"text2grad": ("same", "new"), "sft": ("same", "old"), "a_run": ("same", "old")}.items():
         rows = [{"id": str(n), "response": text, "scores": {"x": 1.0}} for n, text in enumerate(answers)]
-        stages.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
+        folder.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
     (tmp_path / "before_after.jsonl").write_text('{"task": "mbpp", "id": "m"}\n{"task": "qa", "id": "old"}\n')
     evaluate.write_before_after(tmp_path, "qa", examples)
     lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().splitlines()]

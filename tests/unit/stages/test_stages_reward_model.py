@@ -47,11 +47,11 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_left_in_the_run_folder(tmp_path: Path) -> None:
-    report = reward_model.evaluate_reward_model(config(tmp_path))
+    report = reward_model.run_evaluate_reward_model(config(tmp_path))
     folder = tmp_path / "evaluation"
     assert json.loads((folder / "reward_model.full.json").read_text())["records"] == 3
     rates = json.loads((folder / "reward_model.json").read_text())
-    assert rates["good_recall"] == report["good"]["recall"] == pytest.approx(1 / 3)
+    assert rates["good_recall"] == report.report["good"]["recall"] == pytest.approx(1 / 3)
     for name in ("always_neutral", "random_spans"):
         assert list(json.loads((folder / f"reward_model_{name}.json").read_text())) == list(rates)
     said = list(read_jsonl(folder / "reward_model.said.jsonl", Feedback))
@@ -62,11 +62,11 @@ def test_what_is_left_in_the_run_folder(tmp_path: Path) -> None:
 def test_marks_of_people(tmp_path: Path) -> None:
     marks = tmp_path / "marks.jsonl"
     marks.write_text('{"id": "a", "correct": true}\n{"id": "a#2", "correct": false}\n', encoding="utf-8")
-    report = reward_model.evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
-    assert report["people"]["spans"]["accuracy"] == 0.5
+    report = reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
+    assert report.report["people"]["spans"]["accuracy"] == 0.5
     marks.write_text('{"id": "c", "correct": true}\n', encoding="utf-8")
     with pytest.raises(UserError, match="'c' first"):
-        reward_model.evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
+        reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
 
 
 class Judge(ScriptedChat):
@@ -91,10 +91,12 @@ class Judge(ScriptedChat):
 
 def test_the_judge_compares_with_the_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_model, "OpenAIChat", Judge)
-    report = reward_model.evaluate_reward_model(config(tmp_path, "--evaluate.judge", "judge"))
-    assert (report["judge"]["win"], report["judge"]["tie"], report["judge"]["loss"]) == pytest.approx(
-        (0, 1 / 3, 2 / 3)
-    )
+    report = reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.judge", "judge"))
+    assert (
+        report.report["judge"]["win"],
+        report.report["judge"]["tie"],
+        report.report["judge"]["loss"],
+    ) == pytest.approx((0, 1 / 3, 2 / 3))
 
 
 def test_the_others_must_have_judged_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,14 +104,16 @@ def test_the_others_must_have_judged_the_same(tmp_path: Path, monkeypatch: pytes
     others = tmp_path / "others.jsonl"
     options = ("--evaluate.judge", "judge", "--evaluate.against", str(others))
     write_jsonl(others, [record("a"), record("a#2"), record("b")])
-    assert reward_model.evaluate_reward_model(config(tmp_path, *options))["judge"]["loss"] == pytest.approx(2 / 3)
+    assert reward_model.run_evaluate_reward_model(config(tmp_path, *options)).report["judge"][
+        "loss"
+    ] == pytest.approx(2 / 3)
     write_jsonl(others, [record("a"), record("b")])
     with pytest.raises(UserError, match="'a#2'"):
-        reward_model.evaluate_reward_model(config(tmp_path, *options))
+        reward_model.run_evaluate_reward_model(config(tmp_path, *options))
 
 
 def test_without_held_out_records_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_model, "heldout_cases", lambda config: [])
     with pytest.raises(UserError, match="heldout_share"):
-        reward_model.evaluate_reward_model(config(tmp_path))
+        reward_model.run_evaluate_reward_model(config(tmp_path))
     assert reward_model.measure_reward_model(config(tmp_path)) == {}

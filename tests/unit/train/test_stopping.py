@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from human_data import finegrained_file, small_config
-from span_cases import critique, word_span
-from text2grad import stages
+from span_cases import TEXT, critique, word_span, words_aligned
 from text2grad.config import load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
@@ -17,6 +16,10 @@ from text2grad.feedback import Critique, Feedback, Message, Source
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import early_stopping, reward_model
+from text2grad.stages.intake import run_import
+from text2grad.stages.ppo import run_train
+from text2grad.stages.reward_model import run_train_reward
+from text2grad.stages.supervised import run_sft
 from text2grad.tasks.base import question_of
 from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping
@@ -105,8 +108,6 @@ def test_validation_prompts_are_training_prompts_set_apart() -> None:
 
 
 def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
-    from test_spans import TEXT, words_aligned
-
     gold = critique(word_span(1, 0, 0), word_span(-1, 4, 4))
     half = Critique(text="", spans=gold.spans[:1])
     case = SpanCase(gold, half, words_aligned(TEXT))
@@ -117,9 +118,9 @@ def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
 def test_training_with_it_measures_critiques_and_says_where_it_stopped(tmp_path: Path) -> None:
     stop = ("--reward_model.early_stopping.every", "1", "--reward_model.early_stopping.patience", "1")
     config = small_config(tmp_path / "run", *stop, "--reward_model.training.epochs", "3")
-    stages.run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
-    stages.run_sft(config)
-    found = stages.run_train_reward(config)
+    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_sft(config)
+    found = run_train_reward(config).metrics
     assert 0 <= found["best_span_f1"] <= 1
     assert found["steps"] == found["best_step"] + 1 == 2, "8 tokens are no critique: the second is no better"
     rows = (config.run.folder / "reward_model" / "metrics.jsonl").read_text().splitlines()
@@ -129,18 +130,18 @@ def test_training_with_it_measures_critiques_and_says_where_it_stopped(tmp_path:
 def test_a_shared_reward_model_is_written_as_an_adapter_and_used_as_one(tmp_path: Path) -> None:
     options = ("--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0")
     config = small_config(tmp_path / "run", *options)
-    stages.run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
-    stages.run_sft(config)
-    stages.run_train_reward(config)
+    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_sft(config)
+    run_train_reward(config)
     folder = config.run.folder / "reward_model" / "policy"
     assert (folder / "adapter_model.safetensors").is_file() and not (folder / "model.safetensors").exists()
-    stages.run_train(config, "text2grad")
+    run_train(config, "text2grad")
     assert (config.run.folder / "ppo" / "text2grad" / "policy").is_dir()
-    stages.run_sft(config, "restart")
-    stages.run_train_reward(config, "restart")
+    run_sft(config, "restart")
+    run_train_reward(config, "restart")
     (folder / "base.sha256").write_text("0\n")
     with pytest.raises(UserError, match=r"trained on another base model .*sft/policy"):
-        stages.run_train(config, "again")
+        run_train(config, "again")
 
 
 def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:

@@ -1,31 +1,12 @@
 """Unit tests as a critic: what failed, and where in the response, by which evidence.
 
-`extract` finds the program in a response, `reference` compares it with a solution, `spectrum` and `repair` find
-suspicious lines without one, `suspects` puts the evidence together, `brief` and `full` write the critique.
+`extract` finds the program in a response, `reference` compares it with a solution, `spectrum` and `suspects` find
+the lines to blame without one, trying the edits of `expressions` and `statements`; `brief` and `full` write the
+critique.
 """
 
+from text2grad.critics.program.case import Attempt, run_attempts
 from text2grad.critics.program.critic import ProgramCritic, outcome_counts, run_outcomes
-from text2grad.critics.program.extract import Program, extract_program, wanted_names
-from text2grad.critics.program.pairs import PreferencePair, preference_pairs
-from text2grad.critics.program.reference import Difference, compare
-from text2grad.critics.program.source import read_code
-from text2grad.critics.program.spectrum import Ran, ochiai
-from text2grad.critics.program.suspects import Suspect, localise
+from text2grad.critics.program.pairs import preference_pairs
 
-__all__ = [
-    "Difference",
-    "PreferencePair",
-    "Program",
-    "ProgramCritic",
-    "Ran",
-    "Suspect",
-    "compare",
-    "extract_program",
-    "localise",
-    "ochiai",
-    "outcome_counts",
-    "preference_pairs",
-    "read_code",
-    "run_outcomes",
-    "wanted_names",
-]
+__all__ = ["Attempt", "ProgramCritic", "outcome_counts", "preference_pairs", "run_attempts", "run_outcomes"]

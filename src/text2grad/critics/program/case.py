@@ -1,26 +1,67 @@
-"""One judged response: the program in it, what came of its run, and how a piece of it becomes a span."""
+"""One response to judge: the program in it, the result of running it, and how a piece of it becomes a span."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from text2grad.critics.program.extract import Program
+from text2grad.critics.program.extract import Program, extract_program, wanted_names
 from text2grad.critics.program.source import Code, Lines, read_code
-from text2grad.feedback import Label, Span
-from text2grad.sandbox import TestResult, Verdict
+from text2grad.feedback import Example, Label, Span
+from text2grad.sandbox import Runner, TestResult, Verdict
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A response to a question that may have tests, and the program in it."""
+
+    example: Example
+    response: str
+
+    @property
+    def tests(self) -> str:
+        """The tests of the question, "" if it has none."""
+        return str(self.example.meta.get("tests") or "")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names that the tests call."""
+        return wanted_names(self.tests, str(self.example.meta.get("entry_point", "")))
+
+    @cached_property
+    def program(self) -> Program:
+        """The program in the response."""
+        return extract_program(self.response, self.names)
+
+    @property
+    def reference(self) -> str:
+        """The program in the example's reference, "" if it has none."""
+        return extract_program(self.example.reference or "", self.names).code
+
+    @property
+    def can_run(self) -> bool:
+        """Whether there are tests, and a program to run them on."""
+        return bool(self.tests and self.program.code.strip())
+
+
+def run_attempts(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None = None) -> list[Verdict]:
+    """What the tests say of each program, and of the reference where the program ends without a verdict."""
+    jobs = [(each.program.code, each.tests) for each in attempts]
+    return runner.run_all(jobs, coverage=coverage, references=[each.reference for each in attempts])
 
 
 @dataclass(frozen=True)
 class Case:
-    """A response, its program, the verdict of the tests, the names they ask for, and the reference ("" if none)."""
+    """An attempt and the verdict of the tests on it."""
 
-    response: str
-    program: Program
+    attempt: Attempt
     verdict: Verdict
-    names: tuple[str, ...] = ()
-    reference: str = ""
+
+    @property
+    def program(self) -> Program:
+        """The program that was run."""
+        return self.attempt.program
 
     @cached_property
     def lines(self) -> Lines:
@@ -35,7 +76,8 @@ class Case:
     @cached_property
     def expected(self) -> Code | None:
         """The reference as a tree, if there is one."""
-        return read_code(self.reference) if self.reference else None
+        reference = self.attempt.example.reference
+        return read_code(reference) if reference else None
 
     @property
     def failed(self) -> list[TestResult]:
@@ -50,15 +92,16 @@ class Case:
         if right <= left:
             return ()
         low, high = self.program.place(left, right)
-        return (Span(start=low, end=high, label=label, text=self.response[low:high], reason=reason),)
+        return (Span(start=low, end=high, label=label, text=self.attempt.response[low:high], reason=reason),)
 
     def mark_line(self, number: int, label: Label, reason: str = "") -> tuple[Span, ...]:
         """The span of a line (from 1) of the program; none if there is no such line or it is blank."""
         return self.mark(*self.lines.extent(number), label, reason)
 
-    def line_of(self, span: Span) -> int:
-        """The program's line (from 1) in which a span begins."""
-        return self.program.line_at(span.start)
+    @property
+    def first_line(self) -> int:
+        """The first line (from 1) that is not blank."""
+        return next(number for number, text in enumerate(self.lines.lines, start=1) if text.strip())
 
     def mark_all(self, label: Label, reason: str = "") -> tuple[Span, ...]:
         """The span of the whole program."""
@@ -66,5 +109,5 @@ class Case:
 
 
 def ordered(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Spans as they stand in the response."""
+    """Spans in the order of the response."""
     return tuple(sorted(spans, key=lambda span: (span.start, span.end, -span.label)))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from text2grad.critics.program.brief import brief_critique
-from text2grad.critics.program.case import Case
-from text2grad.critics.program.extract import Program, extract_program, wanted_names
+from text2grad.critics.program.case import Attempt, Case, run_attempts
 from text2grad.critics.program.full import full_critique, operands_text
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Overlap, Source, Span
 from text2grad.sandbox import NO_VERDICT, Gate, Runner, Verdict, clean, stub_gate
@@ -23,11 +21,11 @@ class ProgramCritic:
 
     The verdict is +1 when all tests pass and -1 otherwise. Where a reference resembles the program, the blame is
     the smallest expression that differs from it; otherwise it is what tracebacks, coverage and at most `repairs`
-    small edits, each run against the tests, point at. Which evidence was used stands in the critique.
+    small edits, each run against the tests, point at. The critique says which evidence was used.
 
     With `brief`, the critique names what is wrong but not the inputs of the failing test, and nothing is run a
     second time: a reward model learns to predict it without running the program. With `gate`, a task whose tests
-    pass for a program that solves nothing gives a `Failure` whatever the response (outcome `weak_tests`).
+    pass for a program that solves nothing gives a `Failure` for every response (outcome `weak_tests`).
     """
 
     overlap: Overlap = "helps"
@@ -47,17 +45,14 @@ class ProgramCritic:
         """
         pairs = list(zip(examples, responses, strict=True))
         keys = [_key(example, response) for example, response in pairs]
-        asked = {key: _Asked.of(*pair) for key, pair in dict(zip(keys, pairs, strict=True)).items()}
-        run = [each for each in asked.values() if each.can_run]
-        jobs, references = [(each.program.code, each.tests) for each in run], [each.reference for each in run]
-        verdicts = iter(self.runner.run_all(jobs, coverage=not self.brief, references=references))
-        judged = {
-            key: self._judge(each, next(verdicts)) if each.can_run else _not_run(each)
-            for key, each in asked.items()
-        }
+        asked = {key: Attempt(*pair) for key, pair in dict(zip(keys, pairs, strict=True)).items()}
+        verdicts = iter(_run_some(self.runner, list(asked.values()), coverage=not self.brief))
+        judged = {key: self._judge(each, next(verdicts)) for key, each in asked.items()}
         return [judged[key] for key in keys]
 
-    def _judge(self, asked: _Asked, verdict: Verdict) -> Judgement:
+    def _judge(self, asked: Attempt, verdict: Verdict | None) -> Judgement:
+        if verdict is None:
+            return _not_run(asked)
         meta: dict[str, str] = {"outcome": verdict.outcome, "tier": verdict.tier}
         meta |= {} if self.brief else outcome_meta(verdict)
         if reason := self._rejected(asked):
@@ -66,34 +61,36 @@ class ProgramCritic:
         if verdict.outcome in NO_VERDICT:
             message = f"{asked.example.id}: {verdict.outcome}: {verdict.error}"
             return Failure(kind="unsupported", message=message, meta=meta)
-        case = Case(asked.response, asked.program, verdict, asked.names, asked.example.reference)
-        found = brief_critique(case) if self.brief else self._whole(case, asked.tests)
+        found = self._critique(Case(asked, verdict))
         return found.model_copy(update={"meta": {**meta, **found.meta}})
 
-    def _rejected(self, asked: _Asked) -> str:
+    def _rejected(self, asked: Attempt) -> str:
         """Why the tests of a task are not worth running, once for each task; "" if they are."""
         if self.gate and asked.tests not in self._gates:
             self._gates[asked.tests] = stub_gate(self.runner, asked.tests, *asked.names)
         return self._gates[asked.tests].reason if self.gate else ""
 
-    def _whole(self, case: Case, tests: str) -> Critique:
+    def _critique(self, case: Case) -> Critique:
         def try_all(programs: Sequence[str]) -> list[Verdict]:
-            return self.runner.run_all([(each, tests) for each in programs], coverage=False)
+            return self.runner.run_all([(each, case.attempt.tests) for each in programs], coverage=False)
 
-        return full_critique(case, try_all, self.repairs)
+        return brief_critique(case) if self.brief else full_critique(case, try_all, self.repairs)
+
+
+def _run_some(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None = None) -> list[Verdict | None]:
+    """What the tests say of each attempt; None where there is nothing to run."""
+    found = iter(run_attempts(runner, [each for each in attempts if each.can_run], coverage))
+    return [next(found) if each.can_run else None for each in attempts]
 
 
 def run_outcomes(runner: Runner, examples: Sequence[Example], responses: Sequence[str]) -> list[dict[str, str]]:
-    """What came of running the tests on each response (`outcome_meta`); nothing where there is nothing to run."""
-    asked = [_Asked.of(*pair) for pair in zip(examples, responses, strict=True)]
-    run = [each for each in asked if each.can_run]
-    jobs, references = [(each.program.code, each.tests) for each in run], [each.reference for each in run]
-    verdicts = iter(runner.run_all(jobs, references=references))
-    return [outcome_meta(next(verdicts)) if each.can_run else {} for each in asked]
+    """The result of running the tests on each response (`outcome_meta`); nothing where there is nothing to run."""
+    attempts = [Attempt(*pair) for pair in zip(examples, responses, strict=True)]
+    return [outcome_meta(verdict) if verdict else {} for verdict in _run_some(runner, attempts)]
 
 
 def outcome_meta(verdict: Verdict) -> dict[str, str]:
-    """What came of a program, for the `meta` of its record: `outcome`, `tier`, `test_output` where tests failed."""
+    """The result of a run, for the `meta` of its record: `outcome`, `tier`, `test_output` where tests failed."""
     wrong = [result for result in verdict.results if not result.passed]
     failed = [f"{result.name}: {operands_text(result) or result.error}" for result in wrong]
     shown = "\n".join([*([verdict.error] if verdict.error else []), *failed])
@@ -107,33 +104,7 @@ def _key(example: Example, response: str) -> tuple[str, ...]:
     return example.id, str(example.meta.get("tests", "")), example.reference or "", response
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A response, the tests of its question, the names they call, and the program in it."""
-
-    example: Example
-    response: str
-    tests: str
-    names: tuple[str, ...]
-    program: Program
-
-    @classmethod
-    def of(cls, example: Example, response: str) -> _Asked:
-        tests = str(example.meta.get("tests", ""))
-        names = wanted_names(tests, str(example.meta.get("entry_point", "")))
-        return cls(example, response, tests, names, extract_program(response, names))
-
-    @property
-    def reference(self) -> str:
-        """The program in the example's reference, "" if it has none."""
-        return extract_program(self.example.reference or "", self.names).code
-
-    @property
-    def can_run(self) -> bool:
-        return bool(self.tests and self.program.code.strip())
-
-
-def _not_run(asked: _Asked) -> Judgement:
+def _not_run(asked: Attempt) -> Judgement:
     """No tests: no verdict. No program: a verdict on the policy, and what is there instead is poor."""
     if not asked.tests:
         message = f"{asked.example.id}: no tests in meta['tests']"
@@ -145,5 +116,5 @@ def _not_run(asked: _Asked) -> Judgement:
 
 
 def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
-    """How often each outcome of a run stands in the records, most frequent first."""
+    """How often each outcome of a run occurs in the records, most frequent first."""
     return dict(Counter(record.meta["outcome"] for record in records if "outcome" in record.meta).most_common())

@@ -35,8 +35,12 @@ class Edit:
         return code[self.low : self.start] + self.text + code[self.end : self.high]
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    """All functions of a program, nested ones too."""
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
 
 
 def variables(tree: ast.AST) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 
-from text2grad.critics.program.edit import Edit, functions, variables
+from text2grad.critics.program.edit import Edit, Function, functions, variables
 from text2grad.critics.program.reference import TOO_SMALL
 from text2grad.critics.program.source import Code, header_nodes
 
@@ -32,30 +33,29 @@ _OPERATORS: dict[type[ast.AST], tuple[str, tuple[str, ...]]] = {
     ast.BitXor: ("^", ("&", "|")),
     ast.LShift: ("<<", (">>",)),
     ast.RShift: (">>", ("<<",)),
+    ast.And: ("and", ("or",)),
+    ast.Or: ("or", ("and",)),
 }
-_FAMILIES = (
-    *(("min", "max"), ("any", "all"), ("sum", "len", "max"), ("append", "extend"), ("upper", "lower")),
-    *(("isupper", "islower"), ("isdigit", "isalpha", "isalnum"), ("floor", "ceil"), ("startswith", "endswith")),
-    *(("lstrip", "rstrip", "strip"), ("sorted", "reversed", "list", "set"), ("keys", "values", "items")),
-    *(("find", "rfind"), ("index", "rindex"), ("union", "intersection"), ("match", "search", "fullmatch")),
-    *(("nlargest", "nsmallest"), ("int", "float", "str", "round"), ("bin", "hex", "oct"), ("sin", "cos", "tan")),
-)
+_RELATED = """
+    min max | any all | sum len max | append extend | upper lower | isupper islower | isdigit isalpha isalnum
+    | floor ceil | startswith endswith | lstrip rstrip strip | sorted reversed list set | keys values items
+    | find rfind | index rindex | union intersection | match search fullmatch | nlargest nsmallest
+    | int float str round | bin hex oct | sin cos tan
+"""
+_FAMILIES = [family.split() for family in _RELATED.split("|")]
 _OPERATIONS = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Lambda, ast.UnaryOp, ast.NamedExpr)
 
 
 def expression_edits(code: Code) -> Iterator[Edit]:
     """Edits within every statement of a program."""
-    for statement in _all_statements(code.tree):
-        yield from _within(code, statement)
-
-
-def _all_statements(tree: ast.AST) -> Iterator[ast.stmt]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.stmt))
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.stmt):
+            yield from _within(code, node)
 
 
 def _within(code: Code, statement: ast.stmt) -> Iterator[Edit]:
     """Edits of the expressions of one statement (of its header, if it holds others)."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+    if isinstance(statement, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
         return
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return  # a docstring
@@ -64,8 +64,7 @@ def _within(code: Code, statement: ast.stmt) -> Iterator[Edit]:
         yield from make.operator(statement.op, statement.target, statement.value, "operator", statement)
     for node in header_nodes(statement):
         if isinstance(node, ast.Compare):
-            operands = [node.left, *node.comparators]
-            for operator, left, right in zip(node.ops, operands, operands[1:], strict=False):
+            for operator, (left, right) in zip(node.ops, pairwise([node.left, *node.comparators]), strict=True):
                 yield from make.operator(operator, left, right, "comparison", node)
         elif isinstance(node, ast.BinOp):
             yield from make.operator(node.op, node.left, node.right, "operator", node)
@@ -118,14 +117,16 @@ class _Maker:
             node = self.parents.get(node, self.statement)
         return self.code.extent_of(node) if isinstance(node, ast.stmt) else self.code.bounds(node)
 
+    def between(self, left: ast.AST, right: ast.AST) -> tuple[int, int]:
+        return self.code.bounds(left)[1], self.code.bounds(right)[0]
+
     def operator(
-        self, operator: ast.AST, left: ast.AST, right: ast.AST, kind: str, around: ast.AST
+        self, operator: ast.AST, left: ast.AST, right: ast.AST, kind: str, around: ast.AST, cost: float = 1.0
     ) -> Iterator[Edit]:
         symbol, others = _OPERATORS.get(type(operator), ("", ()))
-        start, end = self.code.bounds(left)[1], self.code.bounds(right)[0]
-        at = self.code.text.find(symbol, start, end) if symbol else -1
+        at = self.code.text.find(symbol, *self.between(left, right)) if symbol else -1
         for rank, other in enumerate(others if at >= 0 else ()):
-            yield self.place(at, at + len(symbol), other, kind, 1.0 + 0.1 * rank, around)
+            yield self.place(at, at + len(symbol), other, kind, cost + 0.1 * rank, around)
 
     def binary(self, node: ast.BinOp) -> Iterator[Edit]:
         """One operand alone, and the operands swapped."""
@@ -134,19 +135,15 @@ class _Maker:
             yield self.replace(node, left, "off by one", 1.1)
         for rank, kept in enumerate((left, right)):
             yield self.replace(node, kept, "operand", 2.0 + 0.1 * rank)
-        if isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow):
-            start, end = self.code.bounds(node)
-            between = self.code.text[self.code.bounds(node.left)[1] : self.code.bounds(node.right)[0]]
-            if "(" not in between and ")" not in between:
-                yield self.place(start, end, f"{right}{between}{left}", "swapped", 1.5, node)
+        start, end = self.between(node.left, node.right)
+        between = self.code.text[start:end]
+        ordered = isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow)
+        if ordered and "(" not in between and ")" not in between:
+            yield self.replace(node, f"{right}{between}{left}", "swapped", 1.5)
 
     def boolean(self, node: ast.BoolOp) -> Iterator[Edit]:
-        word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        for left, right in zip(node.values, node.values[1:], strict=False):
-            start, end = self.code.bounds(left)[1], self.code.bounds(right)[0]
-            at = self.code.text.find(word, start, end)
-            if at >= 0:
-                yield self.place(at, at + len(word), other, "operator", 1.1, node)
+        for left, right in pairwise(node.values):
+            yield from self.operator(node.op, left, right, "operator", node, cost=1.1)
         for value in node.values:
             yield self.replace(node, self.text(value), "operand", 2.2)
 
@@ -157,43 +154,32 @@ class _Maker:
         elif isinstance(value, int | float):
             near = [value + 1, value - 1]
             far = [0, 1, 2, -value, 10, value * 2, value / 2 if value % 2 else value // 2]
-            numbers = dict.fromkeys([*near, *far, *(n for n in self._numbers() if abs(n) < 10**9)])
-            for number in numbers:
+            others = (n for n in self._constants() if isinstance(n, int | float) and not isinstance(n, bool))
+            for number in dict.fromkeys([*near, *far, *(n for n in others if abs(n) < 10**9)]):
                 if number != value:
                     text = f"({number})" if number < 0 else str(number)
                     yield self.replace(node, text, "constant", 1.0 if number in near else 1.6)
         elif isinstance(value, str):
-            for other in dict.fromkeys(["", " ", *self._strings(), value.swapcase(), value.strip()]):
-                if other != value:
-                    yield self.replace(node, repr(other), "constant", 1.6)
+            texts = (text for text in self._constants() if isinstance(text, str) and len(text) < 40)
+            for text in dict.fromkeys(["", " ", *texts, value.swapcase(), value.strip()]):
+                if text != value:
+                    yield self.replace(node, repr(text), "constant", 1.6)
 
-    def _numbers(self) -> Iterator[int | float]:
-        for node in ast.walk(self.code.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-                yield from () if isinstance(node.value, bool) else (node.value,)
-
-    def _strings(self) -> Iterator[str]:
-        for node in ast.walk(self.code.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
-                yield node.value
+    def _constants(self) -> Iterator[object]:
+        return (node.value for node in ast.walk(self.code.tree) if isinstance(node, ast.Constant))
 
     def name(self, node: ast.Name) -> Iterator[Edit]:
         """Another name in its place, a relative of a function, and one more or less."""
         yield from self.twin(node, node.id)
-        if not isinstance(node.ctx, ast.Load) or isinstance(self.parents.get(node), ast.Attribute):
-            return
         parent = self.parents.get(node)
-        if isinstance(parent, ast.Call) and parent.func is node:
+        called = isinstance(parent, ast.Call) and parent.func is node
+        if called or isinstance(parent, ast.Attribute) or not isinstance(node.ctx, ast.Load):
             return
-        for other in self._variables(node):
-            yield self.replace(node, other, "name", 1.8)
-
-    def _variables(self, node: ast.Name) -> list[str]:
-        owner = next(
-            (each for each in functions(self.code.tree) if each.lineno <= node.lineno <= (each.end_lineno or 0)),
-            self.code.tree,
-        )
-        return [name for name in variables(owner) if name != node.id]
+        tree = self.code.tree
+        around = (each for each in functions(tree) if each.lineno <= node.lineno <= (each.end_lineno or 0))
+        for other in variables(next(around, tree)):
+            if other != node.id:
+                yield self.replace(node, other, "name", 1.8)
 
     def twin(self, node: ast.Name | ast.Attribute, name: str) -> Iterator[Edit]:
         _, end = self.code.bounds(node)
@@ -203,12 +189,11 @@ class _Maker:
 
     def call(self, node: ast.Call) -> Iterator[Edit]:
         """Two arguments swapped; one more or less in `range`; the argument alone."""
-        starred = any(isinstance(argument, ast.Starred) for argument in node.args)
-        for left, right in zip(node.args, node.args[1:], strict=False):
-            if not starred:
+        if not any(isinstance(argument, ast.Starred) for argument in node.args):
+            for left, right in pairwise(node.args):
                 yield self._swap(left, right, node, 1.2)
-        if len(node.args) == 3 and not starred:
-            yield self._swap(node.args[0], node.args[2], node, 1.4)
+            if len(node.args) == 3:
+                yield self._swap(node.args[0], node.args[2], node, 1.4)
         if isinstance(node.func, ast.Name) and node.func.id == "range":
             for rank, argument in enumerate(reversed(node.args)):
                 yield from self.one_more_or_less(argument, 1.0 + 0.1 * rank)
@@ -216,15 +201,14 @@ class _Maker:
             yield self.replace(node, self.text(node.args[0]), "operand", 2.4)
 
     def _swap(self, left: ast.expr, right: ast.expr, around: ast.AST, cost: float) -> Edit:
-        start, end = self.code.bounds(left)[0], self.code.bounds(right)[1]
-        between = self.code.text[self.code.bounds(left)[1] : self.code.bounds(right)[0]]
-        return self.place(start, end, self.text(right) + between + self.text(left), "swapped", cost, around)
+        start, end = self.between(left, right)
+        swapped = self.text(right) + self.code.text[start:end] + self.text(left)
+        whole = self.code.bounds(left)[0], self.code.bounds(right)[1]
+        return self.place(*whole, swapped, "swapped", cost, around)
 
     def subscript(self, node: ast.Subscript) -> Iterator[Edit]:
-        if not isinstance(node.slice, ast.Slice):
-            yield from self.one_more_or_less(node.slice, 1.2)
-            return
-        for bound in (node.slice.lower, node.slice.upper):
+        index = node.slice
+        for bound in (index.lower, index.upper) if isinstance(index, ast.Slice) else (index,):
             if bound is not None:
                 yield from self.one_more_or_less(bound, 1.2)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from text2grad.critics.program.source import LONGEST, Lines
+from text2grad.critics.program.source import LONGEST, Lines, parsed
 
 _OPENING = re.compile(r"(`{3,}|~{3,})[ \t]*([^\s`]*)[^\r\n`]*\r?\n")
 _PYTHON = {"", "python", "python3", "py", "py3", "pycon", "{python}"}
@@ -22,7 +21,7 @@ _CODE = re.compile(r"[ \t]*[\w.\[\]]+[ \t]*[-+*/%]?=|.*[(\[{,\\]\s*$")
 
 @dataclass(frozen=True)
 class Program:
-    """The code of a response; `starts[i]` is where its line i stands in the response (characters).
+    """The code of a response; `starts[i]` is where its line i starts in the response (characters).
 
     `closed` is False where the fence around it never ends: the answer may have been cut off.
     """
@@ -49,7 +48,7 @@ def extract_program(response: str, names: Sequence[str] = ()) -> Program:
     """The program in a response: of several fenced blocks the last that defines one of `names`.
 
     If none does, the first Python block with a definition, else the first block. Without a fence it is the
-    whole response but for lines of prose before and after it; with nothing else than prose the code is "".
+    whole response without lines of prose before and after it; if there is only prose, the code is "".
     """
     blocks = list(_blocks(response))
     if not blocks:
@@ -70,12 +69,7 @@ def defines(code: str, name: str) -> bool:
 @lru_cache(maxsize=1024)
 def wanted_names(tests: str, entry_point: str = "") -> tuple[str, ...]:
     """What the tests expect of a solution: the entry point, and the names they import from `solution`."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            nodes = list(ast.walk(ast.parse(tests)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        nodes = []
+    nodes = ast.walk(parsed(tests) or ast.Module([], []))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
     found = [alias.name for node in imports for alias in node.names if alias.name != "*"]
     return tuple(dict.fromkeys(name for name in (entry_point, *found) if name))
@@ -138,10 +132,7 @@ def _is_prose(line: str) -> bool:
 
 def _reads(text: str) -> bool:
     """Whether Python can parse it; a plain word is taken for prose, and a name alone is no program."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return not (len(body) == 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Name))
+    match parsed(text):
+        case None | ast.Module([ast.Expr(ast.Name())]):
+            return False
+    return True

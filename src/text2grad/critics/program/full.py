@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from text2grad.critics.program.case import Case, ordered
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import Code
-from text2grad.critics.program.spectrum import Ran, cleared
+from text2grad.critics.program.spectrum import cleared
 from text2grad.critics.program.suspects import Kind, Suspect, TryAll, localise
 from text2grad.feedback import Critique, Span
 from text2grad.sandbox import TestResult
@@ -16,6 +16,7 @@ from text2grad.sandbox import TestResult
 ALIKE = 1 / 3
 """The share of statements in common from which on a reference tells where a program is wrong."""
 
+_DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SHOWN = 3
 _NEAR = 0.9
 _WORDS: dict[Kind, str] = {
@@ -30,12 +31,12 @@ _WORDS: dict[Kind, str] = {
 
 
 def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
-    """What the tests say of a program; `budget` edits of it may be run to find the place of a fault."""
+    """The critique of a program by its tests; `budget` edits of it may be run to find the place of a fault."""
     if case.verdict.passed:
         return _praise(case)
     if case.code is None and case.verdict.outcome == "broken":
         return _unreadable(case) if "Error" in case.verdict.error else _refused(case)
-    if case.code is not None and (missing := missing_names(case.code, case.names)):
+    if case.code is not None and (missing := missing_names(case.code, case.attempt.names)):
         return _misnamed(case, case.code, missing)
     if case.code is not None and case.expected is not None:
         equal, different = compare(case.code, case.expected)
@@ -47,38 +48,27 @@ def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
 def missing_names(code: Code, names: Sequence[str]) -> list[str]:
     """Those of `names` that a program neither defines nor imports at its top."""
     defined: set[str] = set()
-    for node in code.tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            defined.add(node.name)
-            continue
-        for each in ast.walk(node):
-            if isinstance(each, ast.alias):
-                if each.name == "*":
-                    return []
-                defined.add(each.asname or each.name)
-            elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                defined.add(each.id)
-            elif isinstance(each, ast.FunctionDef | ast.ClassDef):
-                defined.add(each.name)
-    return [name for name in names if name not in defined]
+    for top in code.tree.body:
+        for node in [top] if isinstance(top, _DEFINITION) else ast.walk(top):
+            if isinstance(node, ast.alias):
+                defined.add(node.asname or node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                defined.add(node.id)
+            elif isinstance(node, _DEFINITION):
+                defined.add(node.name)
+    return [name for name in names if name not in defined] if "*" not in defined else []
 
 
 def _praise(case: Case) -> Critique:
     run = set().union(*(result.lines for result in case.verdict.results))
     spans: list[Span] = []
-    for start, end, lines in _statements(case.code) if case.code else ():
-        if not run or run & lines:
+    code = case.code
+    for start, end in map(code.extent_of, code.statements()) if code else ():
+        if not run or not run.isdisjoint(case.lines.numbers(start, end)):
             spans += case.mark(start, end, 1, "run by the tests, and all of them pass")
     count = len(case.verdict.results)
     text = f"Passes all {count} tests." if count > 1 else "Passes the test."
     return Critique(text=text, spans=ordered(spans), score=1.0)
-
-
-def _statements(code: Code) -> Iterator[tuple[int, int, set[int]]]:
-    """Characters and lines of every statement; of a compound one, of its header."""
-    for node in code.statements():
-        start, end = code.extent_of(node)
-        yield start, end, set(range(code.number_at(start), code.number_at(end - 1) + 1))
 
 
 def _unreadable(case: Case) -> Critique:
@@ -95,8 +85,7 @@ def _unreadable(case: Case) -> Critique:
 
 def _refused(case: Case) -> Critique:
     """A program that was not run at all: it is poor from its first line on."""
-    first = next(number for number, text in enumerate(case.lines.lines, start=1) if text.strip())
-    return _critique(case, [], case.mark_line(first, -1, case.verdict.error), [])
+    return _critique(case, [], case.mark_line(case.first_line, -1, case.verdict.error), [])
 
 
 def _cut_off(case: Case, line: int) -> bool:
@@ -104,19 +93,19 @@ def _cut_off(case: Case, line: int) -> bool:
     if not case.program.closed:
         return True
     last = case.lines.lines[-1]
-    fenced = len(case.program.code) < len(case.response.strip())
+    fenced = len(case.program.code) < len(case.attempt.response.strip())
     return not fenced and not last.endswith(("\n", "\r")) and line == len(case.lines.lines)
 
 
 def _misnamed(case: Case, code: Code, missing: Sequence[str]) -> Critique:
     """The definition that should have had the name, else the first line."""
     wanted = " and ".join(f"`{name}`" for name in missing)
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    defined = [node for node in code.tree.body if isinstance(node, kinds) and node.name not in case.names]
+    defined = [
+        node for node in code.tree.body if isinstance(node, _DEFINITION) and node.name not in case.attempt.names
+    ]
     reason = f"the tests call {wanted}, which is not defined"
     spans = case.mark(*code.extent_of(defined[-1]), -1, reason) if defined else ()
-    first = next(number for number, text in enumerate(case.lines.lines, start=1) if text.strip())
-    spans = spans or case.mark_line(first, -1, reason)
+    spans = spans or case.mark_line(case.first_line, -1, reason)
     return _critique(case, [f"The tests call {wanted}, which the program does not define."], spans, ["names"])
 
 
@@ -152,18 +141,12 @@ def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
 def _note(chosen: Sequence[Suspect], case: Case) -> str:
     top = chosen[0]
     if top.edit is None:
-        lines = [str(each.line) for each in chosen]
-        return (
-            f"Most suspicious: line {lines[0]}."
-            if len(lines) == 1
-            else f"Most suspicious: lines {', '.join(lines)}."
-        )
-    wanted = top.edit.wanted(case.program.code)
+        lines = ", ".join(str(each.line) for each in chosen)
+        return f"Most suspicious: line{'s' if len(chosen) > 1 else ''} {lines}."
+    wanted, there = top.edit.wanted(case.program.code), case.program.code[top.start : top.end]
     if top.edit.kind == "missing":
         return f"Something is missing at line {top.line}: with `{wanted}` there, all tests pass."
-    return (
-        f"Line {top.line}: with `{wanted}` instead of `{case.program.code[top.start : top.end]}`, all tests pass."
-    )
+    return f"Line {top.line}: with `{wanted}` instead of `{there}`, all tests pass."
 
 
 def _reason(suspect: Suspect, case: Case) -> str:
@@ -183,13 +166,13 @@ def _critique(
     words = f"Evidence: {'; '.join(_WORDS[kind] for kind in kinds)}." if kinds else ""
     text = " ".join(filter(None, [failure_text(case), *notes, words]))
     good = [span for span in _cleared(case) if not any(_overlap(span, poor) for poor in spans)]
-    blamed = lines or [case.line_of(span) for span in spans]
+    blamed = lines or [case.program.line_at(span.start) for span in spans]
     meta = {"evidence": list(kinds), "lines": list(dict.fromkeys(blamed))}
     return Critique(text=text, spans=ordered([*spans, *good]), score=-1.0, meta=meta)
 
 
 def _cleared(case: Case) -> list[Span]:
-    runs = [Ran(result.passed, frozenset(result.lines)) for result in case.verdict.results]
+    runs = case.verdict.results
     if any(not run.passed and not run.lines for run in runs):
         return []  # a failing test whose lines are not known may have run any line
     reason = "passing tests run it, and no failing test does"
@@ -206,11 +189,9 @@ def failure_text(case: Case) -> str:
         return "Does not finish in time."
     if not case.failed:
         return f"Does not run: {case.verdict.error or case.verdict.outcome}."
-    return f"Fails {len(case.failed)} of {len(case.verdict.results)} tests: {_example_text(case.failed[0])}."
-
-
-def _example_text(result: TestResult) -> str:
-    return operands_text(result) or f"{result.name} raised {result.error}"
+    first = case.failed[0]
+    how = operands_text(first) or f"{first.name} raised {first.error}"
+    return f"Fails {len(case.failed)} of {len(case.verdict.results)} tests: {how}."
 
 
 def operands_text(result: TestResult) -> str:

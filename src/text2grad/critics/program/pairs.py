@@ -18,7 +18,7 @@ class PreferencePair(Record):
 
 
 def preference_pairs(records: Iterable[Feedback], most: int) -> Iterator[PreferencePair]:
-    """At most `most` pairs a question, of distinct responses; a question without both kinds gives none.
+    """At most `most` pairs a question, of distinct responses; a question without both kinds gives no pair.
 
     Passing and failing responses are paired in the order they were sampled; the shorter side is used again, and
     no pair comes twice. Records without a verdict of the tests are left out.

@@ -10,10 +10,8 @@ from typing import Any
 
 from text2grad.critics.program.source import Code, header_fields
 
-TOO_SMALL = (
-    *(ast.Name, ast.Constant, ast.Attribute, ast.Slice),
-    *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
-)
+_WORDS = ast.Name | ast.Constant | ast.Attribute | ast.Slice
+TOO_SMALL = _WORDS | ast.operator | ast.unaryop | ast.cmpop | ast.boolop
 """Nodes that say too little to be quoted alone."""
 
 
@@ -21,7 +19,7 @@ TOO_SMALL = (
 class Difference:
     """A piece of a program (characters), and the reference's text in its place ("" when there is none).
 
-    Where the piece is right but a statement beside it is missing, `before` or `after` is that statement.
+    Where the piece is right but the statement before or after it is missing, `before` or `after` is that statement.
     """
 
     start: int
@@ -42,22 +40,20 @@ def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Differe
     for tag, a0, a1, b0, b1 in matcher.get_opcodes():
         if tag == "equal":
             equal += [Difference(*code.extent_of(node), "") for node in mine[a0:a1]]
-        elif tag == "replace":
+        elif tag == "insert":
+            different += _insertion(code, mine, a0, reference, theirs[b0:b1])
+        else:
             same = min(a1 - a0, b1 - b0)
             pairs = zip(mine[a0 : a0 + same], theirs[b0 : b0 + same], strict=True)
             different += [_smallest(code, node, reference, other) for node, other in pairs]
             different += [Difference(*code.extent_of(node), "") for node in mine[a0 + same : a1]]
-        elif tag == "delete":
-            different += [Difference(*code.extent_of(node), "") for node in mine[a0:a1]]
-        else:
-            different += _insertion(code, mine, a0, reference, theirs[b0:b1])
     return equal, different
 
 
 def _insertion(
     code: Code, mine: list[ast.stmt], index: int, reference: Code, missing: list[ast.stmt]
 ) -> list[Difference]:
-    """What is missing cannot be quoted: blame the statement where it should stand."""
+    """What is missing cannot be quoted: blame the statement at its place."""
     if not mine:
         return []
     start, end = code.extent_of(mine[min(index, len(mine) - 1)])
@@ -84,9 +80,9 @@ def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> 
     b: ast.AST = theirs
     while type(a) is type(b) and not isinstance(a, ast.JoinedStr):
         pairs = list(_children(a, b))
-        if len(pairs) != 1 or isinstance(pairs[0][0], TOO_SMALL) or not hasattr(pairs[0][0], "lineno"):
+        if len(pairs) != 1 or not hasattr(pairs[0][0], "lineno"):
             break
-        if isinstance(pairs[0][1], TOO_SMALL):
+        if any(isinstance(child, TOO_SMALL) for child in pairs[0]):
             break
         a, b = pairs[0]
     if isinstance(a, ast.stmt) and isinstance(b, ast.stmt):

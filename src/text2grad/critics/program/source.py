@@ -1,4 +1,4 @@
-"""A program as text and as a tree, and where each of its nodes and lines stands in characters."""
+"""A program as text and as a tree, and the character positions of its nodes and lines."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ class Lines:
     def number_at(self, position: int) -> int:
         """The line (from 1) that holds the character at `position`."""
         return bisect_right(self.starts, position)
+
+    def numbers(self, start: int, end: int) -> range:
+        """The lines (from 1) that hold the characters [start, end)."""
+        return range(self.number_at(start), self.number_at(end - 1) + 1)
+
+    def line_start(self, position: int) -> int:
+        """Where the line starts that holds the character at `position`."""
+        return self.starts[self.number_at(position) - 1]
 
     def extent(self, number: int) -> tuple[int, int]:
         """Characters of a line (from 1) without the white space around it; (0, 0) if there is no such line."""
@@ -75,23 +83,31 @@ class Code(Lines):
 
     def statements(self) -> Iterator[ast.stmt]:
         """All statements in source order but the `def` lines themselves, which the question dictates."""
-        return _statements(self.tree)
+        waiting: list[ast.AST] = [self.tree]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+            waiting += reversed(list(ast.iter_child_nodes(node)))
 
 
 def read_code(text: str) -> Code | None:
     """`text` as a program; None if Python cannot read it, or if it is too long or too deep to be worked on."""
-    if len(text) > LONGEST:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "invalid decimal literal": of the program, not of ours
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    if _too_deep(tree):
+    tree = parsed(text) if len(text) <= LONGEST else None
+    if tree is None or _too_deep(tree):
         return None
     lines = Lines.of(text)
     return Code(text, lines.lines, lines.starts, tree)
+
+
+def parsed(text: str) -> ast.Module | None:
+    """The syntax tree of a text; None if Python cannot read it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "invalid decimal literal": of the program, not of ours
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _too_deep(tree: ast.AST) -> bool:
@@ -103,13 +119,6 @@ def _too_deep(tree: ast.AST) -> bool:
     return True
 
 
-def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.stmt) and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child
-        yield from _statements(child)
-
-
 def header_fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
     """The fields of a node without those that hold nested statements."""
     nested = _NESTED if isinstance(node, ast.stmt) else ()
@@ -119,7 +128,7 @@ def header_fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
 def header_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
     """The nodes below a statement that are not part of a nested statement, outer ones first.
 
-    Nothing inside an f-string: before Python 3.12 such nodes do not stand where they say.
+    Nothing inside an f-string: before Python 3.12 the positions of such nodes are wrong.
     """
     waiting: list[Any] = [value for _, value in header_fields(statement)]
     while waiting:

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 
-
-@dataclass(frozen=True)
-class Ran:
-    """One test: whether it passed, and the lines of the program (from 1) that it executed."""
-
-    passed: bool
-    lines: frozenset[int]
+from text2grad.sandbox import TestResult
 
 
-def ochiai(runs: Sequence[Ran]) -> dict[int, float]:
+def ochiai(runs: Sequence[TestResult]) -> dict[int, float]:
     """Suspiciousness of every executed line, in [0, 1] (Ochiai; Abreu et al. 2007).
 
     failed(line) / sqrt(failed * (failed(line) + passed(line))), where failed is the number of failing tests
     and failed(line), passed(line) count those that execute the line. Without a failing test nothing is suspicious.
     """
     failed = sum(not run.passed for run in runs)
-    scores: dict[int, float] = {}
-    for line in sorted(set().union(*(run.lines for run in runs))):
-        by_failing = sum(line in run.lines for run in runs if not run.passed)
-        by_passing = sum(line in run.lines for run in runs if run.passed)
-        scores[line] = by_failing / sqrt(failed * (by_failing + by_passing)) if by_failing else 0.0
-    return scores
+    bad, good = (
+        Counter(n for run in runs if run.passed is passed for n in set(run.lines)) for passed in (False, True)
+    )
+    return {n: bad[n] / sqrt(failed * (bad[n] + good[n])) if bad[n] else 0.0 for n in sorted(bad | good)}
 
 
-def cleared(runs: Sequence[Ran]) -> list[int]:
+def cleared(runs: Sequence[TestResult]) -> list[int]:
     """Lines that some passing test runs and no failing test does."""
-    passing = set().union(*(run.lines for run in runs if run.passed))
-    failing = set().union(*(run.lines for run in runs if not run.passed))
-    return sorted(passing - failing)
+    passing: set[int] = set().union(*(run.lines for run in runs if run.passed))
+    return sorted(passing.difference(*(run.lines for run in runs if not run.passed)))

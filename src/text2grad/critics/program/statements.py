@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from text2grad.critics.program.edit import Edit, functions, variables
+from text2grad.critics.program.edit import Edit, Function, functions, variables
 from text2grad.critics.program.source import Code
 
 _STARTS = ("0", "1", "[]", '""', "{}", "set()")
@@ -18,7 +18,7 @@ def statement_edits(code: Code) -> Iterator[Edit]:
     """Statements left out, moved by one level, and new ones where something may be missing."""
     for block in _blocks(code.tree):
         for index, statement in enumerate(block.statements):
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import):
+            if isinstance(statement, Function | ast.ClassDef | ast.Import):
                 continue
             if _stands_alone(code, statement) and not hasattr(statement, "body"):
                 yield from _replaced(code, statement, block)
@@ -32,7 +32,7 @@ class _Block:
     """The statements of one body, the function it belongs to, and whether a loop is around it."""
 
     statements: list[ast.stmt]
-    function: ast.FunctionDef | ast.AsyncFunctionDef
+    function: Function
     in_loop: bool
 
 
@@ -43,7 +43,7 @@ def _blocks(tree: ast.AST) -> Iterator[_Block]:
             node, in_loop = waiting.pop(0)
             for name in ("body", "orelse", "finalbody", "handlers"):
                 for child in getattr(node, name, []):
-                    if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    if not isinstance(child, Function | ast.ClassDef):
                         waiting.append((child, in_loop or isinstance(child, ast.For | ast.While)))
                 block = [child for child in getattr(node, name, []) if isinstance(child, ast.stmt)]
                 if block:
@@ -53,10 +53,8 @@ def _blocks(tree: ast.AST) -> Iterator[_Block]:
 def _stands_alone(code: Code, statement: ast.stmt) -> bool:
     """Whether nothing else is on the statement's lines: only then can lines be put around it."""
     start, end = code.bounds(statement)
-    first, last = code.number_at(start), code.number_at(end - 1)
-    before = code.text[code.starts[first - 1] : start]
-    after = code.text[end : code.starts[last - 1] + len(code.lines[last - 1])]
-    return not before.strip() and (not after.strip() or after.strip().startswith("#"))
+    after = code.lines[code.number_at(end - 1) - 1][end - code.line_start(end - 1) :].strip()
+    return not _margin(code, start).strip() and (not after or after.startswith("#"))
 
 
 def _replaced(code: Code, statement: ast.stmt, block: _Block) -> Iterator[Edit]:
@@ -76,15 +74,14 @@ def _new(code: Code, start: int, end: int, text: str, kind: str, cost: float, ne
 
 
 def _return_moved(code: Code, statement: ast.stmt, block: _Block) -> Iterator[Edit]:
-    """The `return` that ends a loop's body one level out: it may stand one too deep."""
+    """The `return` that ends a loop's body one level out: it may be indented one level too far."""
     if not isinstance(statement, ast.Return) or not block.in_loop or not _stands_alone(code, statement):
         return
     start, end = code.bounds(statement)
-    line = code.starts[code.number_at(start) - 1]
-    margin = code.text[line:start]
+    margin = _margin(code, start)
     outer = block.function.body[0].col_offset
     if len(margin) > outer > 0:
-        yield _new(code, line, end, margin[:outer] + code.text[start:end], "moved", 2.3, statement)
+        yield _new(code, start - len(margin), end, margin[:outer] + code.text[start:end], "moved", 2.3, statement)
 
 
 def _missing(code: Code, block: _Block) -> Iterator[Edit]:
@@ -94,11 +91,10 @@ def _missing(code: Code, block: _Block) -> Iterator[Edit]:
             continue
         last = index == len(block.statements) - 1
         for text, cost in _new_lines(block, last):
-            yield (
-                _line_after(code, statement, text, cost)
-                if last
-                else _line_before(code, block.statements[index + 1], text, cost)
-            )
+            if last:
+                yield _line_after(code, statement, text, cost)
+            else:
+                yield _line_before(code, block.statements[index + 1], text, cost)
         if index == 0:
             for text, cost in _new_lines(block, False):
                 yield _line_before(code, statement, text, cost)
@@ -140,12 +136,12 @@ def _line_before(code: Code, statement: ast.stmt, text: str, cost: float) -> Edi
 
 def _line_after(code: Code, statement: ast.stmt, text: str, cost: float) -> Edit:
     start, end = code.bounds(statement)
-    line_end = code.starts[code.number_at(end - 1) - 1] + len(code.lines[code.number_at(end - 1) - 1].rstrip())
+    line_end = code.line_start(end - 1) + len(code.lines[code.number_at(end - 1) - 1].rstrip())
     return _new(code, line_end, line_end, f"\n{_margin(code, start)}{text}", "missing", cost, statement)
 
 
 def _margin(code: Code, start: int) -> str:
-    return code.text[code.starts[code.number_at(start) - 1] : start]
+    return code.text[code.line_start(start) : start]
 
 
 def undefined_name(error: str) -> str:

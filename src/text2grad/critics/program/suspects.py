@@ -1,22 +1,23 @@
 """Where the fault is: evidence of several kinds, put together into a ranking of the lines.
 
 Tracebacks, the spectrum of the tests (Ochiai) and what can be read off the program order the lines; then small
-edits are tried, at the most suspicious lines first, and one that makes every test pass decides. Nothing is used
-but the program and its tests.
+edits are tried, at the most suspicious lines first, and one that makes every test pass decides: an edit is never
+shown as more than "with this instead, all tests pass". Nothing is used but the program and its tests.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from text2grad.critics.program.edit import Edit, functions
-from text2grad.critics.program.repair import edits
+from text2grad.critics.program.edit import Edit, Function, functions
+from text2grad.critics.program.expressions import expression_edits
 from text2grad.critics.program.source import Code, Lines
-from text2grad.critics.program.spectrum import Ran, ochiai
-from text2grad.critics.program.statements import first_uses, undefined_name
+from text2grad.critics.program.spectrum import ochiai
+from text2grad.critics.program.statements import definition_edits, first_uses, statement_edits, undefined_name
 from text2grad.sandbox import TestResult, Verdict
 
 Kind = Literal["reference", "repair", "traceback", "spectrum", "structure", "syntax", "names"]
@@ -36,6 +37,9 @@ class Clue(NamedTuple):
     words: str
 
 
+_REPAIR = Clue("repair", 2.0, "an edit here makes all tests pass")
+
+
 @dataclass(frozen=True)
 class Suspect:
     """A line (from 1) to blame, how surely (higher is surer), and by which evidence.
@@ -51,49 +55,41 @@ class Suspect:
     edit: Edit | None = None
 
 
-@dataclass
-class Evidence:
-    """What is held against each line."""
-
-    clues: dict[int, list[Clue]] = field(default_factory=dict)
-
-    def add(self, line: int, kind: Kind, amount: float, words: str) -> None:
-        """One more clue."""
-        self.clues.setdefault(line, []).append(Clue(kind, amount, words))
-
-    def score(self, line: int) -> float:
-        """All that is held against a line."""
-        return sum(clue.amount for clue in self.clues.get(line, ()))
+Evidence = dict[int, list[Clue]]
+"""The clues against each line."""
 
 
 def localise(lines: Lines, verdict: Verdict, try_all: TryAll | None = None, budget: int = 0) -> list[Suspect]:
-    """The suspects, surest first; at most `budget` edits are tried, none of a program that does not finish."""
+    """The suspects, surest first; at most `budget` edits are tried, and none if the program does not finish."""
     evidence = gather(lines, verdict)
     ranked = rank(lines, evidence)
     if not isinstance(lines, Code) or try_all is None or budget < 1 or verdict.outcome == "timeout":
         return ranked
     errors = [result.error for result in verdict.results if not result.passed] or [verdict.error]
-    repairs = [_by_repair(edit, evidence) for edit in _repairs(lines, ranked, errors, try_all, budget)]
+    repairs = [
+        _suspect(lines, edit.line, [_REPAIR, *evidence.get(edit.line, ())], edit)
+        for edit in _repairs(lines, ranked, errors, try_all, budget)
+    ]
     seen = {suspect.line for suspect in repairs}
     return repairs + [suspect for suspect in ranked if suspect.line not in seen]
 
 
 def gather(lines: Lines, verdict: Verdict) -> Evidence:
-    """What a run says of the lines; a test without coverage says nothing of them but its traceback."""
-    found = Evidence()
-    runs = [Ran(result.passed, frozenset(result.lines)) for result in verdict.results if result.lines]
+    """The clues of a run; a test without coverage gives none but its traceback."""
+    found: Evidence = defaultdict(list)
+    runs = [result for result in verdict.results if result.lines]
     for line, score in ochiai(runs).items():
         if score > 0 and line <= len(lines.lines):
-            found.add(line, "spectrum", score, f"the failing tests run it (Ochiai {score:.2f})")
+            found[line].append(Clue("spectrum", score, f"the failing tests run it (Ochiai {score:.2f})"))
     failed = [result for result in verdict.results if not result.passed]
     raised = [(result.line, result.error) for result in failed] or [(verdict.line, verdict.error)]
     for number, error in dict(raised).items():
         if number and number <= len(lines.lines):
-            found.add(number, "traceback", 0.5, f"the traceback ends here: {error}")
+            found[number].append(Clue("traceback", 0.5, f"the traceback ends here: {error}"))
     if isinstance(lines, Code):
-        run = frozenset().union(*(run.lines for run in runs))
+        run = frozenset[int]().union(*(run.lines for run in runs))
         for line, amount, words in _readings(lines, verdict.outcome == "timeout", failed, run):
-            found.add(line, "structure", amount, words)
+            found[line].append(Clue("structure", amount, words))
     return found
 
 
@@ -116,7 +112,7 @@ def _readings(
             yield node.lineno, 0.4, "no test enters this loop"
 
 
-def _loose_end(code: Code, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[int, float, str]]:
+def _loose_end(code: Code, function: Function) -> Iterator[tuple[int, float, str]]:
     """The last line of a function that ends without `return`: it gives None."""
     last = function.body[-1]
     if not isinstance(last, ast.Return | ast.Raise):
@@ -127,28 +123,24 @@ def _loose_end(code: Code, function: ast.FunctionDef | ast.AsyncFunctionDef) -> 
 
 def rank(lines: Lines, evidence: Evidence) -> list[Suspect]:
     """The lines by suspicion, without trying anything; of equals the one that computes more, then the later one."""
-    weights = _weights(lines)
-
-    def key(line: int) -> tuple[float, float, int]:
-        return evidence.score(line), weights.get(line, 0.0), line
-
-    ranked = sorted(evidence.clues, key=key, reverse=True)
-    return [Suspect(n, evidence.score(n), tuple(evidence.clues[n]), *lines.extent(n)) for n in ranked]
+    computing = ast.BinOp | ast.Compare | ast.BoolOp | ast.Subscript | ast.Call | ast.AugAssign
+    nodes = ast.walk(lines.tree) if isinstance(lines, Code) else ()
+    weights = Counter(node.lineno for node in nodes if isinstance(node, computing))
+    found = [_suspect(lines, line, clues) for line, clues in evidence.items()]
+    return sorted(found, key=lambda each: (each.score, weights[each.line], each.line), reverse=True)
 
 
-def _weights(lines: Lines) -> dict[int, float]:
-    """How much a line computes: its operators, comparisons, calls and indices."""
-    weights: dict[int, float] = {}
-    for node in ast.walk(lines.tree) if isinstance(lines, Code) else ():
-        if isinstance(node, ast.BinOp | ast.Compare | ast.BoolOp | ast.Subscript | ast.Call | ast.AugAssign):
-            weights[node.lineno] = weights.get(node.lineno, 0.0) + 1.0
-    return weights
+def _suspect(lines: Lines, line: int, clues: Sequence[Clue], edit: Edit | None = None) -> Suspect:
+    start, end = (edit.low, edit.high) if edit else lines.extent(line)
+    return Suspect(line, sum(clue.amount for clue in clues), tuple(clues), start, end, edit)
 
 
-def _by_repair(edit: Edit, evidence: Evidence) -> Suspect:
-    clue = Clue("repair", 2.0, "an edit here makes all tests pass")
-    clues = (clue, *evidence.clues.get(edit.line, ()))
-    return Suspect(edit.line, 2.0 + evidence.score(edit.line), clues, edit.low, edit.high, edit)
+def edits(code: Code, errors: Sequence[str] = ()) -> Iterator[Edit]:
+    """All edits of a program; `errors` are those of its failing tests ("NameError: name 'x' ...")."""
+    yield from expression_edits(code)
+    yield from statement_edits(code)
+    for name in dict.fromkeys(filter(None, map(undefined_name, errors))):
+        yield from definition_edits(code, name)
 
 
 def _repairs(
