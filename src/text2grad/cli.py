@@ -23,7 +23,7 @@ from text2grad.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAG
 
 if TYPE_CHECKING:
     from text2grad.config import Config
-    from text2grad.train.run import ResumeMode
+    from text2grad.durable.run import ResumeMode
 
 app = typer.Typer(
     name="text2grad",

@@ -12,7 +12,7 @@ from processes import run_in
 from safetensors.torch import load_file
 from scenes import COUNT, KINDS, SETTINGS, compare, train, train_with_adapters, uneven_gradients
 
-from text2grad.policy.model import load_policy
+from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
 from tiny_runs import tiny_model
 

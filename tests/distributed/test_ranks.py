@@ -17,10 +17,10 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 
 from text2grad.config import find_config, load_config
 from text2grad.console import run_stage
+from text2grad.durable.processes import Ranks, _buckets, is_lost, joined, profile_shards
 from text2grad.errors import UserError
 from text2grad.policy.generate import _choose
 from text2grad.stages import run_annotate
-from text2grad.train.ranks import Ranks, _buckets, is_lost, joined, profile_shards
 from text2grad.train.rollout import draws_of
 
 PROFILES = Path(__file__).parents[2] / "configs" / "accelerate"
@@ -37,7 +37,7 @@ def test_shares_are_the_whole_and_nobody_makes_more_passes(length: int, count: i
 
 
 def test_gradients_go_in_buckets_of_one_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text2grad.train.ranks.BUCKET", 40)
+    monkeypatch.setattr("text2grad.durable.processes.BUCKET", 40)
     sizes = [(4, torch.float32), (3, torch.bfloat16), (5, torch.float32), (6, torch.float32), (99, torch.float32)]
     found = list(_buckets([torch.zeros(size, dtype=kind) for size, kind in sizes]))
     assert [[len(each) for each in bucket] for bucket in found] == [[4, 5], [6], [99], [3]]
@@ -98,7 +98,7 @@ def test_only_the_first_process_prints_the_summary(
 
 
 def test_alone_an_error_stays_what_it_is() -> None:
-    with pytest.raises(ValueError, match="mine"), Ranks().agreeing():
+    with pytest.raises(ValueError, match="mine"), Ranks().barrier():
         raise ValueError("mine")
     assert is_lost(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"))
     assert not is_lost(RuntimeError("size mismatch")) and not is_lost(None)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from scenes import train_by_config
 
 from text2grad.cli import main
-from text2grad.train.guard import only_run_in
+from text2grad.durable.guard import only_run_in
 from tiny_runs import tiny_model
 
 HERE = Path(__file__).parent

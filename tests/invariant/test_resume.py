@@ -17,23 +17,24 @@ import pytest
 import torch
 
 from text2grad.align import CreditSettings, TokenTable
+from text2grad.durable.checkpoint import newest_checkpoint
+from text2grad.durable.run import AUTO, Resume, RunOptions
+from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
-from text2grad.train import ppo, supervised
+from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
-from text2grad.train.checkpoint import newest_checkpoint
-from text2grad.train.labels import LabelLoss
+from text2grad.train.pairs import Marked, Pair
 from text2grad.train.ppo import train_ppo
-from text2grad.train.run import AUTO, Resume, seed_everything
 from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
-from text2grad.train.state import Training
 from text2grad.train.stopping import EarlyStopping
-from text2grad.train.supervised import Marked, Pair, train_supervised
+from text2grad.train.supervised import train_supervised
 from tiny_runs import TEXTS, Halves, tiny_model
 
 STEPS = 6
@@ -115,7 +116,8 @@ def by_ppo(
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     settings = SETTINGS.model_copy(update=changes)
-    train_ppo(policy, examples(), critic, settings, CreditSettings(), SPEECH, folder, 5, "x", resume=resume)
+    options = RunOptions(folder, "x", 5, resume)
+    train_ppo(policy, examples(), critic, settings, CreditSettings(), SPEECH, options)
 
 
 def by_supervision(
@@ -125,20 +127,19 @@ def by_supervision(
     title: str = "sft",
     lora: bool = True,  # their dropout draws lots
     stopping: EarlyStoppingSettings | None = None,
-    marking: LabelLoss | None = None,
+    label_weight: float = 0.0,
     **changes: Any,
 ) -> dict[str, float]:
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
-    pairs = [
-        Pair(str(n), (Message(role="user", content=text),), text * n, (), Marked(0, text, ()) if marking else None)
-        for n, text in enumerate(TEXTS, start=1)
-    ]
+    pairs = []
+    for n, text in enumerate(TEXTS, start=1):
+        marked = Marked(0, text, ()) if label_weight else None
+        pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n, (), marked))
     settings = TRAINING.model_copy(update=changes)
     keeper = stopping and EarlyStopping(policy, stopping, functools.partial(nearness, policy, start_of(policy)))
-    return train_supervised(
-        policy, pairs, settings, folder, 5, title, on_step=on_step, stopping=keeper, marking=marking
-    )
+    options = RunOptions(folder, title, 5, on_step=on_step)
+    return train_supervised(policy, pairs, settings, options, stopping=keeper, label_weight=label_weight)
 
 
 def start_of(policy: Policy) -> list[torch.Tensor]:
@@ -259,12 +260,12 @@ def test_the_label_loss_goes_on_as_if_it_had_never_stopped(
             raise Killed
 
     with pytest.raises(Killed):
-        by_supervision(model, tmp_path / "stopped", stop, marking=LabelLoss(1.0))
+        by_supervision(model, tmp_path / "stopped", stop, label_weight=1.0)
     with pytest.raises(UserError, match=r"reward_model\.label_weight 1\.0 -> 2\.0"):
-        by_supervision(model, tmp_path / "stopped", marking=LabelLoss(2.0))
-    by_supervision(model, tmp_path / "stopped", marking=LabelLoss(1.0))
+        by_supervision(model, tmp_path / "stopped", label_weight=2.0)
+    by_supervision(model, tmp_path / "stopped", label_weight=1.0)
     assert any("label_head" in name and bool(tensor.any()) for name, tensor in seen[-1].tensors().items())
-    assert_same(straight("sft", marking=LabelLoss(1.0)), (tmp_path / "stopped", seen[-1]))
+    assert_same(straight("sft", label_weight=1.0), (tmp_path / "stopped", seen[-1]))
 
 
 @pytest.mark.parametrize("at", [1, 3, 4])
@@ -317,13 +318,13 @@ def test_a_critic_beside_the_scoring_changes_nothing(
             scoring.clear()
             return super().critique(examples, responses)
 
-    original = ppo.measure
+    original = learner.measure
 
     def measure(*given: Any) -> Any:
         scoring.set()
         return original(*given)
 
-    monkeypatch.setattr(ppo, "measure", measure)
+    monkeypatch.setattr(learner, "measure", measure)
     by_ppo(model, tmp_path / "beside", Slow(), overlap="on")
     assert_same(straight(), (tmp_path / "beside", seen[-1]))
     rows = [json.loads(line) for line in (tmp_path / "beside" / "metrics.jsonl").read_text("utf-8").splitlines()]
@@ -599,8 +600,9 @@ def test_probabilities_that_are_not_numbers_are_one_line(
         poison()
 
     policy = load_policy(PolicySettings(model=str(model)))
+    options = RunOptions(tmp_path / "b", "ppo", 5, on_step=after)
     with pytest.raises(UserError, match=r"step 2 of 6: the policy's probabilities are not numbers \(lower ppo\.lr"):
-        train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), SPEECH, tmp_path / "b", 5, on_step=after)
+        train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), SPEECH, options)
 
 
 def test_too_little_memory_names_the_settings_and_saves(
@@ -725,17 +727,17 @@ def test_an_empty_response_is_learned_from_and_written(
 ) -> None:
     """The policy ends its turn at once in half of the responses."""
     end = load_policy(PolicySettings(model=str(model))).tokenizer.eos_token_id
-    original = ppo.respond
+    original = learner.respond
 
     def half(*given: Any) -> list[Sample]:
         samples = original(*given)
         return [Sample([end], False) if n % 2 else sample for n, sample in enumerate(samples)]
 
-    monkeypatch.setattr(ppo, "respond", half)
+    monkeypatch.setattr(learner, "respond", half)
     by_ppo(model, tmp_path / "run", Lots())
     lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
     assert "" in {json.loads(line)["response"] for line in lines}
-    monkeypatch.setattr(ppo, "respond", lambda _, prompts, *__: [Sample([end], False) for _ in prompts])
+    monkeypatch.setattr(learner, "respond", lambda _, prompts, *__: [Sample([end], False) for _ in prompts])
     by_ppo(model, tmp_path / "none", Lots())
 
 
@@ -743,7 +745,9 @@ def test_what_cannot_fit_the_window_is_refused_before_anything_is_written(model:
     policy = load_policy(PolicySettings(model=str(model)))
     long = GenerationSettings(max_new_tokens=200)
     with pytest.raises(UserError, match="too long"):
-        train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), long, tmp_path / "run", 5)
+        train_ppo(
+            policy, examples(), Lots(), SETTINGS, CreditSettings(), long, RunOptions(tmp_path / "run", "ppo", 5)
+        )
     with pytest.raises(UserError, match="too long"):
         by_supervision(model, tmp_path / "run", max_length=8)
     assert not (tmp_path / "run").exists()

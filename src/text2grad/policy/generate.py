@@ -16,7 +16,7 @@ from text2grad.feedback import Failure, Message, Overlap
 from text2grad.policy.cache import can_drop_rows, make_cache
 from text2grad.policy.encode import encode_prompt, stop_ids
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
-from text2grad.policy.model import Policy, pack
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
@@ -77,7 +77,7 @@ def _generate_batch(
 ) -> list[Sample]:
     """One answer per prompt. Rows that have ended leave the batch, a fair share of it at a time."""
     stops = set(stop_ids(policy.tokenizer))
-    batch = pack(prompts, [[]] * len(prompts), policy.tokenizer.pad_token_id, policy.device)
+    batch = policy.pack(prompts, [[]] * len(prompts))
     ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
     written: list[list[int]] = [[] for _ in prompts]
     rows = list(range(len(prompts)))

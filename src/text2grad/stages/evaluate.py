@@ -10,12 +10,14 @@ from typing import Any
 from text2grad.align import TokenTable
 from text2grad.config import Config
 from text2grad.critics.program import extract_program, wanted_names
+from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.eval.code import judge_samples, passed_or_none, reference_program, sample_summary
 from text2grad.eval.metrics import mean
 from text2grad.eval.rewards import reward_report
 from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.sandbox.results import Verdict
 from text2grad.sandbox.runner import Runner
 from text2grad.stages.critics import judge_of, runner_of
@@ -23,7 +25,6 @@ from text2grad.stages.folder import measured_on, policy_name, prepare, task_of, 
 from text2grad.stages.reward_model import evaluate_reward_model
 from text2grad.stages.sampling import sample
 from text2grad.tasks.base import Task, load_task
-from text2grad.train.run import seed_everything
 
 ANSWERS = ".answers.json"
 PATIENCE = 5

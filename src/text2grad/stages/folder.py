@@ -15,13 +15,14 @@ import torch
 import transformers
 
 from text2grad.config import TINY, Config, dump_config
+from text2grad.durable.identity import flatten
+from text2grad.durable.processes import Ranks, joined, profile_shards
+from text2grad.durable.run import Resume, ResumeMode
+from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl, to_json
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, load_task
-from text2grad.train.ranks import Ranks, joined, profile_shards
-from text2grad.train.run import Resume, ResumeMode, seed_everything
-from text2grad.train.state import flatten
 
 IMPORTED = "imported"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
+from text2grad.durable.log import Stopwatch
+from text2grad.durable.processes import ALONE, Ranks
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, overlap_of
-from text2grad.train.ranks import ALONE, Ranks
-from text2grad.train.run import Stopwatch
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -49,7 +49,7 @@ def together(
     """
     watch.seconds["seconds_critique_hidden"] = 0.0
     if not overlap:
-        with ranks.agreeing():
+        with ranks.barrier():
             said = critique()
         watch.lap("critique")
         with ranks.passing():
@@ -66,7 +66,7 @@ def together(
         finally:
             ended = time.perf_counter()
 
-    with ranks.agreeing(), ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
+    with ranks.barrier(), ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
         pending = pool.submit(timed)
         found = score()
         watch.lap("score")

@@ -17,11 +17,11 @@ from text2grad.critics.prompted import CUT
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.model import load_policy
+from text2grad.policy.load import load_policy
 from text2grad.stages import annotate, evaluate, folder, ppo, reward_data, reward_model, supervised
 from text2grad.tasks.base import question_of
+from text2grad.train.pairs import Pair
 from text2grad.train.settings import PPOSettings, SupervisedSettings
-from text2grad.train.supervised import Pair
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from human_data import finegrained_file, small_config
-from span_cases import critique, word_span
+from span_cases import TEXT, critique, word_span, words_aligned
 from text2grad import stages
 from text2grad.config import load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
 from text2grad.feedback import Critique, Feedback, Message, Source
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import early_stopping, reward_model
 from text2grad.tasks.base import question_of
@@ -105,8 +106,6 @@ def test_validation_prompts_are_training_prompts_set_apart() -> None:
 
 
 def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
-    from test_spans import TEXT, words_aligned
-
     gold = critique(word_span(1, 0, 0), word_span(-1, 4, 4))
     half = Critique(text="", spans=gold.spans[:1])
     case = SpanCase(gold, half, words_aligned(TEXT))
