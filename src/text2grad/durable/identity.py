@@ -9,17 +9,15 @@ from importlib.metadata import version
 
 from pydantic import BaseModel
 
-from text2grad import __version__
 from text2grad.policy.load import digest_of_weights
 from text2grad.policy.model import Policy
 
-VERSIONS = ("torch", "transformers", "peft", "safetensors", "numpy")
+VERSIONS = ("text2grad", "torch", "transformers", "peft", "safetensors", "numpy")
 
 
 def versions() -> dict[str, str]:
     """The versions on which equality to the bit depends."""
     return {
-        "text2grad": __version__,
         "python": platform.python_version(),
         **{name: version(name) for name in VERSIONS},
     }

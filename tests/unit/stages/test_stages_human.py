@@ -134,7 +134,7 @@ class Seen:
         original = getattr(stage, name)
 
         def tapped(policy: Any, given: Any, *rest: Any, **options: Any) -> Any:
-            title, ids = read(given, rest[3] if len(rest) > 3 else "")
+            title, ids = read(given, getattr(rest[-1], "title", ""))
             self.questions.setdefault(title, set()).update(self._question[id] for id in ids)
             return original(policy, given, *rest, **options)
 
