@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from text2grad.config import Config
-from text2grad.durable.run import Resume, RunOptions
+from text2grad.durable.run import RunOptions
 from text2grad.durable.state import Randomness
 from text2grad.feedback import Example, Feedback, Judgement, read_jsonl
 from text2grad.policy.load import load_policy
@@ -61,6 +61,6 @@ class RefreshedCritic:
         pairs = [pair for record in records if (pair := reward_pair(record, settings))]
         training = settings.training.model_copy(update={"epochs": 1.0, "lr": LR_SHARE * settings.training.lr})
         place = self._folder / f"lesson-{step + 1}"
-        options = RunOptions(place, "reward model", self._config.run.seed, Resume("restart"))
+        options = RunOptions(place, "reward model", self._config.run.seed, "restart")
         train_supervised(self._model, pairs, training, options, label_weight=settings.label_weight)
         Randomness.restore(before.tensors(), before.numbers())

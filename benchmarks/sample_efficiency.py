@@ -202,7 +202,7 @@ def train(one: Run, config: Config, name: str) -> tuple[list[dict[str, float]], 
     import torch
 
     from refresh import RefreshedCritic
-    from text2grad.durable.run import Resume, RunOptions
+    from text2grad.durable.run import RunOptions
     from text2grad.durable.state import Randomness, seed_everything
     from text2grad.errors import CritiquesFailed, Diverged
     from text2grad.policy.load import load_policy
@@ -240,7 +240,7 @@ def train(one: Run, config: Config, name: str) -> tuple[list[dict[str, float]], 
 
         critic = refreshed or make_critic(config, config.critic.kind, task, runner)
         try:
-            options = RunOptions(folder, name, one["seed"], Resume("restart"), on_step=after)
+            options = RunOptions(folder, name, one["seed"], "restart", on_step=after)
             train_ppo(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation, options)
         except (CritiquesFailed, Diverged) as error:
             say(f"{one['seed']} {name} stopped: {error}")

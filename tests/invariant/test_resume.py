@@ -9,7 +9,7 @@ import random
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.checkpoint import newest_checkpoint
-from text2grad.durable.run import AUTO, Resume, RunOptions
+from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
@@ -111,12 +111,18 @@ def examples() -> list[Example]:
 
 
 def by_ppo(
-    model: Path, folder: Path, critic: Halves, lora: bool = False, resume: Resume = AUTO, **changes: Any
+    model: Path,
+    folder: Path,
+    critic: Halves,
+    lora: bool = False,
+    resume: ResumeMode = "auto",
+    inputs: Mapping[str, str] | None = None,
+    **changes: Any,
 ) -> None:
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     settings = SETTINGS.model_copy(update=changes)
-    options = RunOptions(folder, "x", 5, resume)
+    options = RunOptions(folder, "x", 5, resume, inputs or {})
     train_ppo(policy, examples(), critic, settings, CreditSettings(), SPEECH, options)
 
 
@@ -217,7 +223,7 @@ def test_ppo_goes_on_as_if_it_had_never_stopped(
         by_ppo(model, tmp_path / "stopped", Stops(at + 1, killed), lora)
     assert not (tmp_path / "stopped" / "policy").exists()
     by_ppo(model, tmp_path / "stopped", Lots(), lora)
-    assert f"x: goes on after step {at} of {STEPS}\n" in capsys.readouterr().err
+    assert f"x: resumes after step {at} of {STEPS}\n" in capsys.readouterr().err
     assert_same(straight(lora=lora), (tmp_path / "stopped", seen[-1]))
     assert leftovers(tmp_path / "stopped") == ["policy"]
 
@@ -359,7 +365,7 @@ def test_a_signal_ends_the_run_after_its_step(
     with pytest.raises(expected) as left:
         by_ppo(model, tmp_path / "stopped", Stops(3, asked(number)), checkpoint_every=0)
     assert code == 130 or left.value.args == (143,)
-    assert f"stopped after step 3 of {STEPS}; the same command goes on" in capsys.readouterr().err
+    assert f"stopped after step 3 of {STEPS}; the same command resumes it" in capsys.readouterr().err
     assert signal.getsignal(number) is before
     by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0)
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
@@ -393,7 +399,7 @@ def test_a_critic_that_fails_for_a_whole_batch_costs_nothing(
 
     with pytest.raises(UserError, match="4 of 4 critiques failed, the first: exhausted: the endpoint is down"):
         by_ppo(model, tmp_path / "stopped", Down(4, lambda: None), checkpoint_every=0)
-    assert "step 3 is saved; the same command goes on" in capsys.readouterr().err
+    assert "step 3 is saved; the same command resumes it" in capsys.readouterr().err
     by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0, max_failed=0.9)
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
@@ -413,7 +419,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
         f"{newest} is damaged (tensors.safetensors: its bytes are not those that were saved) and passed over"
         in told
     )
-    assert f"x: goes on after step 3 of {STEPS}" in told
+    assert f"x: resumes after step 3 of {STEPS}" in told
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
@@ -436,9 +442,9 @@ def test_changed_settings_are_refused_by_name(
     with pytest.raises(UserError, match=r"ppo\.lr 0\.001 -> 0\.002, ppo\.gamma 0\.7 -> 0\.5 \(--restart .*--force"):
         by_ppo(model, unfinished, Lots(), lr=2e-3, gamma=0.5)
     with pytest.raises(UserError, match="the reward model"):
-        by_ppo(model, unfinished, Lots(), resume=Resume("auto", {"the reward model": "another"}))
+        by_ppo(model, unfinished, Lots(), inputs={"the reward model": "another"})
     assert contents(unfinished) == before
-    by_ppo(model, unfinished, Lots(), lr=2e-3, resume=Resume("force"))
+    by_ppo(model, unfinished, Lots(), lr=2e-3, resume="force")
     assert len(logged(unfinished)[0]) == STEPS
     assert seen[-1].schedule.base_lrs == [2e-3]
     assert seen[-1].schedule.get_last_lr()[0] == pytest.approx(0.0)
@@ -475,7 +481,7 @@ def test_another_runs_checkpoints_are_refused(model: Path, unfinished: Path, tmp
 def test_restart_begins_anew(
     model: Path, unfinished: Path, tmp_path: Path, seen: list[Training], straight: Straight
 ) -> None:
-    by_ppo(model, unfinished, Lots(), lr=2e-3, resume=Resume("restart"))
+    by_ppo(model, unfinished, Lots(), lr=2e-3, resume="restart")
     assert_same(straight(lr=2e-3), (unfinished, seen[-1]))
 
 
@@ -601,7 +607,7 @@ def test_probabilities_that_are_not_numbers_are_one_line(
 
     policy = load_policy(PolicySettings(model=str(model)))
     options = RunOptions(tmp_path / "b", "ppo", 5, on_step=after)
-    with pytest.raises(UserError, match=r"step 2 of 6: the policy's probabilities are not numbers \(lower ppo\.lr"):
+    with pytest.raises(UserError, match=r"step 2 of 6: the policy's probabilities are not finite \(lower ppo\.lr"):
         train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), SPEECH, options)
 
 
@@ -609,7 +615,7 @@ def test_too_little_memory_names_the_settings_and_saves(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight
 ) -> None:
     said = r"x: step 4 of 6: out of memory \(lower ppo\.micro_batch_size \(64\) or generation\.batch_size \(3\)"
-    with pytest.raises(UserError, match=said + ", then --force goes on from step 3"):
+    with pytest.raises(UserError, match=said + ", then --force resumes from step 3"):
         by_ppo(model, tmp_path / "run", Stops(4, lambda: torch.empty(1 << 60)), checkpoint_every=0)
     by_ppo(model, tmp_path / "run", Lots())
     assert_same(straight(), (tmp_path / "run", seen[-1]))
@@ -638,7 +644,7 @@ def test_where_memory_runs_out_smaller_passes_make_the_same_update(
     """Bit for bit those of a run that was asked for passes so small."""
     by_ppo(model, tmp_path / "small", Lots(), micro_batch_size=4)
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("out of memory")]
-    assert told == [f"out of memory: goes on with ppo.micro_batch_size {n}, the same update" for n in (2, 1)]
+    assert told == [f"out of memory: continues with ppo.micro_batch_size {n}, the same update" for n in (2, 1)]
     assert small[:2] == [4, 2] and set(small[2:]) == {1}
     by_ppo(model, tmp_path / "asked", Lots(), micro_batch_size=1)
     assert_same((tmp_path / "asked", seen[-1]), (tmp_path / "small", seen[-2]))
@@ -681,7 +687,7 @@ def test_supervised_training_too_halves_its_passes(
     by_supervision(model, tmp_path / "asked", lora=False, micro_batch_size=1)
     monkeypatch.setattr(supervised, "_loss_sums", fits)
     by_supervision(model, tmp_path / "small", lora=False)
-    assert "out of memory: goes on with sft.micro_batch_size 4" in capsys.readouterr().err
+    assert "out of memory: continues with sft.micro_batch_size 4" in capsys.readouterr().err
     assert logged(tmp_path / "asked") == logged(tmp_path / "small")
     monkeypatch.setattr(supervised, "_loss_sums", lambda *_: torch.empty(1 << 60))
     with pytest.raises(UserError, match=r"sft: step 1 of 6: out of memory \(lower sft\.micro_batch_size"):

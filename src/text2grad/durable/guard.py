@@ -113,6 +113,6 @@ def writing(what: object) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         cure = (
-            "make room on the disk, or see what else is wrong with it; the same command goes on from what is saved"
+            "make room on the disk, or see what else is wrong with it; the same command resumes from what is saved"
         )
         raise UserError(f"cannot write {what}: {reason}", cure) from error

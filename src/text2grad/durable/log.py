@@ -95,7 +95,7 @@ class RunLog:
             if found is None:
                 raise UserError(
                     f"{self._paths[name]} is not the file that {checkpoint} was saved beside",
-                    "--restart begins anew",
+                    "--restart starts over",
                 )
             self._paths[name] = found
             os.truncate(found, position["bytes"])

@@ -212,7 +212,7 @@ def lost(error: BaseException) -> NoReturn:
     """A lost process as one line."""
     raise PeerLost(
         f"another process of this run is gone ({' '.join(str(error).split())[:120]})",
-        "its own words say why; the same command goes on from the last checkpoint",
+        "its own words say why; the same command resumes from the last checkpoint",
     ) from error
 
 

@@ -42,32 +42,21 @@ CHECKPOINTS, DIVERGED = "checkpoints", "diverged.jsonl"
 
 
 @dataclass(frozen=True)
-class Resume:
-    """What to do with an unfinished run in the folder, and what a run depends on that its loop does not see.
-
-    `auto` resumes if `inputs` and the loop's own arguments are what they were; `force` resumes whatever has
-    changed; `restart` begins anew.
-    """
-
-    mode: ResumeMode = "auto"
-    inputs: Mapping[str, str] = field(default_factory=dict)
-
-
-AUTO = Resume()
-
-
-@dataclass(frozen=True)
 class RunOptions:
     """Where and how a run is run; none of it says what is learned.
 
     `folder` gets metrics, samples, checkpoints and at the end the policy. `on_step` is called after every step with
     its number and its metrics, to which it may add.
+
+    An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, what else the run
+    depends on, are what they were; resumed whatever has changed (`force`); or started over (`restart`).
     """
 
     folder: Path
     title: str
     seed: int = 0
-    resume: Resume = AUTO
+    resume: ResumeMode = "auto"
+    inputs: Mapping[str, str] = field(default_factory=dict)
     ranks: Ranks = ALONE
     on_step: OnStep | None = None
 
@@ -106,12 +95,12 @@ class Run:
         self.folder = options.folder
         self.title = options.title
         self.ranks = options.ranks
-        self.mode = options.resume.mode
+        self.mode = options.resume
         self.total = steps
         self.training = training
         processes = f"{self.ranks.count} (split weights)" if self.ranks.sharded else str(self.ranks.count)
         known = {"run.name": self.title, "run.seed": str(options.seed), "run.processes": processes}
-        self.identity = {**known, **identity, **options.resume.inputs}
+        self.identity = {**known, **identity, **options.inputs}
         self.cures = cures
         self.every = every
         self.show = show
@@ -213,7 +202,7 @@ class Run:
             self._save_and_leave(signal)
         self.save()
         if self._saved:
-            self._say(f"step {self._saved} is saved; the same command goes on from there")
+            self._say(f"step {self._saved} is saved; the same command resumes it")
 
     def save(self) -> None:
         """Write a checkpoint of the state at the beginning of this step, unless there is one.
@@ -245,7 +234,7 @@ class Run:
 
     def _in_words(self, error: BaseException | None) -> UserError | None:
         where = f"{self.title}: step {self.training.step + 1} of {self.total}"
-        after = f"--force goes on from step {self._saved}" if self._saved else "start again"
+        after = f"--force resumes from step {self._saved}" if self._saved else "start again"
         if is_out_of_memory(error):
             return UserError(f"{where}: out of memory", f"{self.cures.memory}, then {after}")
         if isinstance(error, FloatingPointError):
@@ -258,7 +247,7 @@ class Run:
 
     def _save_and_leave(self, signal: int) -> None:
         self.save()
-        self._say(f"stopped after step {self.training.step} of {self.total}; the same command goes on from there")
+        self._say(f"stopped after step {self.training.step} of {self.total}; the same command resumes it")
         leave(signal)
 
     def _say(self, words: str) -> None:
@@ -301,7 +290,7 @@ class Run:
             raise UserError(
                 f"the unfinished run in {self.folder} began with other settings or inputs:"
                 f" {', '.join(changes[:3])}{more}",
-                "--restart begins anew, --force goes on all the same",
+                "--restart starts over, --force resumes all the same",
             )
         self.training.restore(found.tensors, state)
         self.log.go_back(state["logs"], found.path)
@@ -311,7 +300,7 @@ class Run:
         if not forced:
             torch.set_num_threads(state["threads"])  # the order of sums
         self._saved = found.step
-        self._say(f"goes on after step {found.step} of {self.total}{_aged(state)}")
+        self._say(f"resumes after step {found.step} of {self.total}{_aged(state)}")
 
 
 def _owner(rank: int) -> str:

@@ -82,7 +82,7 @@ class Training:
         mine = dict(_trained(self.policy))
         saved = {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
         if {name: t.shape for name, t in mine.items()} != {name: t.shape for name, t in saved.items()}:
-            raise UserError("the checkpoint's weights are not those of this policy", "--restart begins anew")
+            raise UserError("the checkpoint's weights are not those of this policy", "--restart starts over")
         with torch.no_grad():
             for name, parameter in mine.items():
                 parameter.copy_(split_as(saved[name], parameter))

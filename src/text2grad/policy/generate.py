@@ -55,7 +55,7 @@ def generate(
     model's own generation defaults (top-p, repetition penalty) are ignored for the same reason.
 
     Raises:
-        FloatingPointError: with `draws`, the policy's probabilities are not numbers.
+        FloatingPointError: with `draws`, the policy's probabilities are not finite.
     """
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     samples: dict[int, Sample] = {}
@@ -120,7 +120,7 @@ def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
         return torch.multinomial(shares, 1).squeeze(1)
     sums = shares.double().cumsum(dim=-1)
     if not sums[:, -1].isfinite().all():
-        raise FloatingPointError("the policy's probabilities are not numbers")
+        raise FloatingPointError("the policy's probabilities are not finite")
     chosen = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).squeeze(1)
     return chosen.clamp(max=scores.shape[1] - 1)
 

@@ -99,7 +99,7 @@ def _fit(job: dict[str, Any], workers: int, storage: Path) -> None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"the training died, {RESTARTS} times after it was started again: {reason}",
-            "the workers' words stand above; the same command goes on from the last checkpoint",
+            "the workers' words stand above; the same command resumes from the last checkpoint",
         ) from error
 
 

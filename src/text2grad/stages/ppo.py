@@ -13,7 +13,7 @@ from text2grad.durable.state import seed_everything
 from text2grad.feedback import Critic
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, make_critic, runner_of
-from text2grad.stages.folder import note_settings, prepare, processes, resuming, start_policy, task_of
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
 from text2grad.train.ppo import train_ppo
 
 
@@ -34,7 +34,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
             folder / "ppo" / name,
             name,
             config.run.seed,
-            resuming(config, resume, config.policy, **critic_inputs(config)),
+            resume,
+            run_inputs(config, config.policy, **critic_inputs(config)),
             ranks,
             noise_of(critic, ranks),
         )

@@ -28,7 +28,7 @@ from text2grad.stages.folder import (
     prepare,
     processes,
     read_feedback,
-    resuming,
+    run_inputs,
     start_policy,
     write_json,
 )
@@ -59,8 +59,8 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> dict[str, A
                 name_base(policy, settings.model)
             base = digest_of_base(policy.model) if config.reward_model.shared else ""
             stopping = early_stopping(config, policy, validation, ranks)
-        again = resuming(config, resume, settings, **validation_inputs(config, validation))
-        options = RunOptions(folder / "reward_model", "reward model", config.run.seed, again, ranks)
+        inputs = run_inputs(config, settings, **validation_inputs(config, validation))
+        options = RunOptions(folder / "reward_model", "reward model", config.run.seed, resume, inputs, ranks)
         metrics = train_supervised(
             policy,
             pairs,

@@ -14,7 +14,7 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.folder import note_settings, prepare, processes, resuming, task_of
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
 from text2grad.tasks.base import Task, read_prompt
 from text2grad.train.pairs import Pair
@@ -36,8 +36,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
             pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
             if ranks.first:
                 note_settings(config, folder, begins=True)
-        again = resuming(config, resume, base)
-        options = RunOptions(folder / "sft", "sft", config.run.seed, again, ranks)
+        options = RunOptions(folder / "sft", "sft", config.run.seed, resume, run_inputs(config, base), ranks)
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, folder)

@@ -47,7 +47,7 @@ class PassSize:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             self.size //= 2
-            print(f"out of memory: goes on with {self.setting} {self.size}, the same update", file=sys.stderr)
+            print(f"out of memory: continues with {self.setting} {self.size}, the same update", file=sys.stderr)
 
 
 def accumulate(

@@ -1,4 +1,4 @@
-"""One batch of experience: responses in words, with what was said of them, and the same in numbers."""
+"""One batch of experience: responses in words with their critiques, and the same in numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from text2grad.train.settings import PPOSettings
 
 @dataclass(frozen=True)
 class Answered:
-    """A batch of responses in words: what was asked, sampled, said about it, and the credit it got."""
+    """A batch of responses in words: prompts, samples, critiques, and the credit that each got."""
 
     examples: list[Example]
     samples: list[Sample]
@@ -75,7 +75,7 @@ def respond(
     except RuntimeError as error:
         if "probability tensor" not in str(error):
             raise
-        raise FloatingPointError("the policy's probabilities are not numbers") from error
+        raise FloatingPointError("the policy's probabilities are not finite") from error
 
 
 def merge(parts: Sequence[Answered]) -> Answered:

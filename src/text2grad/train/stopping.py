@@ -21,7 +21,7 @@ class EarlyStopping:
 
     `measure` gives the number, higher is better, of the policy as it is; what it draws at random is drawn from a
     fixed seed, and training does not notice. A part of `durable.state.Training`, so that a run that was stopped in
-    between goes on bit for bit. Of several processes (`ranks`) all measure, and the first one's number counts.
+    between resumes bit for bit. Of several processes (`ranks`) all measure, and the first one's number counts.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class EarlyStopping:
     def look(self, done: int, total: int) -> dict[str, float]:
         """Measure after `done` of `total` steps if it is time, and after the last; the metrics of the step.
 
-        All processes meet.
+        All processes must call it.
         """
         if done % self._settings.every and done != total:
             return {}

@@ -112,7 +112,7 @@ def refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
         FloatingPointError: says which.
     """
     if not math.isfinite(sum(metrics.values())):
-        raise FloatingPointError("the loss is not a number, no parameter was changed by it")
+        raise FloatingPointError("the loss is not finite, no parameter was changed by it")
     if metrics["loss"] > DIVERGED * guessing:
         raise FloatingPointError(
             f"the training has diverged: a loss of {metrics['loss']:.1f} a token, and guessing has {guessing:.1f}"

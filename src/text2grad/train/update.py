@@ -104,7 +104,7 @@ def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings
     trained = policy.value_parameters() if warming else policy.policy_parameters() + policy.value_parameters()
     norm = clip_gradient(trained, settings.max_grad_norm)
     if not math.isfinite(norm):
-        raise FloatingPointError("the gradient is not a number, no parameter was changed by it")
+        raise FloatingPointError("the gradient is not finite, no parameter was changed by it")
     optimizers.value.step()
     if not warming:
         optimizers.policy.step()

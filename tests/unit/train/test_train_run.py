@@ -21,7 +21,7 @@ from text2grad.durable.state import Randomness, seed_everything
 from text2grad.feedback import Critique, Failure
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import critic_inputs
-from text2grad.stages.folder import resuming
+from text2grad.stages.folder import run_inputs
 from text2grad.train.optimizers import learning_rate_factor
 from text2grad.train.passes import PassSize
 from text2grad.train.rollout import without_score
@@ -206,7 +206,7 @@ def test_settings_of_the_policy_and_the_sandbox_belong_to_a_run() -> None:
 
     def inputs(**sections: dict[str, object]) -> dict[str, str]:
         config = Config.model_validate(base | {name: base.get(name, {}) | s for name, s in sections.items()})
-        return dict(resuming(config, "auto", config.policy, **critic_inputs(config)).inputs)
+        return run_inputs(config, config.policy, **critic_inputs(config))
 
     plain = inputs()
     assert (
