@@ -345,6 +345,22 @@ def test_with_equal_verdicts_a_group_is_held_by_the_kl_and_not_by_its_noise(
     torch.testing.assert_close(rollout.advantages, -0.1 * rollout.kl * rollout.learned, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["returns", "group"])
+def test_without_a_value_function_none_is_computed(
+    policy: Policy, kind: Literal["returns", "group"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while a batch is scored nor in an update."""
+
+    def asked(*_: object) -> Tensor:
+        raise AssertionError("the value head was asked")
+
+    monkeypatch.setattr(policy.value_head, "forward", asked)
+    settings = PPOSettings(advantage=kind, samples_per_prompt=2, rollouts=8)
+    _, rollout = collect(policy, settings, CreditSettings())
+    update(policy, rollout, make_optimizers(policy, settings), settings, GENERATION.temperature, False)
+    assert not rollout.values.any() and rollout.advantages.any()
+
+
 def test_returns_need_no_values(policy: Policy) -> None:
     """The oracle: a sum written out. What the value head says changes nothing, and it gets no gradient."""
     settings = PPOSettings(advantage="returns", gamma=0.8, lam=0.5, rollouts=8, normalisation="none")
