@@ -27,7 +27,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from responses import code, prose
-from text2grad.policy.model import Policy, TokenBatch, pack
+from text2grad.policy.batch import TokenBatch, pack
+from text2grad.policy.model import Policy
 from text2grad.policy.tiny import make_tokenizer
 from text2grad.rl import advantage as adv
 
@@ -135,7 +136,7 @@ def whole(policy: Policy, batch: TokenBatch) -> Tensor:
     """Both log-softmax tensors, and no more than they need: the logits are freed, the sum goes row by row."""
     both = []
     with torch.no_grad():
-        for model in (policy.model, policy._frozen[0]):
+        for model in (policy.model, policy.reference.model):
             both.append(log_softmax(model, batch))
         return torch.stack([adv.kl_between(log_p, log_ref) for log_p, log_ref in zip(*both, strict=True)])
 

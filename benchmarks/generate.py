@@ -22,9 +22,10 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from steps import Load, Shape, random_policy
+from text2grad.policy.batch import pack
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.generate import Mask, generate
-from text2grad.policy.model import Policy, pack
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
 SHAPE = Shape(hidden=256, layers=4, heads=4, feed_forward=688, vocabulary=2048)

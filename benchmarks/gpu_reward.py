@@ -27,11 +27,13 @@ from text2grad.feedback import Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
-from text2grad.policy.model import Policy, add_lora
+from text2grad.policy.load import add_lora
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings
 from text2grad.policy.tiny import make_tokenizer
-from text2grad.train.guard import PassSize
-from text2grad.train.supervised import Encoded, accumulate_gradient
+from text2grad.train.pairs import Encoded
+from text2grad.train.passes import PassSize
+from text2grad.train.supervised import accumulate_gradient
 
 SHAPES = {
     "tiny": {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 4, "num_attention_heads": 4},

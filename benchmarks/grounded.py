@@ -29,7 +29,8 @@ from text2grad.feedback import Failure, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import LocalChat, generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary, vocabulary_for
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.wire import parse

@@ -277,12 +277,15 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
 
     from text2grad.align import Aligned, Credit
     from text2grad.feedback import Critique, Example, Message
+    from text2grad.policy.batch import pack
     from text2grad.policy.generate import Sample
-    from text2grad.policy.model import Policy, pack
+    from text2grad.policy.model import Policy
+    from text2grad.policy.reference import Reference
     from text2grad.train.account import describe
-    from text2grad.train.rollout import Answered, score
+    from text2grad.train.optimizers import make_optimizers
+    from text2grad.train.rollout import Answered, measure, score
     from text2grad.train.settings import PPOSettings
-    from text2grad.train.update import make_optimizers, update
+    from text2grad.train.update import update
 
     settings = PPOSettings(
         advantage="gae",
@@ -290,7 +293,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
         gamma=GAMMA, lam=LAM, clip=CLIP, value_clip=CLIP, kl="full", normalisation="whiten",
     )  # fmt: skip
     policy = Policy(given.model("policy"), make_tokenizer()).eval()
-    policy._frozen = (given.model("reference").eval().requires_grad_(False),)
+    policy.reference = Reference(given.model("reference").eval().requires_grad_(False), policy.reader)
     optimizers = make_optimizers(policy, settings)
     prompts, responses = given.queries.tolist(), given.responses.tolist()
     none = np.zeros(TOKENS, dtype=np.int64)
@@ -307,7 +310,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     def steps() -> Iterator[None]:
         while True:
             batch = pack(prompts, responses, 0, torch.device("cpu"))
-            rollout = score(policy, batch, answered, settings, 1.0, KL_COEFFICIENT)
+            rollout = score(batch, answered, measure(policy, batch, settings, 1.0), settings, KL_COEFFICIENT)
             describe(answered, rollout, KL_COEFFICIENT)
             update(policy, rollout, optimizers, settings, 1.0, warming=False)
             kl[:] = kl or rollout.kl.flatten().tolist()

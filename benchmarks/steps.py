@@ -19,14 +19,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from responses import code, prose
 from text2grad.align import Aligned, Credit
 from text2grad.feedback import Critique, Example, Message
+from text2grad.policy.batch import pack
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.generate import Mask, Sample, generate
-from text2grad.policy.model import Policy, add_lora, pack
+from text2grad.policy.load import add_lora
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings
 from text2grad.policy.tiny import make_tokenizer
-from text2grad.train.rollout import Answered, score
+from text2grad.train.optimizers import Optimizers, make_optimizers
+from text2grad.train.rollout import Answered, measure, score
 from text2grad.train.settings import PPOSettings
-from text2grad.train.update import Optimizers, make_optimizers, update
+from text2grad.train.update import update
 
 PHASES = ("generate", "critique", "score", "update")
 FEEDBACK = ("scalar", "text2grad")
@@ -123,7 +126,8 @@ class Stepper:
         answered = self._answered(samples, feedback)
         times.append(self.clock())
         batch = pack(prompts, [sample.ids for sample in samples], 0, self.policy.device)
-        rollout = score(self.policy, batch, answered, self.settings, 1.0, KL_COEFFICIENT)
+        measured = measure(self.policy, batch, self.settings, 1.0)
+        rollout = score(batch, answered, measured, self.settings, KL_COEFFICIENT)
         times.append(self.clock())
         update(self.policy, rollout, self.optimizers, self.settings, 1.0, warming=False)
         times.append(self.clock())

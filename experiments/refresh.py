@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from text2grad.config import Config
+from text2grad.durable.run import RunOptions
+from text2grad.durable.state import Randomness
 from text2grad.feedback import Example, Feedback, Judgement, read_jsonl
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.sandbox import Runner
 from text2grad.stages.annotate import sample_feedback
 from text2grad.stages.critics import critic_over, make_critic, reward_model_folder
 from text2grad.stages.reward_data import reward_pair
-from text2grad.stages.reward_model import label_loss
 from text2grad.tasks.base import Task
-from text2grad.train.run import Resume
-from text2grad.train.state import Randomness
 from text2grad.train.supervised import train_supervised
 
 PROMPTS, SAMPLES = 150, 4
@@ -61,9 +61,6 @@ class RefreshedCritic:
         pairs = [pair for record in records if (pair := reward_pair(record, settings))]
         training = settings.training.model_copy(update={"epochs": 1.0, "lr": LR_SHARE * settings.training.lr})
         place = self._folder / f"lesson-{step + 1}"
-        train_supervised(
-            *(self._model, pairs, training, place, self._config.run.seed, "reward model"),
-            resume=Resume("restart"),
-            marking=label_loss(settings),
-        )
+        options = RunOptions(place, "reward model", self._config.run.seed, "restart")
+        train_supervised(self._model, pairs, training, options, label_weight=settings.label_weight)
         Randomness.restore(before.tensors(), before.numbers())

@@ -202,14 +202,14 @@ def train(one: Run, config: Config, name: str) -> tuple[list[dict[str, float]], 
     import torch
 
     from refresh import RefreshedCritic
+    from text2grad.durable.run import RunOptions
+    from text2grad.durable.state import Randomness, seed_everything
     from text2grad.errors import CritiquesFailed, Diverged
-    from text2grad.policy.model import load_policy
+    from text2grad.policy.load import load_policy
     from text2grad.stages.critics import make_critic, runner_of
     from text2grad.stages.evaluate import evaluate_policy, measure_with
     from text2grad.stages.folder import start_policy, task_of
     from text2grad.train.ppo import train_ppo
-    from text2grad.train.run import Resume, seed_everything
-    from text2grad.train.state import Randomness
 
     torch.set_num_threads(1)
     task = task_of(config)
@@ -240,10 +240,8 @@ def train(one: Run, config: Config, name: str) -> tuple[list[dict[str, float]], 
 
         critic = refreshed or make_critic(config, config.critic.kind, task, runner)
         try:
-            train_ppo(
-                *(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation),
-                *(folder, one["seed"], name, after, Resume("restart")),
-            )
+            options = RunOptions(folder, name, one["seed"], "restart", on_step=after)
+            train_ppo(policy, task.examples("train"), critic, config.ppo, config.credit, config.generation, options)
         except (CritiquesFailed, Diverged) as error:
             say(f"{one['seed']} {name} stopped: {error}")
             measured(one["steps"] - 1, {})

@@ -25,7 +25,7 @@ from text2grad.stages.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
-    from text2grad.train.run import ResumeMode
+    from text2grad.durable.run import ResumeMode
 
 app = typer.Typer(
     name="text2grad",

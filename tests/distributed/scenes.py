@@ -16,28 +16,30 @@ from torch.distributed.tensor import DTensor
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.config import find_config, load_config
+from text2grad.durable.processes import ALONE, Ranks, joined
+from text2grad.durable.run import RunOptions
+from text2grad.durable.state import seed_everything
 from text2grad.feedback import Example, Failure, Judgement, Message, Span
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.model import Policy, load_policy, pack
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.shard import gathered, whole
 from text2grad.stages.ppo import run_train
 from text2grad.train import supervised
-from text2grad.train.guard import PassSize
-from text2grad.train.labels import LabelLoss
-from text2grad.train.ppo import pad_id, train_ppo
-from text2grad.train.ranks import ALONE, Ranks, joined
-from text2grad.train.rollout import Rollout, draws_of, judge, measure, merge, respond, score
-from text2grad.train.run import seed_everything
+from text2grad.train.pairs import Marked, Pair, encode_pairs
+from text2grad.train.passes import PassSize
+from text2grad.train.ppo import train_ppo
+from text2grad.train.rollout import Measured, Rollout, draws_of, judge, measure, merge, respond, score
 from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
 from text2grad.train.stopping import EarlyStopping
-from text2grad.train.supervised import Marked, Pair, encode_pairs, train_supervised
+from text2grad.train.supervised import train_supervised
 from text2grad.train.update import accumulate_gradient
 from tiny_runs import TEXTS, Halves
 
 COUNT = 7
 """Responses of a batch: shares of 3 and 4, so that processes have different numbers of passes to make."""
-MARKING = LabelLoss(0.5)
+LABEL_WEIGHT = 0.5
 SPEECH = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=3)
 SETTINGS = PPOSettings(
     advantage="gae",
@@ -101,17 +103,21 @@ def collect(policy: Policy, ranks: Ranks) -> Rollout:
     """A batch by the same steps as `train_ppo`."""
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples()[:COUNT]]
     rows = ranks.share(COUNT)
-    with gathered(policy), ranks.agreeing():
+    with gathered(policy), ranks.barrier():
         samples = respond(policy, prompts[rows], SPEECH, draws_of(5, 0, rows, SPEECH.max_new_tokens))
         part = judge(examples()[:COUNT][rows], samples, TokenTable(policy.tokenizer), Halves(), CreditSettings())
-    answered = merge(ranks.everyones(part))
-    batch = pack(prompts, [sample.ids for sample in answered.samples], pad_id(policy), policy.device)
-    columns = ranks.joined_rows(measure(policy, batch, SETTINGS, SPEECH.temperature, ranks))
-    return score(policy, batch, answered, SETTINGS, SPEECH.temperature, 0.1, columns)
+    answered = merge(ranks.all_gather(part))
+    batch = policy.pack(prompts, [sample.ids for sample in answered.samples])
+    measured = measure(policy, batch, SETTINGS, SPEECH.temperature, passes(ranks))
+    return score(batch, answered, Measured(*ranks.all_gather_rows(measured)), SETTINGS, 0.1)
+
+
+def passes(ranks: Ranks) -> PassSize:
+    return PassSize(SETTINGS.micro_batch_size, ranks=ranks)
 
 
 def gradients(policy: Policy, rollout: Rollout, ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, float]]:
-    terms = accumulate_gradient(policy, rollout, torch.arange(COUNT), SETTINGS, 1.0, False, ranks)
+    terms = accumulate_gradient(policy, rollout, torch.arange(COUNT), SETTINGS, 1.0, False, passes(ranks))
     named = {name: whole(p.grad) for name, p in policy.named_parameters() if p.grad is not None}
     return named, terms
 
@@ -131,7 +137,7 @@ def compare(model: Path, sharded: bool) -> dict[str, Any]:
             if ranks.rank == 1:
                 with torch.no_grad():
                     policy.value_head.outer.bias.fill_(9.0)  # to be replaced by the first process's
-            ranks.spread(policy)
+            ranks.broadcast_weights(policy)
             found = collect(policy, ranks)
             got, told = gradients(policy, found, ranks)
             facts["kinds"][kind] = {
@@ -175,10 +181,10 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
     found = {}
     for name, each in (("alone", ALONE), ("together", ranks)):
         policy = load(model, "full")
-        MARKING.prepare(policy)
-        each.spread(policy)
+        policy.add_label_head()
+        each.broadcast_weights(policy)
         encoded = encode_pairs(policy, pairs(), TRAINING)[:3]
-        loss = sum(supervised.accumulate_gradient(policy, encoded, PassSize(1), each, MARKING).values())
+        loss = sum(supervised.accumulate_gradient(policy, encoded, PassSize(1, ranks=each), LABEL_WEIGHT).values())
         found[name] = loss, {n: whole(p.grad) for n, p in policy.named_parameters() if p.grad is not None}
     (loss, wanted), (told, got) = found["alone"], found["together"]
     gradient = max(distance(wanted[name], got[name]) for name in wanted)
@@ -197,9 +203,8 @@ def train(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] =
         ranks.by_row = True
         policy = load_policy(PolicySettings(model=str(model)))
         settings = SETTINGS.model_copy(update=changes)
-        train_ppo(
-            *(policy, examples(), Stops(*stop), settings, CreditSettings(), SPEECH, folder, 5, "x"), ranks=ranks
-        )
+        options = RunOptions(folder, "x", 5, ranks=ranks)
+        train_ppo(policy, examples(), Stops(*stop), settings, CreditSettings(), SPEECH, options)
     return "done"
 
 
@@ -209,12 +214,15 @@ def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
     seed_everything(5)
     with joined(sharded) as ranks:
         policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=2, dropout=0.0)))
-        metrics = train_supervised(policy, pairs(), TRAINING, folder / "sft", 5, "sft", pairs()[:1], ranks=ranks)
+        metrics = train_supervised(
+            policy, pairs(), TRAINING, RunOptions(folder / "sft", "sft", 5, ranks=ranks), heldout=pairs()[:1]
+        )
         assert metrics["heldout_loss"] > 0
         train_with_stopping(model, folder / "early", ranks)
         policy = load_policy(PolicySettings(model=str(model)))
         seen = examples()[ranks.rank :]
-        train_ppo(policy, seen, Halves(), SETTINGS, CreditSettings(), SPEECH, folder / "x", 5, "x", ranks=ranks)
+        options = RunOptions(folder / "x", "x", 5, ranks=ranks)
+        train_ppo(policy, seen, Halves(), SETTINGS, CreditSettings(), SPEECH, options)
     return "not refused"
 
 
@@ -244,9 +252,8 @@ def train_with_stopping(model: Path, folder: Path, ranks: Ranks) -> None:
                 raise InterruptedError
 
         stopping = EarlyStopping(policy, EarlyStoppingSettings(every=1, patience=9), measure, ranks)
-        found = train_supervised(
-            policy, pairs(), TRAINING, folder, 5, "early", on_step=look, stopping=stopping, ranks=ranks
-        )
+        options = RunOptions(folder, "early", 5, ranks=ranks, on_step=look)
+        found = train_supervised(policy, pairs(), TRAINING, options, stopping=stopping)
         return policy, found
 
     with contextlib.suppress(InterruptedError):
@@ -274,5 +281,5 @@ def uneven_gradients() -> list[list[float] | None]:
         parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
         for parameter in parameters[: 2 - ranks.rank]:
             parameter.grad = torch.full((2,), 1.0 + ranks.rank)
-        ranks.sum_gradients(iter(parameters))
+        ranks.all_reduce_gradients(iter(parameters))
         return [None if parameter.grad is None else parameter.grad.tolist() for parameter in parameters]

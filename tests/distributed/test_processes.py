@@ -12,7 +12,7 @@ from processes import run_in
 from safetensors.torch import load_file
 from scenes import COUNT, KINDS, SETTINGS, compare, train, train_with_adapters, uneven_gradients
 
-from text2grad.policy.model import load_policy
+from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
 from tiny_runs import tiny_model
 
@@ -150,13 +150,29 @@ def train_beside(model: Path, folder: Path, stop: tuple[int, int, str]) -> str:
     return train(model, folder, False, stop, overlap="on")
 
 
+def test_split_weights_without_a_value_function(model: Path, tmp_path: Path) -> None:
+    """The value head is split and never asked: the same run as with whole weights."""
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    assert run_in(2, train_on_returns, tmp_path, model, whole, False) == ["done", "done"]
+    assert run_in(2, train_on_returns, tmp_path, model, split, True) == ["done", "done"]
+    for row, other in zip(logged(whole), logged(split), strict=True):
+        assert other == pytest.approx(row, rel=2e-3, abs=2e-4)
+    mine, theirs = weights(whole), weights(split)
+    heads = [name for name in mine if "value_head" in name]
+    assert heads and all(torch.equal(mine[name], theirs[name]) for name in heads)
+
+
+def train_on_returns(model: Path, folder: Path, sharded: bool) -> str:
+    return train(model, folder, sharded, advantage="returns")
+
+
 @BOTH
 def test_a_process_that_dies_is_noticed(model: Path, tmp_path: Path, sharded: bool) -> None:
-    """The other one ends with a line; the run goes on from the last checkpoint."""
+    """The other one ends with a line; the run resumes from the last checkpoint."""
     first, second = run_in(2, train, tmp_path, model, tmp_path / "run", sharded, (1, 3, "die"))
     assert second is None
     assert first[0] == "PeerLost" and "another process of this run is gone" in first[1]
-    assert "goes on from the last checkpoint" in first[1]
+    assert "resumes from the last checkpoint" in first[1]
     assert (tmp_path / "run" / "checkpoints" / "checkpoint-2").is_dir()
 
 

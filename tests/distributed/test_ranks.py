@@ -17,10 +17,10 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 
 from text2grad.config import find_config, load_config
 from text2grad.console import run_stage
+from text2grad.durable.processes import Ranks, _buckets, is_lost, joined, profile_shards
 from text2grad.errors import UserError
 from text2grad.policy.generate import _choose
 from text2grad.stages.annotate import run_annotate
-from text2grad.train.ranks import Ranks, _buckets, is_lost, joined, profile_shards
 from text2grad.train.rollout import draws_of
 
 PROFILES = Path(__file__).parents[2] / "configs" / "accelerate"
@@ -37,7 +37,7 @@ def test_shares_are_the_whole_and_nobody_makes_more_passes(length: int, count: i
 
 
 def test_gradients_go_in_buckets_of_one_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("text2grad.train.ranks.BUCKET", 40)
+    monkeypatch.setattr("text2grad.durable.processes.BUCKET", 40)
     sizes = [(4, torch.float32), (3, torch.bfloat16), (5, torch.float32), (6, torch.float32), (99, torch.float32)]
     found = list(_buckets([torch.zeros(size, dtype=kind) for size, kind in sizes]))
     assert [[len(each) for each in bucket] for bucket in found] == [[4, 5], [6], [99], [3]]
@@ -57,7 +57,7 @@ def test_draws_belong_to_a_row_and_choose_by_share() -> None:
     many = torch.rand(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     counts = _choose(scores[:1].expand(20_000, 4), 0.5, many).bincount(minlength=4) / 20_000
     assert counts.tolist() == pytest.approx([0, 0.1, 0, 0.9], abs=0.01)  # squares: temperature 0.5
-    with pytest.raises(FloatingPointError, match="not numbers"):
+    with pytest.raises(FloatingPointError, match="not finite"):
         _choose(torch.full((1, 4), float("nan")), 1.0, draws[:1])
 
 
@@ -98,7 +98,7 @@ def test_only_the_first_process_prints_the_summary(
 
 
 def test_alone_an_error_stays_what_it_is() -> None:
-    with pytest.raises(ValueError, match="mine"), Ranks().agreeing():
+    with pytest.raises(ValueError, match="mine"), Ranks().barrier():
         raise ValueError("mine")
     assert is_lost(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"))
     assert not is_lost(RuntimeError("size mismatch")) and not is_lost(None)

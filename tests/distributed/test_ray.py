@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from scenes import train_by_config
 
 from text2grad.cli import main
-from text2grad.train.guard import only_run_in
+from text2grad.durable.guard import only_run_in
 from tiny_runs import tiny_model
 
 HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ def test_a_killed_worker_changes_nothing(model: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert (place / "killed").exists()
-    assert "x: goes on after step" in done.stderr + done.stdout
+    assert "x: resumes after step" in done.stderr + done.stdout
     assert '"workers": 2' in done.stdout.splitlines()[-1]
 
     undisturbed = run_in(2, train_by_config, tmp_path, ("--run.folder", str(tmp_path / "straight"), *words))

@@ -61,7 +61,7 @@ def test_training_against_the_reward_model_goes_on(
     assert "Traceback" not in err
     again = command("train", "--name", "x", "--run.folder", run, *LONGER)
     assert again.code == 0, again.err
-    assert "x: goes on after step" in again.err
+    assert "x: resumes after step" in again.err
     assert measured(place) == measured(straight)
     assert (place / "samples.jsonl").read_bytes() == (straight / "samples.jsonl").read_bytes()
     for name in ("model.safetensors", "value_head.safetensors"):
@@ -75,7 +75,7 @@ def test_what_has_changed_is_named_and_forced_or_begun_anew(command: Command, ru
     stopped(run, signal.SIGKILL, "ppo/x/checkpoints/checkpoint-2", "train", "--name", "x", *LONGER)
     ended = command(*words, "--ppo.gamma", "0.5")
     assert (ended.code, ended.err.count("\n")) == (1, 1)
-    assert "ppo.gamma 0.7 -> 0.5 (--restart begins anew, --force goes on all the same)" in ended.err
+    assert "ppo.gamma 0.7 -> 0.5 (--restart starts over, --force resumes all the same)" in ended.err
     shutil.copytree(run / "ppo" / "x", run / "ppo" / "y")
     other = command("train", "--name", "y", "--run.folder", run, *LONGER)
     assert other.code == 1 and "run.name x -> y" in other.err
@@ -83,6 +83,6 @@ def test_what_has_changed_is_named_and_forced_or_begun_anew(command: Command, ru
     data = value.read_bytes()
     value.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert "other settings or inputs: the reward model (" in command(*words).err
-    assert "goes on after step" in command(*words, "--force").err
+    assert "resumes after step" in command(*words, "--force").err
     assert command("train", "--name", "y", "--run.folder", run, *LONGER, "--restart").code == 0
     assert not list(run.glob("ppo/*/checkpoints"))

@@ -13,18 +13,21 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
+from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Message
+from text2grad.policy.batch import TokenBatch
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
-from text2grad.policy.model import Policy, load_policy, pack
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.account import describe, strips
-from text2grad.train.ppo import pad_id, train_ppo
-from text2grad.train.rollout import Answered, Rollout, judge, score, take_rows
+from text2grad.train.optimizers import make_optimizer, make_optimizers
+from text2grad.train.ppo import train_ppo
+from text2grad.train.rollout import Answered, Rollout, judge, measure, score, take_rows
 from text2grad.train.settings import PPOSettings, SupervisedSettings
-from text2grad.train.supervised import make_optimizer
-from text2grad.train.update import accumulate_gradient, loss_terms, make_optimizers, update
+from text2grad.train.update import accumulate_gradient, loss_terms, update
 from tiny_runs import TEXTS, Halves, tiny_model
 
 RAGGED = (12, 3, 7, 2, 10, 4, 5, 12)
@@ -55,8 +58,15 @@ def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tu
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
     samples = generate(policy, prompts, GENERATION)
     answered = judge(asked, samples, TokenTable(policy.tokenizer), Halves(), scheme)
-    batch = pack(prompts, [sample.ids for sample in samples], pad_id(policy), policy.device)
-    return answered, score(policy, batch, answered, settings, GENERATION.temperature, 0.1)
+    batch = policy.pack(prompts, [sample.ids for sample in samples])
+    return answered, scored(policy, batch, answered, settings)
+
+
+def scored(
+    policy: Policy, batch: TokenBatch, answered: Answered, settings: PPOSettings, beta: float = 0.1
+) -> Rollout:
+    measured = measure(policy, batch, settings, GENERATION.temperature)
+    return score(batch, answered, measured, settings, beta)
 
 
 def gradients(policy: Policy) -> Tensor:
@@ -73,8 +83,8 @@ def collect_ragged(policy: Policy, settings: PPOSettings) -> Rollout:
     full = generate(policy, prompts, GENERATION)
     samples = [Sample(each.ids[:length], truncated=True) for each, length in zip(full, RAGGED, strict=True)]
     answered = judge(asked, samples, TokenTable(policy.tokenizer), Halves(), CreditSettings())
-    batch = pack(prompts, [sample.ids for sample in samples], pad_id(policy), policy.device)
-    return score(policy, batch, answered, settings, GENERATION.temperature, 0.1)
+    batch = policy.pack(prompts, [sample.ids for sample in samples])
+    return scored(policy, batch, answered, settings)
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -125,11 +135,11 @@ def test_the_first_ratio_is_one_with_adapters_and_dropout(folder: Path) -> None:
 def test_padding_changes_nothing(policy: Policy) -> None:
     asked = [encode_prompt(policy.tokenizer, example.prompt) for example in examples()]
     replies = [[5, 9, 17], [40, 41], [7], [80, 81, 82, 83, 84], [6, 6], [9], [10, 11], [12]]
-    together = pack(asked, replies, pad_id(policy), policy.device)
+    together = policy.pack(asked, replies)
     with policy.evaluating():
         output = policy(together)
         for row, (prompt, reply) in enumerate(zip(asked, replies, strict=True)):
-            alone = pack([prompt], [reply], pad_id(policy), policy.device)
+            alone = policy.pack([prompt], [reply])
             single = policy(alone)
             torch.testing.assert_close(output.logp[row, : len(reply)], single.logp[0], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(output.values[row, : len(reply)], single.values[0], rtol=1e-5, atol=1e-5)
@@ -148,7 +158,7 @@ def test_one_epoch_without_clip_and_value_is_definition_1(folder: Path) -> None:
     )  # fmt: skip
     scheme = CreditSettings(weighting="token", outcome_weight=0.5)
     answered, rollout = collect(policy, settings, scheme)
-    rollout = score(policy, rollout.batch, answered, settings, GENERATION.temperature, 0.0)
+    rollout = scored(policy, rollout.batch, answered, settings, 0.0)
     accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
     ours = gradients(policy)
     tokens = sum(len(sample.ids) for sample in answered.samples)
@@ -184,7 +194,7 @@ def test_last_token_is_scalar_ppo(policy: Policy) -> None:
 def last_value(policy: Policy, answered: Answered, row: int) -> float:
     prompt = encode_prompt(policy.tokenizer, answered.examples[row].prompt)
     with policy.evaluating():
-        return float(policy(pack([prompt], [answered.samples[row].ids], 0, policy.device)).last_value)
+        return float(policy(policy.pack([prompt], [answered.samples[row].ids])).last_value)
 
 
 def test_a_strip_names_the_quotes_that_were_lost(policy: Policy) -> None:
@@ -209,18 +219,15 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
         for n, (a, c) in enumerate(zip(answered.aligned, answered.credits, strict=True))
     ]
     mixed = Answered(answered.examples, answered.samples, answered.aligned, list(half), credits)
-    rollout = score(policy, rollout.batch, mixed, settings, GENERATION.temperature, 0.1)
+    rollout = scored(policy, rollout.batch, mixed, settings)
     assert not rollout.learned[:4].any() and rollout.learned[4:].any()
     accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
     with_failed = gradients(policy)
     accumulate_gradient(policy, rollout, torch.arange(4, 8), settings, GENERATION.temperature, warming=False)
     torch.testing.assert_close(with_failed, gradients(policy), rtol=1e-4, atol=1e-7)
     assert describe(mixed, rollout, 0.1)["critic_failed"] == 0.5
-    rollout_none = score(
-        policy, rollout.batch,
-        Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits),
-        settings, GENERATION.temperature, 0.1,
-    )  # fmt: skip
+    none = Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits)
+    rollout_none = scored(policy, rollout.batch, none, settings)
     before = [p.clone() for p in policy.parameters()]
     update(policy, rollout_none, make_optimizers(policy, settings), settings, GENERATION.temperature, False)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
@@ -260,7 +267,7 @@ def test_a_policy_in_float16_is_not_trained(folder: Path) -> None:
 def test_only_the_first_prompts_are_trained_on_where_a_share_is_set(policy: Policy, tmp_path: Path) -> None:
     settings = PPOSettings(prompts=2, steps=2, rollouts=4, epochs=1, samples_every=1)
     asked = examples()
-    train_ppo(policy, asked, Halves(), settings, CreditSettings(), GENERATION, tmp_path, seed=0)
+    train_ppo(policy, asked, Halves(), settings, CreditSettings(), GENERATION, RunOptions(tmp_path, "ppo"))
     lines = (tmp_path / "samples.jsonl").read_text("utf-8").splitlines()
     assert {json.loads(line)["id"] for line in lines} == {asked[0].id, asked[1].id}
 
@@ -336,6 +343,22 @@ def test_with_equal_verdicts_a_group_is_held_by_the_kl_and_not_by_its_noise(
     settings = PPOSettings(advantage="group", samples_per_prompt=4, rollouts=8, normalisation=normalisation)
     _, rollout = collect(far, settings, CreditSettings(scheme="last_token"))
     torch.testing.assert_close(rollout.advantages, -0.1 * rollout.kl * rollout.learned, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["returns", "group"])
+def test_without_a_value_function_none_is_computed(
+    policy: Policy, kind: Literal["returns", "group"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while a batch is scored nor in an update."""
+
+    def asked(*_: object) -> Tensor:
+        raise AssertionError("the value head was asked")
+
+    monkeypatch.setattr(policy.value_head, "forward", asked)
+    settings = PPOSettings(advantage=kind, samples_per_prompt=2, rollouts=8)
+    _, rollout = collect(policy, settings, CreditSettings())
+    update(policy, rollout, make_optimizers(policy, settings), settings, GENERATION.temperature, False)
+    assert not rollout.values.any() and rollout.advantages.any()
 
 
 def test_returns_need_no_values(policy: Policy) -> None:

@@ -9,7 +9,7 @@ import random
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,24 @@ import pytest
 import torch
 
 from text2grad.align import CreditSettings, TokenTable
+from text2grad.durable.checkpoint import newest_checkpoint
+from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
-from text2grad.train import ppo, supervised
+from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
-from text2grad.train.checkpoint import newest_checkpoint
-from text2grad.train.labels import LabelLoss
+from text2grad.train.pairs import Marked, Pair
 from text2grad.train.ppo import train_ppo
-from text2grad.train.run import AUTO, Resume, seed_everything
 from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
-from text2grad.train.state import Training
 from text2grad.train.stopping import EarlyStopping
-from text2grad.train.supervised import Marked, Pair, train_supervised
+from text2grad.train.supervised import train_supervised
 from tiny_runs import TEXTS, Halves, tiny_model
 
 STEPS = 6
@@ -110,12 +111,19 @@ def examples() -> list[Example]:
 
 
 def by_ppo(
-    model: Path, folder: Path, critic: Halves, lora: bool = False, resume: Resume = AUTO, **changes: Any
+    model: Path,
+    folder: Path,
+    critic: Halves,
+    lora: bool = False,
+    resume: ResumeMode = "auto",
+    inputs: Mapping[str, str] | None = None,
+    **changes: Any,
 ) -> None:
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
     settings = SETTINGS.model_copy(update=changes)
-    train_ppo(policy, examples(), critic, settings, CreditSettings(), SPEECH, folder, 5, "x", resume=resume)
+    options = RunOptions(folder, "x", 5, resume, inputs or {})
+    train_ppo(policy, examples(), critic, settings, CreditSettings(), SPEECH, options)
 
 
 def by_supervision(
@@ -125,20 +133,19 @@ def by_supervision(
     title: str = "sft",
     lora: bool = True,  # their dropout draws lots
     stopping: EarlyStoppingSettings | None = None,
-    marking: LabelLoss | None = None,
+    label_weight: float = 0.0,
     **changes: Any,
 ) -> dict[str, float]:
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
-    pairs = [
-        Pair(str(n), (Message(role="user", content=text),), text * n, (), Marked(0, text, ()) if marking else None)
-        for n, text in enumerate(TEXTS, start=1)
-    ]
+    pairs = []
+    for n, text in enumerate(TEXTS, start=1):
+        marked = Marked(0, text, ()) if label_weight else None
+        pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n, (), marked))
     settings = TRAINING.model_copy(update=changes)
     keeper = stopping and EarlyStopping(policy, stopping, functools.partial(nearness, policy, start_of(policy)))
-    return train_supervised(
-        policy, pairs, settings, folder, 5, title, on_step=on_step, stopping=keeper, marking=marking
-    )
+    options = RunOptions(folder, title, 5, on_step=on_step)
+    return train_supervised(policy, pairs, settings, options, stopping=keeper, label_weight=label_weight)
 
 
 def start_of(policy: Policy) -> list[torch.Tensor]:
@@ -216,7 +223,7 @@ def test_ppo_goes_on_as_if_it_had_never_stopped(
         by_ppo(model, tmp_path / "stopped", Stops(at + 1, killed), lora)
     assert not (tmp_path / "stopped" / "policy").exists()
     by_ppo(model, tmp_path / "stopped", Lots(), lora)
-    assert f"x: goes on after step {at} of {STEPS}\n" in capsys.readouterr().err
+    assert f"x: resumes after step {at} of {STEPS}\n" in capsys.readouterr().err
     assert_same(straight(lora=lora), (tmp_path / "stopped", seen[-1]))
     assert leftovers(tmp_path / "stopped") == ["policy"]
 
@@ -259,12 +266,12 @@ def test_the_label_loss_goes_on_as_if_it_had_never_stopped(
             raise Killed
 
     with pytest.raises(Killed):
-        by_supervision(model, tmp_path / "stopped", stop, marking=LabelLoss(1.0))
+        by_supervision(model, tmp_path / "stopped", stop, label_weight=1.0)
     with pytest.raises(UserError, match=r"reward_model\.label_weight 1\.0 -> 2\.0"):
-        by_supervision(model, tmp_path / "stopped", marking=LabelLoss(2.0))
-    by_supervision(model, tmp_path / "stopped", marking=LabelLoss(1.0))
+        by_supervision(model, tmp_path / "stopped", label_weight=2.0)
+    by_supervision(model, tmp_path / "stopped", label_weight=1.0)
     assert any("label_head" in name and bool(tensor.any()) for name, tensor in seen[-1].tensors().items())
-    assert_same(straight("sft", marking=LabelLoss(1.0)), (tmp_path / "stopped", seen[-1]))
+    assert_same(straight("sft", label_weight=1.0), (tmp_path / "stopped", seen[-1]))
 
 
 @pytest.mark.parametrize("at", [1, 3, 4])
@@ -317,13 +324,13 @@ def test_a_critic_beside_the_scoring_changes_nothing(
             scoring.clear()
             return super().critique(examples, responses)
 
-    original = ppo.measure
+    original = learner.measure
 
     def measure(*given: Any) -> Any:
         scoring.set()
         return original(*given)
 
-    monkeypatch.setattr(ppo, "measure", measure)
+    monkeypatch.setattr(learner, "measure", measure)
     by_ppo(model, tmp_path / "beside", Slow(), overlap="on")
     assert_same(straight(), (tmp_path / "beside", seen[-1]))
     rows = [json.loads(line) for line in (tmp_path / "beside" / "metrics.jsonl").read_text("utf-8").splitlines()]
@@ -358,7 +365,7 @@ def test_a_signal_ends_the_run_after_its_step(
     with pytest.raises(expected) as left:
         by_ppo(model, tmp_path / "stopped", Stops(3, asked(number)), checkpoint_every=0)
     assert code == 130 or left.value.args == (143,)
-    assert f"stopped after step 3 of {STEPS}; the same command goes on" in capsys.readouterr().err
+    assert f"stopped after step 3 of {STEPS}; the same command resumes it" in capsys.readouterr().err
     assert signal.getsignal(number) is before
     by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0)
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
@@ -392,7 +399,7 @@ def test_a_critic_that_fails_for_a_whole_batch_costs_nothing(
 
     with pytest.raises(UserError, match="4 of 4 critiques failed, the first: exhausted: the endpoint is down"):
         by_ppo(model, tmp_path / "stopped", Down(4, lambda: None), checkpoint_every=0)
-    assert "step 3 is saved; the same command goes on" in capsys.readouterr().err
+    assert "step 3 is saved; the same command resumes it" in capsys.readouterr().err
     by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0, max_failed=0.9)
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
@@ -412,7 +419,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
         f"{newest} is damaged (tensors.safetensors: its bytes are not those that were saved) and passed over"
         in told
     )
-    assert f"x: goes on after step 3 of {STEPS}" in told
+    assert f"x: resumes after step 3 of {STEPS}" in told
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
@@ -435,9 +442,9 @@ def test_changed_settings_are_refused_by_name(
     with pytest.raises(UserError, match=r"ppo\.lr 0\.001 -> 0\.002, ppo\.gamma 0\.7 -> 0\.5 \(--restart .*--force"):
         by_ppo(model, unfinished, Lots(), lr=2e-3, gamma=0.5)
     with pytest.raises(UserError, match="the reward model"):
-        by_ppo(model, unfinished, Lots(), resume=Resume("auto", {"the reward model": "another"}))
+        by_ppo(model, unfinished, Lots(), inputs={"the reward model": "another"})
     assert contents(unfinished) == before
-    by_ppo(model, unfinished, Lots(), lr=2e-3, resume=Resume("force"))
+    by_ppo(model, unfinished, Lots(), lr=2e-3, resume="force")
     assert len(logged(unfinished)[0]) == STEPS
     assert seen[-1].schedule.base_lrs == [2e-3]
     assert seen[-1].schedule.get_last_lr()[0] == pytest.approx(0.0)
@@ -474,7 +481,7 @@ def test_another_runs_checkpoints_are_refused(model: Path, unfinished: Path, tmp
 def test_restart_begins_anew(
     model: Path, unfinished: Path, tmp_path: Path, seen: list[Training], straight: Straight
 ) -> None:
-    by_ppo(model, unfinished, Lots(), lr=2e-3, resume=Resume("restart"))
+    by_ppo(model, unfinished, Lots(), lr=2e-3, resume="restart")
     assert_same(straight(lr=2e-3), (unfinished, seen[-1]))
 
 
@@ -599,15 +606,16 @@ def test_probabilities_that_are_not_numbers_are_one_line(
         poison()
 
     policy = load_policy(PolicySettings(model=str(model)))
-    with pytest.raises(UserError, match=r"step 2 of 6: the policy's probabilities are not numbers \(lower ppo\.lr"):
-        train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), SPEECH, tmp_path / "b", 5, on_step=after)
+    options = RunOptions(tmp_path / "b", "ppo", 5, on_step=after)
+    with pytest.raises(UserError, match=r"step 2 of 6: the policy's probabilities are not finite \(lower ppo\.lr"):
+        train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), SPEECH, options)
 
 
 def test_too_little_memory_names_the_settings_and_saves(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight
 ) -> None:
     said = r"x: step 4 of 6: out of memory \(lower ppo\.micro_batch_size \(64\) or generation\.batch_size \(3\)"
-    with pytest.raises(UserError, match=said + ", then --force goes on from step 3"):
+    with pytest.raises(UserError, match=said + ", then --force resumes from step 3"):
         by_ppo(model, tmp_path / "run", Stops(4, lambda: torch.empty(1 << 60)), checkpoint_every=0)
     by_ppo(model, tmp_path / "run", Lots())
     assert_same(straight(), (tmp_path / "run", seen[-1]))
@@ -636,7 +644,7 @@ def test_where_memory_runs_out_smaller_passes_make_the_same_update(
     """Bit for bit those of a run that was asked for passes so small."""
     by_ppo(model, tmp_path / "small", Lots(), micro_batch_size=4)
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("out of memory")]
-    assert told == [f"out of memory: goes on with ppo.micro_batch_size {n}, the same update" for n in (2, 1)]
+    assert told == [f"out of memory: continues with ppo.micro_batch_size {n}, the same update" for n in (2, 1)]
     assert small[:2] == [4, 2] and set(small[2:]) == {1}
     by_ppo(model, tmp_path / "asked", Lots(), micro_batch_size=1)
     assert_same((tmp_path / "asked", seen[-1]), (tmp_path / "small", seen[-2]))
@@ -679,7 +687,7 @@ def test_supervised_training_too_halves_its_passes(
     by_supervision(model, tmp_path / "asked", lora=False, micro_batch_size=1)
     monkeypatch.setattr(supervised, "_loss_sums", fits)
     by_supervision(model, tmp_path / "small", lora=False)
-    assert "out of memory: goes on with sft.micro_batch_size 4" in capsys.readouterr().err
+    assert "out of memory: continues with sft.micro_batch_size 4" in capsys.readouterr().err
     assert logged(tmp_path / "asked") == logged(tmp_path / "small")
     monkeypatch.setattr(supervised, "_loss_sums", lambda *_: torch.empty(1 << 60))
     with pytest.raises(UserError, match=r"sft: step 1 of 6: out of memory \(lower sft\.micro_batch_size"):
@@ -725,17 +733,17 @@ def test_an_empty_response_is_learned_from_and_written(
 ) -> None:
     """The policy ends its turn at once in half of the responses."""
     end = load_policy(PolicySettings(model=str(model))).tokenizer.eos_token_id
-    original = ppo.respond
+    original = learner.respond
 
     def half(*given: Any) -> list[Sample]:
         samples = original(*given)
         return [Sample([end], False) if n % 2 else sample for n, sample in enumerate(samples)]
 
-    monkeypatch.setattr(ppo, "respond", half)
+    monkeypatch.setattr(learner, "respond", half)
     by_ppo(model, tmp_path / "run", Lots())
     lines = (tmp_path / "run" / "samples.jsonl").read_text("utf-8").splitlines()
     assert "" in {json.loads(line)["response"] for line in lines}
-    monkeypatch.setattr(ppo, "respond", lambda _, prompts, *__: [Sample([end], False) for _ in prompts])
+    monkeypatch.setattr(learner, "respond", lambda _, prompts, *__: [Sample([end], False) for _ in prompts])
     by_ppo(model, tmp_path / "none", Lots())
 
 
@@ -743,7 +751,9 @@ def test_what_cannot_fit_the_window_is_refused_before_anything_is_written(model:
     policy = load_policy(PolicySettings(model=str(model)))
     long = GenerationSettings(max_new_tokens=200)
     with pytest.raises(UserError, match="too long"):
-        train_ppo(policy, examples(), Lots(), SETTINGS, CreditSettings(), long, tmp_path / "run", 5)
+        train_ppo(
+            policy, examples(), Lots(), SETTINGS, CreditSettings(), long, RunOptions(tmp_path / "run", "ppo", 5)
+        )
     with pytest.raises(UserError, match="too long"):
         by_supervision(model, tmp_path / "run", max_length=8)
     assert not (tmp_path / "run").exists()

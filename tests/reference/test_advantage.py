@@ -368,3 +368,53 @@ def test_sums_that_differ_by_rounding_alone_are_equal() -> None:
 def test_responses_that_are_no_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="5 responses cannot be divided into groups of 2"):
         advantage.group_advantages(torch.zeros(5, 2), torch.ones(5, 2, dtype=torch.bool), 2, 1.0)
+
+
+# Estimates
+
+
+def rewarded(seed: int) -> advantage.Rewarded:
+    """Random deltas, KL and values of six ragged responses, one empty, one whose critique failed."""
+    delta, values, mask = ragged(seed, batch=6)
+    generator = torch.Generator().manual_seed(seed + 1)
+    kl = torch.rand(delta.shape, generator=generator, dtype=torch.float64)
+    bootstrap = torch.randn(len(delta), generator=generator, dtype=torch.float64)
+    learned = mask.clone()
+    learned[1] = False
+    return advantage.Rewarded(delta, kl, 0.3, values, bootstrap, mask, learned)
+
+
+def paid(given: advantage.Rewarded) -> torch.Tensor:
+    return torch.where(given.mask, given.delta - 0.3 * given.kl, 0)
+
+
+def test_returns_are_sums_of_rewards_discounted_by_gamma_times_lambda() -> None:
+    given = rewarded(3)
+    found = advantage.estimate("returns", given, gamma=0.8, lam=0.5)
+    close(found.rewards, paid(given), atol=1e-12)
+    for row, length in enumerate(given.mask.sum(dim=1).tolist()):
+        rewards = paid(given)[row]
+        sums = [sum(0.4 ** (k - t) * rewards[k] for k in range(t, length)) for t in range(length)]
+        close(found.returns[row, :length], sums, atol=1e-9)
+    close(found.advantages, torch.where(given.learned, found.returns, 0), atol=0)
+
+
+def test_with_a_value_function_an_estimate_is_gae_and_its_target_a_choice() -> None:
+    given = rewarded(4)
+    advantages, returns = advantage.gae(paid(given), given.values, given.mask, 0.8, 0.5, given.bootstrap)
+    found = advantage.estimate("gae", given, gamma=0.8, lam=0.5, normalisation="scale")
+    close(found.advantages, advantage.normalise(advantages, given.learned, "scale"), atol=1e-12)
+    close(found.returns, returns, atol=1e-12)
+    sums = advantage.estimate("gae", given, gamma=0.8, lam=0.5, target="mc").returns
+    close(sums, advantage.mc_returns(paid(given), given.mask, 0.8, given.bootstrap), atol=1e-12)
+    assert (sums - returns).abs().max() > 0.1
+
+
+def test_a_group_compares_deltas_and_the_kl_comes_last() -> None:
+    given = rewarded(5)
+    found = advantage.estimate("group", given, gamma=1, lam=1, normalisation="scale", group=2, span_weight=0.5)
+    delta, learned, kl = given.delta.numpy(), given.learned.numpy(), given.kl.numpy()
+    compared = slow_group_advantages(delta, kl, learned, 2, 0.5, 0.0)
+    size = np.sqrt(np.mean(compared[learned] ** 2))
+    close(found.advantages, np.where(learned, compared / size - 0.3 * kl, 0), atol=1e-6)
+    assert not found.returns.any()

@@ -7,16 +7,15 @@ Which adapter is in force is a state of the model, so they take turns: the secon
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import PeftModel
 
 from text2grad.errors import UserError
-from text2grad.policy.model import ADAPTER_CONFIG, ADAPTER_FILE, Policy
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, digest_of_weights
+from text2grad.policy.model import Policy
 
 BASE_DIGEST = "base.sha256"
 
@@ -61,7 +60,7 @@ def refuse_other_base(policy: Policy, folder: Path) -> None:
 
 
 def name_base(policy: Policy, base: str) -> None:
-    """Have `Policy.save` write the adapter alone: it belongs to the model that `load_policy` makes of `base`."""
+    """Have `write_policy` write the adapter alone: it belongs to the model that `load_policy` makes of `base`."""
     place = Path(base)
     for config in policy.model.peft_config.values():
         config.base_model_name_or_path = str(place.resolve()) if place.is_dir() else base
@@ -70,9 +69,5 @@ def name_base(policy: Policy, base: str) -> None:
 
 def digest_of_base(model: Any) -> str:
     """SHA-256 over a model's weights without its adapters."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if "lora_" not in name:
-            digest.update(name.replace(".base_layer", "").encode())
-            digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    named = model.named_parameters()
+    return digest_of_weights((name.replace(".base_layer", ""), p) for name, p in named if "lora_" not in name)

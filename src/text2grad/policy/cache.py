@@ -1,4 +1,4 @@
-"""The keys and values of what was read, with room to grow.
+"""A cache of keys and values with room to grow.
 
 Hugging Face's dynamic cache copies itself for every token: on a CPU a third of sampling. Here a layer keeps spare
 columns, and is copied once in `SPARE` tokens.

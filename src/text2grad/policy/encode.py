@@ -46,7 +46,7 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
 
 
 def refuse_missing_folder(model: str) -> None:
-    """A path that leads nowhere is told at once; without this it would be looked for on the hub.
+    """A path that leads nowhere is an error at once; without this it would be looked up on the hub.
 
     Raises:
         UserError: `model` can only be a path, and there is no folder there.

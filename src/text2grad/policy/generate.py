@@ -16,7 +16,7 @@ from text2grad.feedback import Failure, Message, Overlap
 from text2grad.policy.cache import can_drop_rows, make_cache
 from text2grad.policy.encode import encode_prompt, stop_ids
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
-from text2grad.policy.model import Policy, pack
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
@@ -55,7 +55,7 @@ def generate(
     model's own generation defaults (top-p, repetition penalty) are ignored for the same reason.
 
     Raises:
-        FloatingPointError: with `draws`, the policy's probabilities are not numbers.
+        FloatingPointError: with `draws`, the policy's probabilities are not finite.
     """
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     samples: dict[int, Sample] = {}
@@ -77,7 +77,7 @@ def _generate_batch(
 ) -> list[Sample]:
     """One answer per prompt. Rows that have ended leave the batch, a fair share of it at a time."""
     stops = set(stop_ids(policy.tokenizer))
-    batch = pack(prompts, [[]] * len(prompts), policy.tokenizer.pad_token_id, policy.device)
+    batch = policy.pack(prompts, [[]] * len(prompts))
     ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
     written: list[list[int]] = [[] for _ in prompts]
     rows = list(range(len(prompts)))
@@ -120,7 +120,7 @@ def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
         return torch.multinomial(shares, 1).squeeze(1)
     sums = shares.double().cumsum(dim=-1)
     if not sums[:, -1].isfinite().all():
-        raise FloatingPointError("the policy's probabilities are not numbers")
+        raise FloatingPointError("the policy's probabilities are not finite")
     chosen = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).squeeze(1)
     return chosen.clamp(max=scores.shape[1] - 1)
 

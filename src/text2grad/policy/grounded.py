@@ -36,7 +36,7 @@ Mask = NDArray[np.bool_]
 
 
 def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
-    """What grounded decoding needs of a policy; None where it is off, or `auto` and not possible.
+    """What grounded decoding needs to know of a policy; None where it is off, or `auto` and not possible.
 
     Raises:
         UserError: it is `on`, and not possible.
@@ -54,7 +54,7 @@ def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
 
 @cache
 def warn_once(message: str) -> None:
-    """One line on stderr, the first time it is said."""
+    """Print one line on stderr, once."""
     print(message, file=sys.stderr)
 
 
@@ -123,23 +123,18 @@ class Vocabulary:
         return self._where(lambda piece: piece.count(b'"') > 1)
 
     @cached_property
-    def _closing(self) -> dict[bool, Mask]:
+    def closing(self) -> dict[bool, Mask]:
+        """Tokens that end a string they are written into, by whether it stands behind a backslash."""
+
         def closes(escaping: bool) -> Mask:
             return self._where(lambda piece: string_end(piece, 0, escaping) < len(piece))
 
         return {escaping: closes(escaping) for escaping in (False, True)}
 
-    def closing(self, escaping: bool) -> Mask:
-        """Tokens that end a string they are written into."""
-        return self._closing[escaping]
-
     @cached_property
-    def _going_on(self) -> dict[bool, Mask]:
-        return {escaping: self.written & ~closing for escaping, closing in self._closing.items()}
-
-    def going_on(self, escaping: bool) -> Mask:
+    def staying(self) -> dict[bool, Mask]:
         """Tokens that stay inside a string they are written into."""
-        return self._going_on[escaping]
+        return {escaping: self.written & ~closing for escaping, closing in self.closing.items()}
 
     def _where(self, holds: Callable[[bytes], bool]) -> Mask:
         return np.array([holds(piece) for piece in self.pieces], dtype=np.bool_)
@@ -179,7 +174,7 @@ class Vocabulary:
 class Row:
     """One answer in the making.
 
-    `forced`: at some token the room that was left kept the model from what it would have written.
+    `forced`: at some token, too little room was left for what the model would have written.
     """
 
     def __init__(self, vocabulary: Vocabulary, response: str, greedy: bool) -> None:
@@ -209,7 +204,7 @@ class Row:
         return self._valid(token) and self._resolves(token, self._suspects()) and self._has_room(token, room)
 
     def likeliest(self, mask: Mask, scores: NDArray[np.float32], room: int) -> int:
-        """The likeliest token that may come next, of those that the grammar allows: what `allowed` leads to."""
+        """The likeliest token that may come next, of those that the grammar allows; the same as by `allowed`."""
         suspects, short = self._suspects(), room <= self._slack
         left = np.where(mask, scores, -np.inf)
         tries = CANDIDATES if short else len(left)
@@ -240,18 +235,19 @@ class Row:
         return mask
 
     def carry(self, scores: NDArray[np.float32], mask: Mask) -> None:
-        """Inside a quote, give the likelihood of all words that would go on to the words that may.
+        """Inside a quote, give the likelihood of all words that would continue it to those that may.
 
         Whether a quote ends here is one question, which word comes next another. A model that cannot copy spreads
-        the second answer over words that are not there; masked, going on would look as unlikely as the right word.
+        the second answer over words that are not there; masked, to continue would look as unlikely as the right
+        word.
         """
         draft = self._draft
         if draft.place not in ("phrase", "piece") or not draft.begun:
             return
-        going_on = self._vocabulary.going_on(draft.escaping)[: len(scores)]
-        allowed = mask & going_on
+        staying = self._vocabulary.staying[draft.escaping][: len(scores)]
+        allowed = mask & staying
         if allowed.any():
-            scores[allowed] += np.logaddexp.reduce(scores[going_on]) - np.logaddexp.reduce(scores[allowed])
+            scores[allowed] += np.logaddexp.reduce(scores[staying]) - np.logaddexp.reduce(scores[allowed])
 
     def _valid(self, token: int) -> bool:
         return bool(self.matcher.validate_tokens([token]) == 1)
@@ -272,9 +268,9 @@ class Row:
         if draft.place == "outline":
             return vocabulary.with_quote if barred else vocabulary.with_quotes
         if draft.place == "piece":
-            return vocabulary.closing(draft.escaping)
+            return vocabulary.closing[draft.escaping]
         if draft.place == "phrase" and barred:
-            suspects = vocabulary.closing(draft.escaping).copy()
+            suspects = vocabulary.closing[draft.escaping].copy()
             suspects[self._towards_barred()] = True
             return suspects
         return vocabulary.with_quotes
@@ -353,7 +349,7 @@ class GroundedAnswers:
 class Grounded:
     """The mask of a batch (`generate.Mask`): `responses[i]` is what the answer in row i may quote.
 
-    With `whole_quotes` a quote goes on as likely as without the mask (see `Row.carry`).
+    With `whole_quotes` a quote continues as likely as without the mask (see `Row.carry`).
     """
 
     def __init__(
@@ -372,7 +368,7 @@ class Grounded:
 
     @property
     def forced(self) -> list[bool]:
-        """Of each answer, whether the room that was left decided what it says (`Row.forced`)."""
+        """Of each answer, whether the token limit decided what it says (`Row.forced`)."""
         return [row.forced for row in self._rows]
 
     def __call__(self, rows: Sequence[int], written: Sequence[int], scores: Tensor) -> Tensor:

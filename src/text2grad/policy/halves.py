@@ -8,25 +8,75 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
+from text2grad.policy.batch import TokenBatch
+from text2grad.rl.vocabulary import View
+
 TRIED = ((3, 1, 4, 1, 5), (2, 7, 1, 8, 2))
 """Token ids on which a model is asked whether it splits."""
 
 
+class Reading(NamedTuple):
+    """What a model made of a batch, response-aligned.
+
+    `hidden` (B, T+1, H): the states before and after every response token. `view`: what its head makes logits of.
+    `layers` (B, P+T, H): the embeddings and what each layer writes, if asked for.
+    """
+
+    hidden: Tensor
+    view: View
+    layers: tuple[Tensor, ...]
+
+
+class Reader:
+    """Reads batches with a model, or with copies of it: in two halves where it splits, else by its own forward.
+
+    `in_halves` is set to False where weights are split over processes: only the model's own forward gathers them.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.in_halves = splits(model)
+        self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
+
+    def __call__(self, model: Any, batch: TokenBatch, every: bool = False) -> Reading:
+        """One pass; with `every` the states of all tokens in all layers come too."""
+        keep = batch.width + 1
+        inputs = {
+            "input_ids": batch.input_ids,
+            "attention_mask": batch.attention_mask,
+            "position_ids": batch.position_ids,
+        }
+        if self.in_halves:
+            layers = layer_states(model, inputs) if every else (hidden_states(model, inputs),)
+            hidden = layers[-1][:, -keep:]
+            return Reading(
+                hidden, View(partial(logits_of, model), hidden[:, :-1][batch.mask], self._vocabulary), layers
+            )
+        whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
+        logits = whole.logits[:, -keep:-1][batch.mask]
+        layers = whole.hidden_states
+        return Reading(layers[-1][:, -keep:], View(_unchanged, logits, self._vocabulary), layers)
+
+
+def _unchanged(states: Tensor) -> Tensor:
+    return states
+
+
 def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """(B, L, H), what the head reads: the trunk's last hidden states, after its last norm."""
-    states: Tensor = _trunk(_plain(model))(**inputs, use_cache=False).last_hidden_state
+    states: Tensor = _trunk(_unwrapped(model))(**inputs, use_cache=False).last_hidden_state
     return states
 
 
 def layer_states(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
     """(B, L, H) of every layer: the embeddings, what each layer writes, and of the last what the head reads."""
-    states: tuple[Tensor, ...] = _trunk(_plain(model))(
+    states: tuple[Tensor, ...] = _trunk(_unwrapped(model))(
         **inputs, use_cache=False, output_hidden_states=True
     ).hidden_states
     return states
@@ -34,9 +84,9 @@ def layer_states(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
 
 def logits_of(model: Any, states: Tensor) -> Tensor:
     """The logits (n, V) that the model makes of hidden states (n, H)."""
-    plain = _plain(model)
-    with _recalling(plain):
-        logits: Tensor = plain(inputs_embeds=states[None], use_cache=False).logits
+    inner = _unwrapped(model)
+    with _recalling(inner):
+        logits: Tensor = inner(inputs_embeds=states[None], use_cache=False).logits
     return logits[0]
 
 
@@ -64,13 +114,13 @@ def _agree(model: Any, ids: Tensor) -> bool:
     return halves.shape == expected.shape and bool((halves - expected).abs().max() <= near)
 
 
-def _plain(model: Any) -> Any:
+def _unwrapped(model: Any) -> Any:
     """The model without the wrapper of its adapters, which live inside its layers."""
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
-def _trunk(plain: Any) -> Any:
-    return getattr(plain, plain.base_model_prefix)
+def _trunk(model: Any) -> Any:
+    return getattr(model, model.base_model_prefix)
 
 
 class _Recalled(nn.Module):
@@ -94,10 +144,10 @@ class _Output:
 
 
 @contextmanager
-def _recalling(plain: Any) -> Iterator[None]:
-    trunk = _trunk(plain)
-    setattr(plain, plain.base_model_prefix, _Recalled())
+def _recalling(model: Any) -> Iterator[None]:
+    trunk = _trunk(model)
+    setattr(model, model.base_model_prefix, _Recalled())
     try:
         yield
     finally:
-        setattr(plain, plain.base_model_prefix, trunk)
+        setattr(model, model.base_model_prefix, trunk)

@@ -26,6 +26,7 @@ def shard(policy: Policy, count: int) -> None:
     The reference is split too, so it must be there. Parameters are replaced: optimizers come afterwards.
     """
     policy.outline = (policy.with_parameters({p: _outline(p) for p in policy.parameters()}),)
+    policy.reader.in_halves = False
     mesh = init_device_mesh(policy.device.type, (count,))
     for part in policy.parts():
         layers = set(getattr(part, "_no_split_modules", None) or ())
@@ -39,11 +40,6 @@ def shard(policy: Policy, count: int) -> None:
             module.set_force_sum_reduction_for_comms(True)
     # Outputs are views here, and nothing is done to them in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-
-
-def is_sharded(policy: Policy) -> bool:
-    """Whether `shard` was called."""
-    return bool(policy.outline)
 
 
 @contextmanager
@@ -83,7 +79,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def split_as(full: Tensor, like: Tensor) -> Tensor:
-    """This process's part of `full`, split as `like` is; `full` itself where it is not. Nobody is asked."""
+    """This process's part of `full`, split as `like` is; `full` itself where it is not. No communication."""
     if not isinstance(like, DTensor):
         return full
     return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

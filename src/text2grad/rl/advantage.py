@@ -9,10 +9,14 @@ float32. A wrong rank, shape or dtype raises `ValueError` with the name of the o
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+Kind = Literal["returns", "gae", "group"]
+Target = Literal["gae", "mc"]
+Normalisation = Literal["none", "scale", "whiten"]
 
 KL_ERROR_LIMIT = 0.2
 EPSILON = 1e-8
@@ -100,7 +104,7 @@ def token_logps(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor
     Args:
         logits: (B, T, V); row t is the prediction *for* token t, made before it was seen.
         ids: (B, T) token ids; padding may hold any id of the vocabulary.
-        temperature: the one the response was sampled at (docs/method.md, "sampling temperature").
+        temperature: the one the response was sampled at (docs/method.md).
 
     Returns:
         (B, T) log-probabilities, at most 0.
@@ -251,7 +255,7 @@ def group_advantages(delta: Tensor, learned: Tensor, size: int, span_weight: flo
     return torch.where(learned, outcome + span_weight * local, 0)
 
 
-def normalise(advantages: Tensor, mask: Tensor, mode: Literal["none", "scale", "whiten"]) -> Tensor:
+def normalise(advantages: Tensor, mask: Tensor, mode: Normalisation) -> Tensor:
     """Bring advantages to unit size over the batch, (B, T) -> (B, T), 0 outside the mask.
 
     `scale` divides by the root mean square and keeps every sign; `whiten` subtracts the mean and divides
@@ -267,6 +271,62 @@ def normalise(advantages: Tensor, mask: Tensor, mode: Literal["none", "scale", "
     elif mode != "none":
         raise ValueError(f"normalisation is {mode!r}, expected none, scale or whiten")
     return torch.where(mask, advantages, 0)
+
+
+class Rewarded(NamedTuple):
+    """What a batch earned, (B, T), and what the value function said of it.
+
+    `values` (B, T) and `bootstrap` (B,) as in `gae`, 0 without a value function. `coefficient` is beta. `mask`
+    covers the responses, `learned` those whose critique did not fail.
+    """
+
+    delta: Tensor
+    kl: Tensor
+    coefficient: float
+    values: Tensor
+    bootstrap: Tensor
+    mask: Tensor
+    learned: Tensor
+
+
+class Estimate(NamedTuple):
+    """Token rewards, advantages, and what the value function learns; all (B, T)."""
+
+    rewards: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+
+def estimate(
+    kind: Kind,
+    given: Rewarded,
+    *,
+    gamma: float,
+    lam: float,
+    target: Target = "gae",
+    normalisation: Normalisation = "none",
+    group: int = 1,
+    span_weight: float = 1.0,
+) -> Estimate:
+    """Advantages of one kind, brought to unit size as `normalise` does.
+
+    `gae`: with a value function, whose `target` is the GAE return or the sum of rewards to come. `returns`:
+    without one, the rewards to come discounted by gamma * lam. `group`: each of `group` answers to a prompt against
+    the others (`group_advantages`); the KL is subtracted last, because where all verdicts are equal nothing else
+    would be left to bring to unit size.
+    """
+    delta, kl, coefficient, values, bootstrap, mask, learned = given
+    rewards = token_rewards(delta, kl, coefficient, mask)
+    if kind == "group":
+        advantages = normalise(group_advantages(delta, learned, group, span_weight), learned, normalisation)
+        return Estimate(rewards, token_rewards(advantages, kl, coefficient, learned), torch.zeros_like(rewards))
+    if kind == "returns":
+        returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
+        return Estimate(rewards, normalise(returns, learned, normalisation), returns)
+    advantages, returns = gae(rewards, values, mask, gamma, lam, bootstrap)
+    if target == "mc":
+        returns = mc_returns(rewards, mask, gamma, bootstrap)
+    return Estimate(rewards, normalise(advantages, learned, normalisation), returns)
 
 
 # What is logged -----------------------------------------------------------------------------------
@@ -291,8 +351,8 @@ def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 def reward_length_correlation(reward_sums: Tensor, lengths: Tensor) -> Tensor:
     """Pearson correlation of the summed token rewards with the response lengths, both (B,).
 
-    A scalar in [-1, 1]; 0 when either is constant. docs/method.md, "length bias": the sum of +-1 per token grows
-    with the length of the spans.
+    A scalar in [-1, 1]; 0 when either is constant. The sum of +-1 per token grows with the length of the spans:
+    this shows how much of the reward is length.
     """
     check_shapes(1, reward_sums=reward_sums, lengths=lengths)
     x, y = at_least_float32(reward_sums), at_least_float32(lengths)

@@ -27,7 +27,8 @@ from text2grad.feedback import (
 )
 from text2grad.journal import STATES
 from text2grad.judging import JudgingOptions, judge, left, spent_of
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of

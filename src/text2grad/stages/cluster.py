@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config
+from text2grad.durable.checkpoint import remove_checkpoints
+from text2grad.durable.guard import only_run_in
+from text2grad.durable.processes import PeerLost
+from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
 from text2grad.stages.ppo import run_train
-from text2grad.train.checkpoint import remove_checkpoints
-from text2grad.train.guard import only_run_in
-from text2grad.train.ranks import PeerLost
-from text2grad.train.run import CHECKPOINTS, ResumeMode
 
 RESTARTS = 3
 OBJECT_STORE = 100 * 2**20
@@ -99,7 +99,7 @@ def _fit(job: dict[str, Any], workers: int, storage: Path) -> None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"the training died, {RESTARTS} times after it was started again: {reason}",
-            "the workers' words stand above; the same command goes on from the last checkpoint",
+            "the workers' words stand above; the same command resumes from the last checkpoint",
         ) from error
 
 

@@ -9,18 +9,19 @@ from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.critics.reference import ReferenceCritic
+from text2grad.durable.checkpoint import sha256
+from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.policy.adapters import beside
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.grounded import vocabulary_for
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.sandbox import Runner
 from text2grad.stages.folder import read_feedback
 from text2grad.tasks.base import Task, prompt_version, read_prompt
-from text2grad.train.checkpoint import sha256
-from text2grad.train.state import digest_of_texts, flatten
 
 REWARD_MODEL_PROMPT = "reward_model"
 ADAPTER = "reward_model"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from text2grad.align import TokenTable
 from text2grad.config import Config
+from text2grad.durable.identity import digest_of_texts, flatten
+from text2grad.durable.processes import Ranks
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import Critique, Feedback, record_json
@@ -16,9 +18,7 @@ from text2grad.stages.critics import critic_over
 from text2grad.stages.folder import start_policy
 from text2grad.stages.reward_data import fitting, judged_cases
 from text2grad.tasks.base import question_of, words_of
-from text2grad.train.ranks import Ranks
 from text2grad.train.settings import EarlyStoppingSettings
-from text2grad.train.state import digest_of_texts, flatten
 from text2grad.train.stopping import EarlyStopping
 
 

@@ -11,19 +11,20 @@ from typing import Any, NamedTuple
 from text2grad.align import TokenTable
 from text2grad.config import Config
 from text2grad.critics.program import Attempt, run_attempts
+from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.eval.code import judge_samples, passed_or_none, sample_summary
 from text2grad.eval.metrics import mean
 from text2grad.eval.rewards import reward_report
 from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.folder import measured_on, policy_name, prepare, task_of, write_json
 from text2grad.stages.sampling import sample
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import Task, load_task
-from text2grad.train.run import seed_everything
 
 ANSWERS = ".answers.json"
 PATIENCE = 5

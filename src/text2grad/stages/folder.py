@@ -15,13 +15,13 @@ import torch
 import transformers
 
 from text2grad.config import TINY, Config, dump_config
+from text2grad.durable.identity import flatten
+from text2grad.durable.processes import Ranks, joined, profile_shards
+from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl, to_json
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, load_task
-from text2grad.train.ranks import Ranks, joined, profile_shards
-from text2grad.train.run import Resume, ResumeMode, seed_everything
-from text2grad.train.state import flatten
 
 IMPORTED = "imported"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -62,13 +62,12 @@ def processes(config: Config) -> Iterator[Ranks]:
         yield ranks
 
 
-def resuming(config: Config, mode: ResumeMode, trained: PolicySettings, **inputs: str) -> Resume:
-    """What a training loop should do with an unfinished run, and what it must find unchanged to go on.
+def run_inputs(config: Config, trained: PolicySettings, **inputs: str) -> dict[str, str]:
+    """What a training loop must find unchanged to resume, beside what it sees itself.
 
     `trained` made the model; its weights are compared by the loop, wherever they lie.
     """
-    policy = flatten({"policy.model"}, policy=trained)
-    return Resume(mode, {"run.threads": str(config.run.threads), **policy, **inputs})
+    return {"run.threads": str(config.run.threads), **flatten({"policy.model"}, policy=trained), **inputs}
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError
-from text2grad.policy.model import load_policy
+from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.report.pages import render_text
 from text2grad.stages.folder import find_policy, measured_on, prepare

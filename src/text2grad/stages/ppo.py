@@ -7,19 +7,20 @@ from typing import Any
 
 from text2grad.config import Config, with_tiny_rates
 from text2grad.critics.noise import NoisyCritic
+from text2grad.durable.processes import Ranks
+from text2grad.durable.run import OnStep, ResumeMode, RunOptions
+from text2grad.durable.state import seed_everything
 from text2grad.feedback import Critic
-from text2grad.policy.model import load_policy
+from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, make_critic, runner_of
-from text2grad.stages.folder import note_settings, prepare, processes, resuming, start_policy, task_of
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
 from text2grad.train.ppo import train_ppo
-from text2grad.train.ranks import Ranks
-from text2grad.train.run import OnStep, ResumeMode, seed_everything
 
 
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[str, Any]:
-    """NL-gradient PPO against the critic; writes `ppo/<name>`, or goes on with it where it is unfinished."""
+    """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
     with processes(config) as ranks, ExitStack() as stack:
-        with ranks.agreeing():
+        with ranks.barrier():
             folder = prepare(config)
             task = task_of(config)
             policy = load_policy(start_policy(config))
@@ -29,27 +30,24 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
             if ranks.first:
                 for place in (folder, folder / "ppo" / name):
                     note_settings(config, place, begins=True)
-        train_ppo(
-            policy,
-            task.examples("train"),
-            critic,
-            with_tiny_rates(config).ppo,
-            config.credit,
-            config.generation,
+        options = RunOptions(
             folder / "ppo" / name,
-            config.run.seed,
             name,
-            on_step=noise_of(critic, ranks),
-            resume=resuming(config, resume, config.policy, **critic_inputs(config)),
-            ranks=ranks,
+            config.run.seed,
+            resume,
+            run_inputs(config, config.policy, **critic_inputs(config)),
+            ranks,
+            noise_of(critic, ranks),
         )
+        ppo = with_tiny_rates(config).ppo
+        train_ppo(policy, task.examples("train"), critic, ppo, config.credit, config.generation, options)
         if ranks.first:
             note_settings(config, folder / "ppo" / name)
     return {"steps": config.ppo.steps, "out": str(folder / "ppo" / name / "policy")}
 
 
 def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:
-    """What adds the noise of a step to its metrics, where the critic has some; all processes meet there."""
+    """What adds the noise of a step to its metrics, where the critic has some; all processes must call it."""
     if not isinstance(critic, NoisyCritic):
         return None
-    return lambda step, metrics: metrics.update(ranks.total(critic.counts()))
+    return lambda step, metrics: metrics.update(ranks.all_reduce(critic.counts()))

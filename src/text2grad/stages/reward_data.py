@@ -20,7 +20,7 @@ from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import read_feedback
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
-from text2grad.train.supervised import Marked, Pair
+from text2grad.train.pairs import Marked, Pair
 
 
 def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:

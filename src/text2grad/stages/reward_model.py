@@ -10,7 +10,8 @@ from typing import Any
 
 from text2grad.align import TokenTable
 from text2grad.chat import Chat, OpenAIChat
-from text2grad.config import Config, RewardModelSettings, with_tiny_rates
+from text2grad.config import Config, with_tiny_rates
+from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.errors import UserError
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
@@ -19,7 +20,7 @@ from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import Feedback, Source, write_jsonl
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base, name_base
-from text2grad.policy.model import load_policy
+from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.critics import reward_model_critic
 from text2grad.stages.early_stopping import early_stopping, validation_inputs, validation_split
@@ -28,15 +29,13 @@ from text2grad.stages.folder import (
     prepare,
     processes,
     read_feedback,
-    resuming,
+    run_inputs,
     start_policy,
     write_json,
 )
 from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import read_prompt
-from text2grad.train.labels import LabelLoss
-from text2grad.train.run import ResumeMode
 from text2grad.train.supervised import train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
@@ -63,7 +62,7 @@ class RewardModelEvaluation(Summary):
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
     """Train the reward model on z; writes `reward_model/policy` and `evaluation/reward_model.json`."""
     with processes(config) as ranks:
-        with ranks.agreeing():
+        with ranks.barrier():
             folder = prepare(config)
             train, _ = reward_data(config)
             settings = learner_settings(config)
@@ -80,18 +79,16 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
                 name_base(policy, settings.model)
             base = digest_of_base(policy.model) if config.reward_model.shared else ""
             stopping = early_stopping(config, policy, validation, ranks)
+        inputs = run_inputs(config, settings, **validation_inputs(config, validation))
+        options = RunOptions(folder / "reward_model", "reward model", config.run.seed, resume, inputs, ranks)
         metrics = train_supervised(
             policy,
             pairs,
             training,
-            folder / "reward_model",
-            config.run.seed,
-            "reward model",
-            resume=resuming(config, resume, settings, **validation_inputs(config, validation)),
+            options,
             section="reward_model.training",
             stopping=stopping,
-            ranks=ranks,
-            marking=label_loss(config.reward_model),
+            label_weight=config.reward_model.label_weight,
         )
         if ranks.first:
             if base:
@@ -104,11 +101,6 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
         rates=measure_reward_model(config) if ranks.first else {},
         out=str(folder / "reward_model" / "policy"),
     )
-
-
-def label_loss(settings: RewardModelSettings) -> LabelLoss | None:
-    """The second loss, if it is wanted."""
-    return LabelLoss(settings.label_weight) if settings.label_weight else None
 
 
 def learner_settings(config: Config) -> PolicySettings:

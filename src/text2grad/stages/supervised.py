@@ -8,38 +8,36 @@ from typing import Any
 from text2grad import wire
 from text2grad.config import TINY, Config, with_tiny_rates
 from text2grad.critics.prompted import judge_messages
+from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.feedback import Critique, Example, Span
-from text2grad.policy.model import load_policy
+from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.folder import note_settings, prepare, processes, resuming, task_of
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
 from text2grad.tasks.base import Task, read_prompt
-from text2grad.train.run import ResumeMode
-from text2grad.train.supervised import Pair, train_supervised
+from text2grad.train.pairs import Pair
+from text2grad.train.supervised import train_supervised
 
 
 def run_sft(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
-    """Fine-tune the base model on reference answers; writes `sft`, or goes on with it where it is unfinished."""
+    """Fine-tune the base model on reference answers; writes `sft`, or resumes an unfinished one."""
     with processes(config) as ranks:
-        with ranks.agreeing():
+        with ranks.barrier():
             folder = prepare(config)
             task = task_of(config)
             examples = [example for example in task.examples("sft") if example.reference]
             base = base_policy(config, task, examples) if ranks.first else None
-        base = ranks.of_first(base)
-        with ranks.agreeing():
+        base = ranks.broadcast(base)
+        with ranks.barrier():
             assert base is not None
             policy = load_policy(base)
             pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
             if ranks.first:
                 note_settings(config, folder, begins=True)
-        settings, again = with_tiny_rates(config).sft, resuming(config, resume, base)
-        place = folder / "sft"
-        metrics = train_supervised(
-            policy, pairs, settings, place, config.run.seed, "sft", resume=again, ranks=ranks
-        )
+        options = RunOptions(folder / "sft", "sft", config.run.seed, resume, run_inputs(config, base), ranks)
+        metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, folder)
     return {"examples": len(pairs), **metrics, "out": str(folder / "sft" / "policy")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from text2grad.train.rollout import Answered, Rollout
 
 
 def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[str, float]:
-    """What is logged at every step; docs/metrics.md explains each name."""
+    """The metrics of a step; each name is explained in docs/metrics.md."""
     mask, learned = rollout.batch.mask, rollout.learned
     lengths = mask.sum(dim=1).float()
     sums = rollout.delta.sum(dim=1)
@@ -90,5 +91,7 @@ def _lost(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _row(column: Tensor, row: int, length: int) -> list[float]:
-    return [round(value, 5) for value in column[row, :length].tolist()]
+def _row(column: Tensor, row: int, length: int) -> list[float | None]:
+    """The values of one response; None where one is not finite, which JSON cannot say."""
+    values = column[row, :length].tolist()
+    return [round(value, 5) if math.isfinite(value) else None for value in values]

@@ -1,8 +1,9 @@
 """Muon: momentum whose every update of a weight matrix is made orthogonal (Jordan et al. 2024), AdamW for the rest.
 
 All directions of a matrix learn at one speed, also those the gradient seldom points to: a model made from scratch
-needs fewer steps. `torch.optim.Muon` takes matrices alone and iterates in bfloat16, which CPUs emulate: a step of
-the tiny model takes a second. Here equal shapes share one batched product, in float32 where there is no GPU.
+needs fewer steps. `torch.optim.Muon` moves a matrix as this does, but for its iteration in bfloat16, which differs
+by 1 % of an update and which many CPUs emulate (a second a step of the tiny model). Here it is float32 where there
+is no GPU, equal shapes share one batched product, and one optimizer with one learning rate serves the whole model.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 
+from text2grad.durable.log import Stopwatch
+from text2grad.durable.processes import ALONE, Ranks
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, overlap_of
-from text2grad.train.ranks import ALONE, Ranks
-from text2grad.train.run import Stopwatch
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -19,7 +19,7 @@ B = TypeVar("B")
 def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool = False) -> bool:
     """Whether a critic is to work while the policy is scored (`ppo.overlap`).
 
-    Never where weights are split: a critic that failed while its process meets the others could not tell them.
+    Never where weights are split: a critic that fails during a collective pass could not tell the other processes.
 
     Raises:
         UserError: it is `on`, and the critic is made of the policy's own weights, or these are split.
@@ -41,15 +41,15 @@ def together(
 ) -> tuple[A, B]:
     """The results of both. With `overlap`, `critique` runs in a thread, which has ended when this ends.
 
-    Neither meets another process, but for the passes of split weights; all meet after each, or at the end with
-    `overlap`, and fail if one did.
+    Each process works alone, but for the passes of split weights; all meet after each of the two, or at the end
+    with `overlap`, and fail if one did. What either raises is raised here; if both do, `score`'s.
 
-    What either of them raises is raised here; if both do, `score`'s. `watch` gets the seconds that nothing but
-    `critique` or `score` took, and as `seconds_critique_hidden` those of `critique` that passed during `score`.
+    `watch` gets the seconds that nothing but `critique` or `score` took, and as `seconds_critique_hidden` those of
+    `critique` that passed during `score`.
     """
     watch.seconds["seconds_critique_hidden"] = 0.0
     if not overlap:
-        with ranks.agreeing():
+        with ranks.barrier():
             said = critique()
         watch.lap("critique")
         with ranks.passing():
@@ -57,21 +57,14 @@ def together(
         watch.lap("score")
         return said, found
     began = time.perf_counter()
-    ended = began
-
-    def timed() -> A:
-        nonlocal ended
-        try:
-            return critique()
-        finally:
-            ended = time.perf_counter()
-
-    with ranks.agreeing(), ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
-        pending = pool.submit(timed)
+    ended: list[float] = []
+    with ranks.barrier(), ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
+        pending = pool.submit(critique)
+        pending.add_done_callback(lambda _: ended.append(time.perf_counter()))
         found = score()
         watch.lap("score")
         scored = time.perf_counter()
         said = pending.result()
     watch.lap("critique")
-    watch.seconds["seconds_critique_hidden"] = min(ended, scored) - began
+    watch.seconds["seconds_critique_hidden"] = min(*ended, scored) - began
     return said, found

@@ -1,8 +1,9 @@
-"""NL-gradient PPO (paper, section 3.5 and Algorithm 4): the loop is `train_ppo`, and it reads top to bottom.
+"""NL-gradient PPO (paper, section 3.5 and Algorithm 4): the method is `ppo_step`, and it reads top to bottom.
 
-One step: sample responses, have them critiqued, turn the spans into token rewards, subtract the KL penalty,
-estimate advantages, take a few clipped gradient steps, log. The loop cannot tell Text2Grad from scalar PPO:
-that difference is the credit scheme (`align.CreditSettings`).
+A step samples responses, has them critiqued, turns the spans into token rewards, subtracts the KL penalty,
+estimates advantages and takes a few clipped gradient steps. It cannot tell Text2Grad from scalar PPO: that
+difference is the credit scheme (`align.CreditSettings`). `train_ppo` repeats the step, with a folder, checkpoints
+and several processes around it (`durable`); `examples/minimal_loop.py` is the same method on one page.
 
 Left out on purpose: beams, reward clipping, sequence packing. A response is never re-tokenised, and one whose
 critique failed is masked out of the loss and counted.
@@ -14,37 +15,58 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
-from text2grad.align import CreditSettings, TokenTable
+from text2grad.align import CreditSettings
+from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
+from text2grad.durable.processes import Ranks
+from text2grad.durable.run import Cures, Run, RunOptions
+from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, record_json
 from text2grad.policy.encode import check_lengths, encode_prompt
-from text2grad.policy.model import Policy, pack
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.policy.shard import gathered
-from text2grad.train.account import describe, strips
-from text2grad.train.guard import PassSize
-from text2grad.train.overlap import overlaps, together
-from text2grad.train.ranks import ALONE, Ranks
-from text2grad.train.rollout import (
-    draws_of,
-    judge,
-    measure,
-    merge,
-    refuse_diverged,
-    refuse_failures,
-    refuse_not_finite,
-    respond,
-    score,
-)
-from text2grad.train.run import AUTO, OnStep, Resume, Run, Stopwatch
+from text2grad.train.account import describe
+from text2grad.train.learner import Learner
+from text2grad.train.optimizers import make_optimizers
+from text2grad.train.overlap import overlaps
+from text2grad.train.passes import PassSize
+from text2grad.train.rollout import refuse_diverged, refuse_failures, refuse_not_finite, score
 from text2grad.train.settings import PPOSettings
-from text2grad.train.state import Training, digest_of_reference, digest_of_texts, flatten
-from text2grad.train.update import make_optimizers, next_coefficient, update
+from text2grad.train.update import next_coefficient
 
 UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.max_kl", "ppo.overlap", "ppo.prompts"}
-"""What a run may change when it is resumed: it does not change what is learned, or (prompts) has a digest."""
+"""What may change when a run is resumed: it does not change what is learned, or (prompts) has a digest."""
+
+
+def ppo_step(
+    learner: Learner, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int, beta: float
+) -> dict[str, float]:
+    """One step on a batch of prompts, `prompts` being their token ids; returns its metrics.
+
+    Args:
+        learner: the policy, its critic and the settings; the policy is changed in place.
+        step: number of the step, from 0.
+        beta: coefficient of the KL penalty.
+
+    Raises:
+        CritiquesFailed: more critiques failed than `ppo.max_failed` allows.
+        FloatingPointError: a number is not finite, or the policy has diverged from its reference.
+    """
+    learner.begin()
+    samples = learner.sample(prompts, step)  # y ~ pi(x)
+    batch = learner.policy.pack(prompts, [sample.ids for sample in samples])
+    # Critique -> spans -> delta_t, and in the meantime log pi, the KL to the reference, and V.
+    answered, measured = learner.judge_and_measure(examples, samples, batch)
+    refuse_failures(answered.judgements, learner.settings.max_failed)
+    rollout = score(batch, answered, measured, learner.settings, beta)  # r_t = delta_t - beta kl_t -> A_t
+    learner.watch.lap("score")
+    learner.batch = answered, rollout
+    refuse_not_finite(rollout)
+    refuse_diverged(rollout, learner.settings.max_kl)
+    metrics = describe(answered, rollout, beta) | learner.update(rollout, step)  # the clipped objective
+    learner.watch.lap("update")
+    return metrics | learner.watch.seconds
 
 
 def train_ppo(
@@ -52,124 +74,76 @@ def train_ppo(
     examples: Sequence[Example],
     critic: Critic,
     settings: PPOSettings,
-    credit_settings: CreditSettings,
+    credit: CreditSettings,
     generation: GenerationSettings,
-    folder: Path,
-    seed: int,
-    title: str = "ppo",
-    on_step: OnStep | None = None,
-    resume: Resume = AUTO,
-    ranks: Ranks = ALONE,
+    options: RunOptions,
 ) -> None:
-    """Train `policy` in place against `critic`; write metrics, samples and the policy to `folder`.
+    """Train `policy` in place against `critic`; write metrics, samples and the policy to the run's folder.
 
-    Of several processes (`ranks`) each calls this with the same arguments; a step is what it is with one that draws
-    `by_row`.
-
-    An unfinished run in `folder` is gone on with; on one CPU it ends as if it had never stopped, bit for bit.
+    An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
+    several processes calls this with the same arguments; a step is then that of one process that draws `by_row`.
 
     Raises:
-        UserError: no examples, a prompt that does not fit, too many failed critiques, a loss that is not a
-            number, a policy that has diverged, or what `train.run.Run` refuses.
+        UserError: no examples, a prompt that does not fit, too many failed critiques, a loss that is not
+            finite, a policy that has diverged, or what `durable.run.Run` refuses.
     """
-    if generation.temperature <= 0:
-        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
-    overlap = overlaps(critic, settings.overlap, ranks.sharded)
+    ranks = options.ranks
     examples = examples[: settings.prompts]
     prompts = encode_examples(policy, examples, generation.max_new_tokens)
-    refuse_idle_processes(settings, ranks)
-    table = TokenTable(policy.tokenizer)
+    refuse_unfit(critic, settings, generation, ranks)
     identity = {
-        **flatten(UNCHECKED, ppo=settings, credit=credit_settings, generation=generation),
-        **identity_of(policy, examples, prompts, critic, seed),
+        **flatten(UNCHECKED, ppo=settings, credit=credit, generation=generation),
+        **identity_of(policy, examples, prompts, critic),
     }
     policy.freeze_reference()
-    ranks.spread(policy)
+    policy.eval()  # dropout off: the first ratio of every step is exactly 1
+    ranks.broadcast_weights(policy)
     optimizers = make_optimizers(policy, settings)
     training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
-    size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", fixed=ranks.sharded)
-    policy.eval()  # dropout off: the first ratio of every step is exactly 1
-    with Run(
-        *(folder, title, settings.steps, training, identity, resume),
-        every=settings.checkpoint_every,
+    size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", ranks)
+    learner = Learner(policy, critic, settings, credit, generation, optimizers, size, options.seed)
+    cures = Cures(
         memory=f"lower ppo.micro_batch_size ({settings.micro_batch_size}) or"
         f" generation.batch_size ({generation.batch_size})",
         numbers=f"lower ppo.lr ({settings.lr:g}), or raise ppo.kl_coefficient ({settings.kl_coefficient:g})",
-        show=("score", "kl", "wrong_sign_rate"),
-        ranks=ranks,
-    ) as run:
-        order = prompt_order(len(examples), settings, random.Random(seed))
-        for step, chosen in run.steps(order):
-            watch = Stopwatch()
-            with run.unchanged():
-                mine = ranks.share(len(chosen))
-                draws = draws_of(seed, step, mine, generation.max_new_tokens) if ranks.by_row else None
-                with gathered(policy), ranks.agreeing():
-                    said = respond(policy, [prompts[i] for i in chosen[mine]], generation, draws)
-                samples = list(itertools.chain.from_iterable(ranks.everyones(said)))
-                watch.lap("generate")
-                batch = pack([prompts[i] for i in chosen], [s.ids for s in samples], pad_id(policy), policy.device)
-                asked = [examples[i] for i in chosen[mine]]
-                part, measured = together(
-                    # A critic may be made of the policy's weights, which it needs whole.
-                    gathered(policy)(partial(judge, asked, said, table, critic, credit_settings)),
-                    partial(measure, policy, batch, settings, generation.temperature, ranks, size),
-                    *(overlap, watch, ranks),
-                )
-                answered = merge(ranks.everyones(part))
-                refuse_failures(answered.judgements, settings.max_failed)
-                beta, columns = training.kl_coefficient, ranks.joined_rows(measured)
-                rollout = score(policy, batch, answered, settings, generation.temperature, beta, columns)
-                watch.lap("score")
-            metrics = describe(answered, rollout, training.kl_coefficient)
-            shown = partial(
-                strips, step, answered, rollout, valued=settings.valued, as_marked=credit_settings.as_marked
-            )
-            with run.keeping(partial(shown, len(samples))):
-                refuse_not_finite(rollout)
-                refuse_diverged(rollout, settings.max_kl)
-                warming = step < settings.warmup_steps
-                metrics |= update(
-                    policy, rollout, optimizers, settings, generation.temperature, warming, ranks, size
-                )
-            training.kl_coefficient = next_coefficient(training.kl_coefficient, metrics["kl"], settings)
-            watch.lap("update")
-            metrics |= watch.seconds
+    )
+    shown = ("score", "kl", "wrong_sign_rate")
+    with Run(options, settings.steps, training, identity, cures, settings.checkpoint_every, shown) as run:
+        for step, chosen in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):
+            beta = training.kl_coefficient
+            with run.guarding(partial(learner.strips, step)):
+                metrics = ppo_step(learner, [examples[i] for i in chosen], [prompts[i] for i in chosen], step, beta)
+            training.kl_coefficient = next_coefficient(beta, metrics["kl"], settings)
             if step % settings.samples_every == 0 or step == settings.steps - 1:
-                for record in shown(settings.samples_written):
-                    run.log.sample(record)
-            if on_step:
-                on_step(step, metrics)
-            run.log.metrics(step, metrics)
+                for strip in learner.strips(step, settings.samples_written) or ():
+                    run.log.sample(strip)
+            run.note(step, metrics)
 
 
-def identity_of(
-    policy: Policy, examples: Sequence[Example], prompts: Sequence[Sequence[int]], critic: Critic, seed: int
-) -> dict[str, str]:
-    """What a run depends on beside its settings, by name; large things as digests."""
-    return {
-        "run.seed": str(seed),
-        "the starting policy": digest_of_reference(policy),
-        "the prompts": digest_of_texts([*(record_json(example) for example in examples), *map(str, prompts)]),
-        "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
-    }
-
-
-def refuse_idle_processes(settings: PPOSettings, ranks: Ranks) -> None:
-    """Every process needs a response of every step.
+def refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationSettings, ranks: Ranks) -> None:
+    """Settings that cannot be trained with, before anything is written.
 
     Raises:
-        UserError: there are more processes than responses.
+        UserError: greedy sampling, a critic that cannot work beside the scoring, or idle processes.
     """
+    if generation.temperature <= 0:
+        raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
+    overlaps(critic, settings.overlap, ranks.sharded)
     if settings.rollouts < ranks.count:
         raise UserError(
             f"{ranks.count} processes share ppo.rollouts {settings.rollouts}", "start fewer, or raise ppo.rollouts"
         )
 
 
-def pad_id(policy: Policy) -> int:
-    """The padding id; what stands under it is never attended to nor scored."""
-    return int(policy.tokenizer.pad_token_id)
+def identity_of(
+    policy: Policy, examples: Sequence[Example], prompts: Sequence[Sequence[int]], critic: Critic
+) -> dict[str, str]:
+    """What a run depends on beside its settings, by name; large things as digests."""
+    return {
+        "the starting policy": digest_of_reference(policy),
+        "the prompts": digest_of_texts([*(record_json(example) for example in examples), *map(str, prompts)]),
+        "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
+    }
 
 
 def encode_examples(policy: Policy, examples: Sequence[Example], room: int) -> list[list[int]]:

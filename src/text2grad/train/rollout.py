@@ -1,9 +1,11 @@
-"""One batch of experience: responses in words, with what was said of them, and the same in numbers."""
+"""One batch of experience: responses in words with their critiques, and the same in numbers."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,18 +14,18 @@ from torch import Tensor
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
 from text2grad.errors import CritiquesFailed
 from text2grad.feedback import Critic, Example, Failure, Judgement
+from text2grad.policy.batch import TokenBatch
 from text2grad.policy.generate import Sample, generate
-from text2grad.policy.model import Policy, TokenBatch
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.rl import advantage as adv
-from text2grad.train.guard import PassSize
-from text2grad.train.ranks import ALONE, Ranks
+from text2grad.train.passes import PassSize
 from text2grad.train.settings import PPOSettings
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A batch of responses in words: what was asked, sampled, said about it, and the credit it got."""
+    """A batch of responses in words: prompts, samples, critiques, and the credit that each got."""
 
     examples: list[Example]
     samples: list[Sample]
@@ -66,25 +68,25 @@ def respond(
     """One sampled response per prompt; `draws` as in `generate`.
 
     Raises:
-        FloatingPointError: the policy's probabilities are not numbers.
+        FloatingPointError: the policy's probabilities are not finite.
     """
     try:
         return generate(policy, prompts, generation, draws=draws)
     except RuntimeError as error:
         if "probability tensor" not in str(error):
             raise
-        raise FloatingPointError("the policy's probabilities are not numbers") from error
+        raise FloatingPointError("the policy's probabilities are not finite") from error
 
 
 def merge(parts: Sequence[Answered]) -> Answered:
     """The shares of all processes as one batch."""
-    columns = zip(*((p.examples, p.samples, p.aligned, p.judgements, p.credits) for p in parts), strict=True)
-    return Answered(*([item for part in column for item in part] for column in columns))
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return Answered(*(list(itertools.chain.from_iterable(column)) for column in columns))
 
 
 def judge(
-    examples: list[Example],
-    samples: list[Sample],
+    examples: Sequence[Example],
+    samples: Sequence[Sample],
     table: TokenTable,
     critic: Critic,
     settings: CreditSettings,
@@ -97,7 +99,7 @@ def judge(
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
-    return Answered(examples, samples, aligned, judgements, credits)
+    return Answered(list(examples), list(samples), aligned, judgements, credits)
 
 
 def without_score(judgement: Judgement) -> Judgement:
@@ -132,7 +134,7 @@ def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
 
 
 def refuse_not_finite(rollout: Rollout) -> None:
-    """Stop before an update on numbers that are none.
+    """Stop before an update on numbers that are not finite.
 
     Raises:
         FloatingPointError: names the columns.
@@ -143,76 +145,69 @@ def refuse_not_finite(rollout: Rollout) -> None:
         raise FloatingPointError(f"{', '.join(wrong)} not finite before the update, no parameter was changed")
 
 
-def measure(
-    policy: Policy,
-    batch: TokenBatch,
-    settings: PPOSettings,
-    temperature: float,
-    ranks: Ranks = ALONE,
-    size: PassSize | None = None,
-) -> tuple[Tensor, ...]:
-    """What the policy and its reference say of this process's share of a batch, whatever a critic says.
+class Measured(NamedTuple):
+    """What a policy and its reference say of a batch, whatever a critic says of it.
 
-    Log-probabilities, KL, entropy and values (rows, T), 0 outside the mask, and the last values (rows,). Nobody is
-    met, unless weights are split: then all processes make as many passes.
+    Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the values after the responses (B,).
     """
-    share = ranks.share(len(batch.mask))
-    columns = [torch.zeros(batch.mask.shape, device=batch.mask.device) for _ in range(4)]
-    last_value = torch.zeros(len(batch.mask), device=batch.mask.device)
+
+    logp: Tensor
+    kl: Tensor
+    entropy: Tensor
+    values: Tensor
+    last_value: Tensor
+
+
+def measure(
+    policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float, size: PassSize | None = None
+) -> Measured:
+    """The policy's and the reference's numbers of this process's share of a batch.
+
+    Nothing is exchanged, unless weights are split: then all processes make as many passes.
+    """
+    size = size or PassSize(settings.micro_batch_size)
+    share = size.ranks.share(len(batch.mask))
+    device = batch.mask.device
+    logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(4))
+    found = Measured(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device))
 
     def fill(rows_each: int) -> None:
-        passes = batch.passes(torch.arange(share.start, share.stop, device=batch.mask.device), rows_each)
-        surplus = passes[-1:] * (ranks.passes(len(batch.mask), rows_each) - len(passes))
+        passes = batch.passes(torch.arange(share.start, share.stop, device=device), rows_each)
+        surplus = passes[-1:] * (size.ranks.passes(len(batch.mask), rows_each) - len(passes))
         for rows in (*passes, *surplus):
             part = batch.rows(rows).trimmed()
-            output = policy(part, temperature, entropy=True, kl=settings.kl)
-            values = output.values.masked_fill(~part.mask, 0.0)
-            for column, found in zip(columns, (output.logp, output.kl, output.entropy, values), strict=True):
-                column[rows, : part.width] = found
-            last_value[rows] = output.last_value
+            output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued)
+            for name in ("logp", "kl", "entropy"):
+                getattr(found, name)[rows, : part.width] = getattr(output, name)
+            found.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
+            found.last_value[rows] = output.last_value
 
     with policy.evaluating():
-        (size or PassSize(settings.micro_batch_size)).fitting(fill, undo=lambda: None)
-    return *(column[share] for column in columns), last_value[share]
+        size.fitting(fill, undo=lambda: None)
+    return Measured(*(column[share] for column in found))
 
 
 def score(
-    policy: Policy,
-    batch: TokenBatch,
-    answered: Answered,
-    settings: PPOSettings,
-    temperature: float,
-    coefficient: float,
-    measured: Sequence[Tensor] | None = None,
+    batch: TokenBatch, answered: Answered, measured: Measured, settings: PPOSettings, coefficient: float
 ) -> Rollout:
-    """Log-probabilities, KL, values, rewards and advantages of a batch under the policy that sampled it.
-
-    `measured` is what `measure` gave of all rows, where that was done before.
-    """
-    with policy.evaluating():
-        if measured is None:
-            measured = measure(policy, batch, settings, temperature)
-        old_logp, kl, entropy, values, last_value = measured
-        delta = _delta(answered.credits, batch)
-        failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
-        cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
-        learned = batch.mask & ~failed[:, None]
-        bootstrap = torch.where(cut, last_value, torch.zeros_like(last_value))
-        rewards = adv.token_rewards(delta, kl, coefficient, batch.mask)
-        if settings.advantage == "group":
-            weight = 0.0 if any(item.whole for item in answered.credits) else settings.group_span_weight
-            advantages = adv.group_advantages(delta, learned, settings.samples_per_prompt, weight)
-            advantages, returns = adv.normalise(advantages, learned, settings.normalisation), values
-            # After normalisation: where all verdicts are equal, there is nothing but KL to bring to unit size.
-            advantages = adv.token_rewards(advantages, kl, coefficient, learned)
-        else:
-            if settings.advantage == "returns":
-                values, bootstrap = torch.zeros_like(values), torch.zeros_like(bootstrap)
-            advantages, returns = adv.gae(rewards, values, batch.mask, settings.gamma, settings.lam, bootstrap)
-            if settings.value_target == "mc":
-                returns = adv.mc_returns(rewards, batch.mask, settings.gamma, bootstrap)
-            advantages = adv.normalise(advantages, learned, settings.normalisation)
-    return Rollout(batch, learned, delta, old_logp, kl, entropy, values, rewards, advantages, returns)
+    """Rewards and advantages of a batch under the policy that sampled it; `coefficient` is beta, of the KL."""
+    failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
+    cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
+    learned = batch.mask & ~failed[:, None]
+    delta = _delta(answered.credits, batch)
+    bootstrap = torch.where(cut, measured.last_value, 0)  # a truncated response would have earned more
+    paid_whole = any(item.whole for item in answered.credits)  # no token earned its reward more than another
+    found = adv.estimate(
+        settings.advantage,
+        adv.Rewarded(delta, measured.kl, coefficient, measured.values, bootstrap, batch.mask, learned),
+        gamma=settings.gamma,
+        lam=settings.lam,
+        target=settings.value_target,
+        normalisation=settings.normalisation,
+        group=settings.samples_per_prompt,
+        span_weight=0.0 if paid_whole else settings.group_span_weight,
+    )
+    return Rollout(batch, learned, delta, measured.logp, measured.kl, measured.entropy, measured.values, *found)
 
 
 def _delta(credits: Sequence[Credit], batch: TokenBatch) -> Tensor:

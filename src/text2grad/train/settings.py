@@ -1,4 +1,4 @@
-"""Settings of the training loops, with the paper's choice available for each (table in docs/method.md).
+"""Settings of the training loops, with the paper's choice available for each (docs/method.md).
 
 Plain settings; importing this module imports no torch.
 """
@@ -30,7 +30,9 @@ class SupervisedSettings(Settings):
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     max_length: int | None = Field(default=None, ge=8, description="tokens; None: the model's own limit")
     checkpoint_every: int = Field(
-        default=200, ge=0, description="steps from which a killed run goes on; 0: none but when it is stopped"
+        default=200,
+        ge=0,
+        description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
     )
 
 
@@ -117,7 +119,9 @@ class PPOSettings(Settings):
         default=3.0, gt=0, description="nats a token from the reference that stop the run: diverged; None: none do"
     )
     checkpoint_every: int = Field(
-        default=20, ge=0, description="steps from which a killed run goes on; 0: none but when it is stopped"
+        default=20,
+        ge=0,
+        description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
     )
     samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
     samples_written: int = Field(default=8, ge=0, description="token strips written each time")

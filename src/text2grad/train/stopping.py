@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from text2grad.durable.processes import ALONE, Ranks
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import gathered, split_as
-from text2grad.train.ranks import ALONE, Ranks
 from text2grad.train.settings import EarlyStoppingSettings
 
 PREFIX = "best."
@@ -20,8 +20,8 @@ class EarlyStopping:
     """Measures a policy every `settings.every` steps, keeps its best weights, and says when to stop.
 
     `measure` gives the number, higher is better, of the policy as it is; what it draws at random is drawn from a
-    fixed seed, and training does not notice. A part of `train.state.Training`, so that a run that was stopped in
-    between goes on bit for bit. Of several processes (`ranks`) all measure, and the first one's number counts.
+    fixed seed, and training does not notice. A part of `durable.state.Training`, so that a run that was stopped in
+    between resumes bit for bit. Of several processes (`ranks`) all measure, and the first one's number counts.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class EarlyStopping:
     def look(self, done: int, total: int) -> dict[str, float]:
         """Measure after `done` of `total` steps if it is time, and after the last; the metrics of the step.
 
-        All processes meet.
+        All processes must call it.
         """
         if done % self._settings.every and done != total:
             return {}
         device = self._policy.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
-            with gathered(self._policy), self._ranks.agreeing():
+            with gathered(self._policy), self._ranks.barrier():
                 value = self._measure()
-        value = self._ranks.of_first(value)
+        value = self._ranks.broadcast(value)
         if value > self.best or not self.best_step:
             self.best, self.best_step, self._waited = value, done, 0
             self._weights = {name: tensor.detach().clone() for name, tensor in self._trained().items()}

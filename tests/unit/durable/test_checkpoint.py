@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from text2grad.train import checkpoint as module
-from text2grad.train.checkpoint import damage_of, newest_checkpoint, remove_checkpoints, write_checkpoint
-from text2grad.train.guard import only_run_in
-from text2grad.train.state import Randomness
+from text2grad.durable import checkpoint as module
+from text2grad.durable.checkpoint import damage_of, newest_checkpoint, remove_checkpoints, write_checkpoint
+from text2grad.durable.guard import only_run_in
+from text2grad.durable.state import Randomness
 
 
 def write(parent: Path, step: int) -> Path:

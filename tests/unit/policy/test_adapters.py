@@ -12,13 +12,16 @@ import torch
 
 from text2grad.align import CreditSettings
 from text2grad.critics.prompted import PromptedCritic
+from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Message, Source
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base, name_base
+from text2grad.policy.batch import pack
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.grounded import vocabulary_for
-from text2grad.policy.model import ADAPTER_CONFIG, POLICY_ADAPTER, Policy, load_policy, pack
+from text2grad.policy.load import ADAPTER_CONFIG, load_policy, write_policy
+from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.ppo import train_ppo
 from text2grad.train.settings import PPOSettings
@@ -47,7 +50,7 @@ def adapter(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     trained = shaken(loaded(model_folder, 8, ("k_proj", "v_proj", "up_proj")), seed=1)
     folder = tmp_path_factory.mktemp("adapter") / "policy"
     name_base(trained, str(model_folder))
-    trained.save(folder)
+    write_policy(trained, folder)
     (folder / BASE_DIGEST).write_text(digest_of_base(trained.model))
     return folder
 
@@ -116,7 +119,7 @@ def test_training_moves_the_policys_adapter_and_not_a_bit_of_the_other(
     generation = GenerationSettings(max_new_tokens=6, batch_size=4)
     asked = [Example(id=str(n), prompt=CHAT) for n in range(4)]
     credit = CreditSettings(outcome_weight=1.0)
-    train_ppo(policy, asked, shared, settings, credit, generation, tmp_path / "run", 0)
+    train_ppo(policy, asked, shared, settings, credit, generation, RunOptions(tmp_path / "run", "ppo"))
     now = {mark: weights(policy, mark) for mark in (NAME, POLICY_ADAPTER)}
     assert all(torch.equal(now[NAME][name], tensor) for name, tensor in before[NAME].items())
     assert any(not torch.equal(now[POLICY_ADAPTER][name], t) for name, t in before[POLICY_ADAPTER].items())
@@ -126,7 +129,7 @@ def test_training_moves_the_policys_adapter_and_not_a_bit_of_the_other(
     torch.testing.assert_close(logits(again), logits(policy), rtol=1e-4, atol=1e-5)
     with pytest.raises(UserError, match=r"shares its weights with the policy.*ppo\.overlap auto"):
         apart = settings.model_copy(update={"overlap": "on"})
-        train_ppo(policy, asked, shared, apart, credit, generation, tmp_path / "again", 0)
+        train_ppo(policy, asked, shared, apart, credit, generation, RunOptions(tmp_path / "again", "ppo"))
     assert not (tmp_path / "again").exists()
 
 

@@ -14,16 +14,19 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from quotable_responses import HOSTILE, judged
 from text2grad.chat import Completion, ScriptedChat
 from text2grad.critics.prompted import PromptedCritic
+from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.policy import grounded
 from text2grad.policy.encode import encode_prompt, encode_target, stop_ids
 from text2grad.policy.generate import LocalChat, generate
 from text2grad.policy.grounded import GroundedAnswers, Row, Vocabulary, vocabulary_for
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
+from text2grad.train.pairs import Pair
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import Pair, train_supervised
+from text2grad.train.supervised import train_supervised
 from text2grad.wire import parse, render
 
 
@@ -237,7 +240,7 @@ def test_a_trained_models_valid_answers_stay_as_they_were(
     ]
     training = SupervisedSettings(epochs=60, batch_size=2, micro_batch_size=2, lr=1e-2, schedule="constant")
     pairs = [Pair(question, tuple(ask(question)), z) for question, _, z in cases]
-    train_supervised(policy, pairs, training, tmp_path, 0, "test")
+    train_supervised(policy, pairs, training, RunOptions(tmp_path, "test"))
     prompts = [encode_prompt(tokenizer, ask(question)) for question, _, _ in cases]
     longest = max(len(encode_target(tokenizer, z)) for _, _, z in cases)
     greedy = GenerationSettings(max_new_tokens=longest, temperature=0.0)

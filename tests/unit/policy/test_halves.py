@@ -22,8 +22,10 @@ from transformers import (
     Qwen3Config,
 )
 
+from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.halves import hidden_states, logits_of, splits
-from text2grad.policy.model import Policy, TokenBatch, add_lora, pack
+from text2grad.policy.load import add_lora
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings
 from text2grad.rl import advantage as adv
 
@@ -130,10 +132,11 @@ def test_a_model_that_does_not_split_is_read_whole(tokenizer: PreTrainedTokenize
     assert not splits(model)
     policy, given = Policy(model, tokenizer).eval(), batch()
     policy.freeze_reference()
+    assert policy.reference is not None
     with torch.no_grad():
         policy.model.lm_head.weight.mul_(1.5)
         output = policy(given, 0.7, entropy=True, kl="k3")
-        logits, reference = (whole_logits(each, given) for each in (policy.model, policy._frozen[0]))
+        logits, reference = (whole_logits(each, given) for each in (policy.model, policy.reference.model))
     logp = adv.token_logps(logits, given.response_ids, 0.7)
     kl = adv.kl_k3(logp, adv.token_logps(reference, given.response_ids, 0.7))
     torch.testing.assert_close(output.logp, logp.masked_fill(~given.mask, 0.0))

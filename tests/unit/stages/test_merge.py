@@ -12,11 +12,12 @@ from huggingface_hub import HfApi
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from text2grad.config import Config, load_config
+from text2grad.durable.run import save_policy
 from text2grad.errors import UserError
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.stages.merge import MergeSummary, run_merge
-from text2grad.train.run import save_policy
 
 IDS = torch.tensor([[5, 6, 7, 8]])
 

@@ -17,7 +17,7 @@ from text2grad.critics.prompted import CUT
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.model import load_policy
+from text2grad.policy.load import load_policy
 from text2grad.stages import annotate, evaluate, folder, ppo, reward_data, reward_model, supervised
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.intake import run_import
@@ -25,8 +25,8 @@ from text2grad.stages.ppo import run_train
 from text2grad.stages.reward_model import run_train_reward
 from text2grad.stages.supervised import run_sft
 from text2grad.tasks.base import question_of
+from text2grad.train.pairs import Pair
 from text2grad.train.settings import PPOSettings, SupervisedSettings
-from text2grad.train.supervised import Pair
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ class Seen:
         original = getattr(stage, name)
 
         def tapped(policy: Any, given: Any, *rest: Any, **options: Any) -> Any:
-            title, ids = read(given, rest[3] if len(rest) > 3 else "")
+            title, ids = read(given, getattr(rest[-1], "title", ""))
             self.questions.setdefault(title, set()).update(self._question[id] for id in ids)
             return original(policy, given, *rest, **options)
 

@@ -12,14 +12,16 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from text2grad.config import RewardModelSettings
+from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, Span
+from text2grad.policy.label_head import UNLABELLED
 from text2grad.policy.model import Policy
 from text2grad.stages.reward_data import fitting, reward_pair
-from text2grad.train.guard import PassSize
-from text2grad.train.labels import UNLABELLED, LabelLoss
+from text2grad.train.pairs import Encoded, encode_pairs
+from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import Encoded, accumulate_gradient, encode_pairs, measure_loss, train_supervised
+from text2grad.train.supervised import accumulate_gradient, measure_loss, train_supervised
 
 SETTINGS = SupervisedSettings(micro_batch_size=2)
 LABELLED = RewardModelSettings(label_weight=1.0)
@@ -98,11 +100,9 @@ def test_a_tokenizer_that_changes_the_text_can_label_nothing(
         encoded(Policy(policy.model, speaking_word_piece), record("The Cat sat on the mat"))
 
 
-def with_map(policy: Policy, marking: LabelLoss) -> torch.nn.Linear:
+def with_map(policy: Policy) -> torch.nn.Linear:
     """The policy's linear map, as if it had learned something."""
-    marking.prepare(policy)
-    assert policy.label_head is not None
-    chosen: torch.nn.Linear = policy.label_head.map  # type: ignore[assignment]
+    chosen = policy.add_label_head().map
     torch.manual_seed(2)
     torch.nn.init.normal_(chosen.weight)
     torch.nn.init.normal_(chosen.bias)
@@ -134,15 +134,14 @@ def gradients(policy: Policy) -> list[torch.Tensor | None]:
 
 
 def test_the_loss_is_the_mean_over_labelled_tokens_beside_that_of_z(policy: Policy) -> None:
-    marking = LabelLoss(0.5)
     items = encoded(policy, record(), record("mat", "why?"), record("the dog </response>"))
-    oracle = by_hand(policy, items, with_map(policy, marking))
+    oracle = by_hand(policy, items, with_map(policy))
     z = measure_loss(policy, items, SETTINGS)
     oracle.backward()  # type: ignore[no-untyped-call]
     wanted = gradients(policy)
     accumulate_gradient(policy, items, PassSize(2))
     alone = gradients(policy)
-    found = accumulate_gradient(policy, items, PassSize(2), marking=marking)
+    found = accumulate_gradient(policy, items, PassSize(2), label_weight=0.5)
     assert found == {"loss": pytest.approx(z, rel=1e-5), "label_loss": pytest.approx(oracle.item(), rel=1e-5)}
     for got, more, base in zip(gradients(policy), wanted, alone, strict=True):
         parts = [part for part in (base, None if more is None else 0.5 * more) if part is not None]
@@ -154,19 +153,18 @@ def test_the_loss_is_the_mean_over_labelled_tokens_beside_that_of_z(policy: Poli
 
 def test_a_batch_without_labels_has_no_such_loss(policy: Policy) -> None:
     items = encoded(policy, record("the dog </response>"))
-    LabelLoss(1.0).prepare(policy)
-    assert accumulate_gradient(policy, items, PassSize(1), marking=LabelLoss(1.0))["label_loss"] == 0.0
+    policy.add_label_head()
+    assert accumulate_gradient(policy, items, PassSize(1), label_weight=1.0)["label_loss"] == 0.0
 
 
 def test_training_teaches_the_labels_and_leaves_no_trace_in_the_folder(policy: Policy, tmp_path: Path) -> None:
     settings = SupervisedSettings(epochs=30, batch_size=2, micro_batch_size=2, lr=3e-3)
     pairs = [pair for each in (record(), record("mat", "why?")) if (pair := reward_pair(each, LABELLED))]
     losses: list[float] = []
-    train_supervised(
-        *(policy, pairs, settings, tmp_path / "run", 1, "reward model"),
-        on_step=lambda _, metrics: losses.append(metrics["label_loss"]),
-        marking=LabelLoss(1.0),
+    options = RunOptions(
+        tmp_path / "run", "reward model", 1, on_step=lambda _, metrics: losses.append(metrics["label_loss"])
     )
+    train_supervised(policy, pairs, settings, options, label_weight=1.0)
     tokens = [
         label for pair in encode_pairs(policy, pairs, settings) for label in pair.labels if label != UNLABELLED
     ]

@@ -12,10 +12,10 @@ import pytest
 from text2grad.chat import OpenAIChat, ScriptedChat
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import PromptedCritic
+from text2grad.durable.log import Stopwatch
 from text2grad.errors import UserError
 from text2grad.feedback import Overlap, Source
 from text2grad.train.overlap import overlaps, together
-from text2grad.train.run import Stopwatch
 
 LONG = 30.0
 

@@ -13,7 +13,8 @@ from text2grad.config import load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
 from text2grad.feedback import Critique, Feedback, Message, Source
-from text2grad.policy.model import Policy, load_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages import early_stopping, reward_model
 from text2grad.stages.intake import run_import

@@ -13,9 +13,10 @@ from text2grad import wire
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Message, Span
 from text2grad.policy.model import Policy
-from text2grad.train.guard import PassSize
+from text2grad.train.pairs import Pair, encode_pairs
+from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import Pair, accumulate_gradient, encode_pairs, measure_loss
+from text2grad.train.supervised import accumulate_gradient, measure_loss
 
 SETTINGS = SupervisedSettings(micro_batch_size=2)
 ASK = (Message(role="user", content="Judge it."),)

@@ -13,15 +13,18 @@ import torch
 
 from text2grad.align import CreditSettings
 from text2grad.config import Config
+from text2grad.durable import run
+from text2grad.durable.log import RunLog, Stopwatch
+from text2grad.durable.processes import Ranks
+from text2grad.durable.run import save_policy
+from text2grad.durable.state import Randomness, seed_everything
 from text2grad.feedback import Critique, Failure
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import critic_inputs
-from text2grad.stages.folder import resuming
-from text2grad.train.guard import PassSize
-from text2grad.train.log import RunLog
+from text2grad.stages.folder import run_inputs
+from text2grad.train.optimizers import learning_rate_factor
+from text2grad.train.passes import PassSize
 from text2grad.train.rollout import without_score
-from text2grad.train.run import Stopwatch, learning_rate_factor, save_policy, seed_everything
-from text2grad.train.state import Randomness
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -118,14 +121,22 @@ class Writes(Policy):
         self.text = text
         self.breaks = breaks
 
-    def save(self, folder: Path) -> None:
+
+@pytest.fixture
+def one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies are written as one text."""
+
+    def write(policy: Writes, folder: Path) -> None:
         folder.mkdir(parents=True)
-        (folder / "model").write_text(self.text)
-        if self.breaks:
+        (folder / "model").write_text(policy.text)
+        if policy.breaks:
             raise OSError("no space left")
-        (folder / "tokenizer").write_text(self.text)
+        (folder / "tokenizer").write_text(policy.text)
+
+    monkeypatch.setattr(run, "write_policy", write)
 
 
+@pytest.mark.usefixtures("one_text")
 def test_a_policy_replaces_the_earlier_one(tmp_path: Path) -> None:
     for text in ("old", "new"):
         save_policy(Writes(text), tmp_path / "deep" / "policy")
@@ -133,6 +144,7 @@ def test_a_policy_replaces_the_earlier_one(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["policy"]
 
 
+@pytest.mark.usefixtures("one_text")
 def test_a_policy_half_written_leaves_the_earlier_one(tmp_path: Path) -> None:
     place = tmp_path / "policy"
     save_policy(Writes("old"), place)
@@ -194,7 +206,7 @@ def test_settings_of_the_policy_and_the_sandbox_belong_to_a_run() -> None:
 
     def inputs(**sections: dict[str, object]) -> dict[str, str]:
         config = Config.model_validate(base | {name: base.get(name, {}) | s for name, s in sections.items()})
-        return dict(resuming(config, "auto", config.policy, **critic_inputs(config)).inputs)
+        return run_inputs(config, config.policy, **critic_inputs(config))
 
     plain = inputs()
     assert (
@@ -235,7 +247,7 @@ def test_passes_that_all_processes_must_make_alike_stay_as_large_as_they_are() -
     for size, fixed, sizes in ((8, True, [8]), (5, False, [5, 2, 1]), (1, False, [1])):
         tried.clear()
         with pytest.raises(MemoryError):
-            PassSize(size, fixed=fixed).fitting(never, lambda: None)
+            PassSize(size, ranks=Ranks(0, 2, sharded=fixed)).fitting(never, lambda: None)
         assert tried == sizes
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
         PassSize(8).fitting(lambda size: torch.zeros(2) @ torch.zeros(3), lambda: None)

@@ -1,4 +1,4 @@
-"""What a training loop writes as it goes: metrics, samples, and a line that shows that it is alive."""
+"""What a training loop writes as it goes: metrics, samples, a line of progress, and seconds by phase."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from text2grad.durable.checkpoint import sync
+from text2grad.durable.guard import writing
 from text2grad.errors import UserError
 from text2grad.feedback import to_json
-from text2grad.train.checkpoint import sync
-from text2grad.train.guard import writing
 
 LOGS, PARTIAL = ("metrics.jsonl", "samples.jsonl"), ".partial"
 
@@ -25,8 +26,8 @@ class RunLog:
     """A folder with `metrics.jsonl` and `samples.jsonl`, and one line of progress on stderr.
 
     Earlier files stay until the first line of the new ones is written. In the folder of a complete run (it has
-    a `policy`) they stay until the new run is complete: it writes `*.partial` beside them, and `finish` puts
-    them in their place, so that a run that fails leaves metrics and policy of the earlier one together and whole.
+    a `policy`) they stay until the new run is complete: it writes `*.partial` beside them, which `finish` moves
+    into place, so that a run that fails leaves the earlier one's metrics and policy together and whole.
 
     On a terminal the line is a live bar; elsewhere a plain line about every tenth of the run. With `silent`
     nothing is written or shown: another process of the same run does it.
@@ -44,7 +45,6 @@ class RunLog:
         self.show = show
         suffix = PARTIAL if (folder / "policy").is_dir() else ""
         self._paths = {name: folder / (name + suffix) for name in LOGS}
-        self._written = {name: Written() for name in LOGS}
         self._begun = False
         console = Console(file=sys.stderr)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -71,14 +71,14 @@ class RunLog:
                     os.replace(path, self.folder / name)
 
     def positions(self) -> dict[str, dict[str, Any]]:
-        """How far the files are written, and the hash of that much; all of it is on the disk."""
+        """How many bytes this run has written to each file, and their hash; all of them are on the disk."""
         for path in self._paths.values():
             if path.exists():
                 sync(path)
-        return {name: {"bytes": w.bytes, "sha256": w.digest.hexdigest()} for name, w in self._written.items()}
+        return {name: _beginning(path if self._begun else None) for name, path in self._paths.items()}
 
     def go_back(self, positions: Mapping[str, Mapping[str, Any]], checkpoint: Path) -> None:
-        """Cut the files to what they were at `positions`, and go on from there.
+        """Cut the files to what they were at `positions`; the next line follows there.
 
         Raises:
             UserError: the files are not those that the checkpoint was saved beside.
@@ -86,20 +86,19 @@ class RunLog:
         if self.silent:
             return
         for name, position in positions.items():
-            # A run that was killed while it put its files in place may have them under either name.
-            places = (self.folder / (name + PARTIAL), self.folder / name)
             if position["bytes"] == 0:
                 self._paths[name].unlink(missing_ok=True)
                 continue
-            begins = [path for path in places if Written.of(path, position["bytes"]).is_at(position)]
-            if not begins:
+            # A run that was killed while it put its files in place may have them under either name.
+            places = (self.folder / (name + PARTIAL), self.folder / name)
+            found = next((path for path in places if _beginning(path, position["bytes"]) == position), None)
+            if found is None:
                 raise UserError(
                     f"{self._paths[name]} is not the file that {checkpoint} was saved beside",
-                    "--restart begins anew",
+                    "--restart starts over",
                 )
-            self._paths[name] = begins[0]
-            self._written[name] = Written.of(begins[0], position["bytes"])
-            os.truncate(begins[0], position["bytes"])
+            self._paths[name] = found
+            os.truncate(found, position["bytes"])
         self._begun = True
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -129,30 +128,27 @@ class RunLog:
         line = (to_json(record) + "\n").encode("utf-8")
         with writing(self._paths[name]), self._paths[name].open("ab") as handle:
             handle.write(line)
-        self._written[name].add(line)
 
 
-class Written:
-    """So many bytes, and their SHA-256."""
+def _beginning(path: Path | None, length: int | None = None) -> dict[str, Any]:
+    """The first `length` bytes of a file (all by default) as their number and SHA-256; none without a file."""
+    data = b""
+    if path is not None and path.exists():
+        with path.open("rb") as handle:
+            data = handle.read(length)
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+class Stopwatch:
+    """Seconds by phase of a step."""
 
     def __init__(self) -> None:
-        self.bytes = 0
-        self.digest = hashlib.sha256()
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
 
-    @classmethod
-    def of(cls, path: Path, length: int) -> Written:
-        """The first `length` bytes of a file; fewer if it is shorter or not there."""
-        written = cls()
-        if path.exists():
-            with path.open("rb") as handle:
-                written.add(handle.read(length))
-        return written
-
-    def add(self, data: bytes) -> None:
-        """Count these bytes too."""
-        self.bytes += len(data)
-        self.digest.update(data)
-
-    def is_at(self, position: Mapping[str, Any]) -> bool:
-        """Whether these are the bytes of a position."""
-        return (self.bytes, self.digest.hexdigest()) == (position["bytes"], position["sha256"])
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under `name`."""
+        now = time.perf_counter()
+        key = f"seconds_{name}"
+        self.seconds[key] = self.seconds.get(key, 0.0) + now - self._since
+        self._since = now

@@ -1,40 +1,24 @@
-"""What may happen to a training process: a second one in its folder, a signal, too little memory or disk."""
+"""What may befall a training process: a second one in its folder, a signal, too little memory, a full disk."""
 
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError
 
 from text2grad.errors import EXIT_TERMINATED, UserError
 
-T = TypeVar("T")
-
 LOCK = "run.lock"
-
-
-def refuse_float16(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Small gradients are 0 in float16 unless the loss is scaled, which is not done here.
-
-    Raises:
-        UserError: a parameter is float16.
-    """
-    if any(parameter.dtype == torch.float16 for parameter in parameters):
-        raise UserError(
-            "float16 cannot be trained here: without loss scaling small gradients become 0",
-            "--policy.dtype bfloat16 (or --reward_model.policy.dtype bfloat16)",
-        )
 
 
 @contextmanager
@@ -77,7 +61,8 @@ def _locked(path: Path) -> int:
 class StopRequest:
     """SIGTERM and Ctrl-C inside this context: the first asks to stop after the step, the second stops at once.
 
-    Signals that are ignored (nohup) stay ignored. Outside of the main thread nothing changes.
+    `signal` is the one that came, or 0. Ignored signals (nohup) stay ignored; outside the main thread this does
+    nothing.
     """
 
     def __init__(self) -> None:
@@ -116,40 +101,9 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return told or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
-class PassSize:
-    """How many rows go through a model at a time: `size` at first, and half as many whenever memory runs out.
-
-    `setting` is where the user finds it. `fixed`: it stays what it is, for all processes must make the same passes.
-    """
-
-    def __init__(self, size: int, setting: str = "micro_batch_size", fixed: bool = False) -> None:
-        self.size = size
-        self.setting = setting
-        self.fixed = fixed
-
-    def fitting(self, work: Callable[[int], T], undo: Callable[[], None]) -> T:
-        """`work(size)`. Where memory runs out it is undone and done again with half the size.
-
-        Raises:
-            RuntimeError, MemoryError: one row alone does not fit, or the size is `fixed`.
-        """
-        while True:
-            try:
-                return work(self.size)
-            except (RuntimeError, MemoryError) as error:
-                if self.fixed or self.size == 1 or not is_out_of_memory(error):
-                    raise
-            undo()  # not above: the error holds what the work had allocated
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            self.size //= 2
-            print(f"out of memory: goes on with {self.setting} {self.size}, the same update", file=sys.stderr)
-
-
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """An error of the disk as one line; what was written before stays as it is.
+    """A disk error as one line; what was written before stays as it is.
 
     Raises:
         UserError: the disk is full, or cannot be written to for another reason.
@@ -159,6 +113,6 @@ def writing(what: object) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         cure = (
-            "make room on the disk, or see what else is wrong with it; the same command goes on from what is saved"
+            "make room on the disk, or see what else is wrong with it; the same command resumes from what is saved"
         )
         raise UserError(f"cannot write {what}: {reason}", cure) from error

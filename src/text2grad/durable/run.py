@@ -1,29 +1,21 @@
-"""A training run: its folder, its checkpoints, how it goes on after it was stopped, and signs of life."""
+"""A training run: its folder, its checkpoints, and how it resumes after it was stopped."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
-import random
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from text2grad.errors import Diverged, UserError
-from text2grad.feedback import to_json
-from text2grad.policy.model import Policy
-from text2grad.policy.shard import assembled
-from text2grad.train.checkpoint import (
+from text2grad.durable.checkpoint import (
     Checkpoint,
     newest_checkpoint,
     read_checkpoint,
@@ -31,11 +23,16 @@ from text2grad.train.checkpoint import (
     sync,
     write_checkpoint,
 )
-from text2grad.train.guard import StopRequest, is_out_of_memory, leave, only_run_in, writing
-from text2grad.train.log import RunLog
-from text2grad.train.ranks import ALONE, Ranks, is_lost, lost
-from text2grad.train.settings import Schedule
-from text2grad.train.state import Randomness, Training, versions
+from text2grad.durable.guard import StopRequest, is_out_of_memory, leave, only_run_in, writing
+from text2grad.durable.identity import changed, versions
+from text2grad.durable.log import RunLog
+from text2grad.durable.processes import ALONE, Ranks, is_lost, lost
+from text2grad.durable.state import Randomness, Training
+from text2grad.errors import Diverged, UserError
+from text2grad.feedback import to_json
+from text2grad.policy.load import write_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.shard import assembled
 
 D = TypeVar("D")
 ResumeMode = Literal["auto", "restart", "force"]
@@ -45,74 +42,84 @@ CHECKPOINTS, DIVERGED = "checkpoints", "diverged.jsonl"
 
 
 @dataclass(frozen=True)
-class Resume:
-    """What to do with an unfinished run in the folder, and what a run depends on that its loop does not see.
+class RunOptions:
+    """Where and how a run is run; none of it says what is learned.
 
-    `auto` goes on if `inputs` and the loop's own arguments are what they were; `force` goes on whatever has
-    changed; `restart` begins anew.
+    `folder` gets metrics, samples, checkpoints and at the end the policy. `on_step` is called after every step with
+    its number and its metrics, to which it may add.
+
+    An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, what else the run
+    depends on, are what they were; resumed whatever has changed (`force`); or started over (`restart`).
     """
 
-    mode: ResumeMode = "auto"
+    folder: Path
+    title: str
+    seed: int = 0
+    resume: ResumeMode = "auto"
     inputs: Mapping[str, str] = field(default_factory=dict)
+    ranks: Ranks = ALONE
+    on_step: OnStep | None = None
 
 
-AUTO = Resume()
+class Cures(NamedTuple):
+    """What to do when memory runs out, and when a number is not finite."""
+
+    memory: str
+    numbers: str
 
 
 class Run:
     """A run in its folder: metrics, samples, checkpoints, and at its end the policy. Used as a context.
 
-    On entering, an unfinished run is gone on with: `training` is what it was after its last saved step. Leaving
-    without an error writes the policy and removes the checkpoints. What may go wrong in between is one line:
+    On entering, an unfinished run is resumed: `training` is what it was after its last saved step. Leaving without
+    an error writes the policy and removes the checkpoints. What may go wrong in between is told in one line:
     another process in this folder, settings or inputs that changed, no memory, a full disk.
 
-    `identity` names what must be equal for a run to go on. `every`: steps between checkpoints; 0: only when the
-    run is stopped. `memory` and `numbers` are what to do when there is no memory, or when a number is none.
+    `identity` names what must be equal for a run to resume. `every`: steps between checkpoints; 0: only when the
+    run is stopped. `show` names the metrics on the line of progress.
 
-    Of several processes (`ranks`) each has its own `Run`; the first one's writes. What ends the run of one ends
-    that of all, at the same step.
+    Of several processes each has its own `Run`; the first one's writes. What ends the run of one ends that of all,
+    at the same step.
     """
 
     def __init__(
         self,
-        folder: Path,
-        title: str,
+        options: RunOptions,
         steps: int,
         training: Training,
         identity: Mapping[str, str],
-        resume: Resume,
-        every: int,
-        memory: str,
-        numbers: str,
+        cures: Cures,
+        every: int = 0,
         show: tuple[str, ...] = ("loss",),
-        ranks: Ranks = ALONE,
     ) -> None:
-        self.ranks = ranks
-        self.folder = folder
-        self.title = title
+        self.folder = options.folder
+        self.title = options.title
+        self.ranks = options.ranks
+        self.mode = options.resume
         self.total = steps
         self.training = training
-        processes = f"{ranks.count} (split weights)" if ranks.sharded else str(ranks.count)
-        self.identity = {"run.name": title, "run.processes": processes, **identity, **resume.inputs}
-        self.mode = resume.mode
+        processes = f"{self.ranks.count} (split weights)" if self.ranks.sharded else str(self.ranks.count)
+        known = {"run.name": self.title, "run.seed": str(options.seed), "run.processes": processes}
+        self.identity = {**known, **identity, **options.inputs}
+        self.cures = cures
         self.every = every
-        self.cures = {"memory": memory, "numbers": numbers}
         self.show = show
+        self._on_step = options.on_step
         self._saved = 0
         self._stop = StopRequest()
         self._stack = ExitStack()
 
     def __enter__(self) -> Run:
         with ExitStack() as stack:
-            with self.ranks.agreeing():
+            with self.ranks.barrier():
                 if self.ranks.first:
                     stack.enter_context(only_run_in(self.folder))
                     if self.mode == "restart":
                         remove_checkpoints(self.folder / CHECKPOINTS)
                 self.log = RunLog(self.folder, self.title, self.total, self.show, silent=not self.ranks.first)
             self._refuse_unlike()
-            torch.set_num_threads(self.ranks.of_first(torch.get_num_threads()))
-            self._go_on()
+            torch.set_num_threads(self.ranks.broadcast(torch.get_num_threads()))
+            self._resume()
             self._random = Randomness.now()
             stack.enter_context(self.log)
             stack.enter_context(self._stop)
@@ -123,17 +130,17 @@ class Run:
         with self._stack:
             if kind is None:
                 self._finish()
-        if kind is None and (signal := self.ranks.highest(self._stop.signal)):
+        if kind is None and (signal := self._signal()):
             leave(signal)  # asked for in the last step: what would follow must not begin
-        if is_lost(error):
+        if error is not None and is_lost(error):
             self.ranks.broken = True
-            lost(error)  # type: ignore[arg-type]
+            lost(error)
         if told := self._in_words(error):
             raise told from error
 
     def _finish(self) -> None:
         policy = assembled(self.training.policy, keep=self.ranks.first)
-        with self.ranks.agreeing():
+        with self.ranks.barrier():
             if policy is not None:
                 with writing(self.folder / "policy"):
                     save_policy(policy, self.folder / "policy")
@@ -152,33 +159,50 @@ class Run:
             self._random = Randomness.now()
             if self.training.step == self.total:
                 return
-            if signal := self.ranks.highest(self._stop.signal):
+            if signal := self._signal():
                 self._save_and_leave(signal)
             if self.every and self.training.step % self.every == 0:
                 self.save()
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """What fails in here has not touched the policy: the run is saved, and can go on with this very step.
+    def note(self, step: int, metrics: dict[str, float]) -> None:
+        """Give the metrics of a step to `on_step`, and write them."""
+        if self._on_step:
+            self._on_step(step, metrics)
+        self.log.metrics(step, metrics)
 
-        It fails in all processes or in none (`Ranks.agreeing`), or for good (`Ranks.broken`).
+    @contextmanager
+    def guarding(self, batch: Callable[[], Iterable[Mapping[str, Any]] | None]) -> Iterator[None]:
+        """A step. `batch` gives the records it learns from; None until the policy is about to be changed.
+
+        What fails before that leaves the run saved at the beginning of this step: it fails in all processes or in
+        none (`Ranks.barrier`), or for good (`Ranks.broken`). When a number is not finite after it, the batch is
+        left in `diverged.jsonl`.
         """
         try:
             yield
-        except FloatingPointError:
-            raise
         except Exception as error:
-            if self.ranks.broken or is_lost(error):
-                raise
-            if signal := self.ranks.highest(self._stop.signal):
-                self._save_and_leave(signal)
-            self.save()
-            if self._saved and self.ranks.first:
-                print(
-                    f"{self.title}: step {self._saved} is saved; the same command goes on from there",
-                    file=sys.stderr,
-                )
+            records, numbers = batch(), isinstance(error, FloatingPointError)
+            if numbers and records is not None:
+                path = self._keep(records)
+                raise FloatingPointError(f"{error} (the batch is in {path})") from error
+            if records is None and not (numbers or self.ranks.broken or is_lost(error)):
+                self._save_before_failing()
             raise
+
+    def _keep(self, records: Iterable[Mapping[str, Any]]) -> Path:
+        path = self.folder / DIVERGED
+        with writing(path):
+            lines = [to_json(record) + "\n" for record in records]
+            if self.ranks.first:
+                path.write_text("".join(lines), encoding="utf-8")
+        return path
+
+    def _save_before_failing(self) -> None:
+        if signal := self._signal():
+            self._save_and_leave(signal)
+        self.save()
+        if self._saved:
+            self._say(f"step {self._saved} is saved; the same command resumes it")
 
     def save(self) -> None:
         """Write a checkpoint of the state at the beginning of this step, unless there is one.
@@ -188,8 +212,8 @@ class Run:
         """
         if self.training.step == self._saved:
             return
-        tensors, randoms = self.training.tensors(), self.ranks.everyones(self._random)
-        with self.ranks.agreeing():
+        tensors, randoms = self.training.tensors(), self.ranks.all_gather(self._random)
+        with self.ranks.barrier():
             if self.ranks.first:
                 self._write(tensors, randoms)
         self._saved = self.training.step
@@ -208,38 +232,31 @@ class Run:
             }
             write_checkpoint(self.folder / CHECKPOINTS, self.training.step, tensors, state)
 
-    @contextmanager
-    def keeping(self, batch: Callable[[], Iterable[Mapping[str, Any]]]) -> Iterator[None]:
-        """When a number in here is none, the batch it came from is left in `diverged.jsonl`."""
-        try:
-            yield
-        except FloatingPointError as error:
-            path = self.folder / DIVERGED
-            with writing(path):
-                lines = [to_json(_plain(record)) + "\n" for record in batch()]
-                if self.ranks.first:
-                    path.write_text("".join(lines), encoding="utf-8")
-            raise FloatingPointError(f"{error} (the batch is in {path})") from error
-
     def _in_words(self, error: BaseException | None) -> UserError | None:
         where = f"{self.title}: step {self.training.step + 1} of {self.total}"
-        after = f"--force goes on from step {self._saved}" if self._saved else "start again"
+        after = f"--force resumes from step {self._saved}" if self._saved else "start again"
         if is_out_of_memory(error):
-            return UserError(f"{where}: out of memory", f"{self.cures['memory']}, then {after}")
+            return UserError(f"{where}: out of memory", f"{self.cures.memory}, then {after}")
         if isinstance(error, FloatingPointError):
-            return Diverged(f"{where}: {error}", f"{self.cures['numbers']}, then {after}")
+            return Diverged(f"{where}: {error}", f"{self.cures.numbers}, then {after}")
         return None
+
+    def _signal(self) -> int:
+        """The signal that asks some process to stop, or 0."""
+        return max(self.ranks.all_gather(self._stop.signal))
 
     def _save_and_leave(self, signal: int) -> None:
         self.save()
-        done = f"stopped after step {self.training.step} of {self.total}; the same command goes on from there"
-        if self.ranks.first:
-            print(f"{self.title}: {done}", file=sys.stderr, flush=True)
+        self._say(f"stopped after step {self.training.step} of {self.total}; the same command resumes it")
         leave(signal)
+
+    def _say(self, words: str) -> None:
+        if self.ranks.first:
+            print(f"{self.title}: {words}", file=sys.stderr, flush=True)
 
     def _refuse_unlike(self) -> None:
         """All processes must train the same policy on the same data."""
-        mine, *others = self.ranks.everyones(self.identity)
+        mine, *others = self.ranks.all_gather(self.identity)
         for rank, other in enumerate(others, start=1):
             if changes := changed(mine, other):
                 raise UserError(
@@ -249,23 +266,23 @@ class Run:
 
     def _find(self) -> Checkpoint | None:
         """The newest whole checkpoint: the first process looks for it, the others read what it found."""
-        with self.ranks.agreeing():
+        with self.ranks.barrier():
             found = newest_checkpoint(self.folder / CHECKPOINTS) if self.ranks.first else None
-        path = self.ranks.of_first(found.path if found else None)
-        with self.ranks.agreeing():
+        path = self.ranks.broadcast(found.path if found else None)
+        with self.ranks.barrier():
             if path is not None and found is None:
                 if not path.is_dir():
                     raise UserError(f"no {path} here", "put run.folder on a disk that all processes share")
                 found = read_checkpoint(path)
         return found
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         found = self._find()
         if found is not None:
-            with self.ranks.agreeing():
-                self._go_on_from(found)
+            with self.ranks.barrier():
+                self._resume_from(found)
 
-    def _go_on_from(self, found: Checkpoint) -> None:
+    def _resume_from(self, found: Checkpoint) -> None:
         state, forced = found.state, self.mode == "force"
         changes = [] if forced else changed(state["identity"], self.identity)
         if changes:
@@ -273,7 +290,7 @@ class Run:
             raise UserError(
                 f"the unfinished run in {self.folder} began with other settings or inputs:"
                 f" {', '.join(changes[:3])}{more}",
-                "--restart begins anew, --force goes on all the same",
+                "--restart starts over, --force resumes all the same",
             )
         self.training.restore(found.tensors, state)
         self.log.go_back(state["logs"], found.path)
@@ -283,19 +300,12 @@ class Run:
         if not forced:
             torch.set_num_threads(state["threads"])  # the order of sums
         self._saved = found.step
-        if self.ranks.first:
-            print(f"{self.title}: goes on after step {found.step} of {self.total}{_aged(state)}", file=sys.stderr)
+        self._say(f"resumes after step {found.step} of {self.total}{_aged(state)}")
 
 
 def _owner(rank: int) -> str:
     """The name under which a process's random generators are saved."""
     return f"random of {rank}" if rank else "random"
-
-
-def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs between two identities, in words: settings with both values, digests by name."""
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return [name if "." not in name else f"{name} {before.get(name)} -> {now.get(name)}" for name in names]
 
 
 def _aged(state: Mapping[str, Any]) -> str:
@@ -304,59 +314,13 @@ def _aged(state: Mapping[str, Any]) -> str:
     return f" (saved with {', '.join(other)}: not equal to the bit)" if other else ""
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
 def save_policy(policy: Policy, folder: Path) -> None:
     """Write a policy beside its place, then move it there: a crash never leaves half a model under the name."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    policy.save(partial)
+    write_policy(policy, partial)
     for path in (*partial.rglob("*"), partial):
         sync(path)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
     sync(folder.parent)
-
-
-def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, numpy and torch."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def learning_rate_factor(schedule: Schedule, warmup: float, steps: int) -> Callable[[int], float]:
-    """Factor on the learning rate at a step: linear warm-up, then constant, linear or cosine decay to zero."""
-    rising = max(1, round(steps * warmup)) if warmup else 0
-
-    def factor(step: int) -> float:
-        if step < rising:
-            return (step + 1) / (rising + 1)
-        done = (step - rising) / max(1, steps - rising)
-        if schedule == "constant":
-            return 1.0
-        return max(0.0, 1 - done) if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-
-    return factor
-
-
-class Stopwatch:
-    """Seconds by phase of a step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._since = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        """Book the time since the last lap under `name`."""
-        now = time.perf_counter()
-        key = f"seconds_{name}"
-        self.seconds[key] = self.seconds.get(key, 0.0) + now - self._since
-        self._since = now

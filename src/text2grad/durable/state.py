@@ -1,47 +1,37 @@
-"""Everything that changes while a loop trains, taken down so that it can go on bit for bit.
+"""Everything that changes while a loop trains, saved so that it resumes bit for bit.
 
-What does not change is not saved but checked: the weights it started from, the data, the settings (`identity`).
+What does not change is not saved but checked (`durable.identity`): starting weights, data, settings.
 """
 
 from __future__ import annotations
 
-import hashlib
-import platform
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from text2grad import __version__
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import split_as, whole
 
-VERSIONS = ("torch", "transformers", "peft", "safetensors", "numpy")
-
 
 class Keeper(Protocol):
-    """A part of a loop with a state of its own, saved and restored with the rest (`stopping.EarlyStopping`)."""
+    """A part of a loop with a state of its own, saved and restored with the rest (early stopping).
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the state, under names of its own."""
-        ...
+    `tensors` are under names of its own, `numbers` is JSON; `restore` gets both back, among other tensors.
+    """
 
-    def numbers(self) -> dict[str, Any]:
-        """The rest, as JSON."""
-        ...
+    def tensors(self) -> dict[str, Tensor]: ...
 
-    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-        """Take over what the two gave; `tensors` holds others as well."""
-        ...
+    def numbers(self) -> dict[str, Any]: ...
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None: ...
 
 
 @dataclass
@@ -92,7 +82,7 @@ class Training:
         mine = dict(_trained(self.policy))
         saved = {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
         if {name: t.shape for name, t in mine.items()} != {name: t.shape for name, t in saved.items()}:
-            raise UserError("the checkpoint's weights are not those of this policy", "--restart begins anew")
+            raise UserError("the checkpoint's weights are not those of this policy", "--restart starts over")
         with torch.no_grad():
             for name, parameter in mine.items():
                 parameter.copy_(split_as(saved[name], parameter))
@@ -119,10 +109,8 @@ def _by_parameter(named: Mapping[str, Any], prefix: str) -> dict[int, dict[str, 
     for name, value in named.items():
         if name.startswith(prefix):
             index, key = name.removeprefix(prefix).split(".")
-            mine = (
-                value.clone() if isinstance(value, Tensor) else value
-            )  # not a view of a file that will be removed
-            state.setdefault(int(index), {})[key] = mine
+            # A tensor of a checkpoint is a view of a file that will be removed.
+            state.setdefault(int(index), {})[key] = value.clone() if isinstance(value, Tensor) else value
     return state
 
 
@@ -171,41 +159,8 @@ class Randomness:
                 torch.cuda.set_rng_state(state.clone(), index)
 
 
-def versions() -> dict[str, str]:
-    """The versions on which equality to the bit depends."""
-    return {
-        "text2grad": __version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in VERSIONS},
-    }
-
-
-def flatten(without: Collection[str], **sections: BaseModel) -> dict[str, str]:
-    """Settings as `section.key` -> text, some keys left out."""
-    return {
-        f"{section}.{key}": str(value)
-        for section, settings in sections.items()
-        for key, value in settings.model_dump(mode="json").items()
-        if f"{section}.{key}" not in without
-    }
-
-
-def digest_of_reference(policy: Policy) -> str:
-    """SHA-256 over the weights a run starts from: of the base alone where adapters are trained."""
-    digest = hashlib.sha256()
-    weights = list(policy.model.named_parameters())
-    frozen = [(name, parameter) for name, parameter in weights if not parameter.requires_grad]
-    for name, parameter in frozen or weights:
-        digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def digest_of_texts(texts: Iterable[str]) -> str:
-    """SHA-256 over texts, one after the other; where one ends counts."""
-    digest = hashlib.sha256()
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8))
-        digest.update(data)
-    return digest.hexdigest()
+def seed_everything(seed: int) -> None:
+    """Seed the generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,11 +1,11 @@
 """Processes that train one policy together: what each takes, what they add up, and how they agree on failure.
 
-Every process runs the same loop over the same data. It samples, has criticised and scores its share of a batch;
-then all of them know the whole batch, so that denominators, normalisation and metrics are those of one process.
-Each takes its share of the passes of an update, and the gradients are added up. The first process writes.
+Every process runs the same loop over the same data. Each samples, judges and scores its share of a batch; then all
+gather the whole batch, so that denominators, normalisation and metrics are those of one process. Each takes its
+share of the passes of an update, and the gradients are added up. The first process writes.
 
-Where a process may fail by itself (a critic, a full disk, no memory), all of them meet afterwards in `agreeing`:
-either nobody failed or all stop, at the same place. Only the environment variables of `torchrun` are read, which
+Where one process may fail alone (a critic, a full disk, no memory) the work stands in `Ranks.barrier`: afterwards
+either all go on or all stop, at the same place. Only the environment variables of `torchrun` are read, which
 `accelerate launch` and Ray set too.
 """
 
@@ -40,11 +40,12 @@ class PeerLost(UserError):
 
 
 class Ranks:
-    """This process among `count` that train together, and what they do in common.
+    """This process among `count` that train together, and their collective operations.
 
-    `sharded`: each holds a part of the weights, else all of them hold the same. `by_row`: the random numbers of a
-    response belong to its place in the batch, as they always do with several. With a count of 1 nothing here costs
-    anything. What is said to meet must be called by all processes, in the same order.
+    All processes must call a collective operation (those after `passes`), in the same order; with a count of 1 they
+    cost nothing. `sharded`: each process holds a part of the weights, else each holds all of them. `by_row`: the
+    random numbers of a response belong to its place in the batch, as they always do with several processes.
+    `broken`: a process is lost, so nothing may wait for the others any more.
     """
 
     def __init__(self, rank: int = 0, count: int = 1, sharded: bool = False, by_row: bool = False) -> None:
@@ -56,19 +57,19 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and talks."""
+        """Whether this is the process that writes and prints."""
         return self.rank == 0
 
     def share(self, length: int) -> slice:
-        """This process's rows of `length`: in the order of the processes, alike in number but for one."""
+        """This process's rows of `length`: in the order of the processes, equal in number but for one."""
         return slice(length * self.rank // self.count, length * (self.rank + 1) // self.count)
 
     def passes(self, length: int, size: int) -> int:
         """Passes of at most `size` rows that the largest share of `length` takes: as many as all must make."""
         return math.ceil(math.ceil(length / self.count) / size)
 
-    def everyones(self, value: T) -> list[T]:
-        """The value of every process, in their order; all meet."""
+    def all_gather(self, value: T) -> list[T]:
+        """The value of every process, in their order."""
         if self.count == 1:
             return [value]
         values: list[T | None] = [None] * self.count
@@ -76,33 +77,20 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values  # type: ignore[return-value]
 
-    def of_first(self, value: T) -> T:
-        """What the first process gave; all meet."""
-        return self.everyones(value if self.first else None)[0]  # type: ignore[return-value]
-
-    def joined_rows(self, columns: Sequence[Tensor]) -> list[Tensor]:
-        """Columns whose rows are those of all processes, one share after the other; all meet."""
+    def all_gather_rows(self, columns: Sequence[Tensor]) -> list[Tensor]:
+        """Columns with the rows of all processes, one share after the other."""
         if self.count == 1:
             return list(columns)
-        shares = self.everyones([column.cpu() for column in columns])
+        shares = self.all_gather([column.cpu() for column in columns])
         device = columns[0].device
         return [torch.cat(parts).to(device) for parts in zip(*shares, strict=True)]
 
-    def total(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Sums over the processes, by name; all meet."""
-        if self.count == 1:
-            return dict(values)
-        sums = torch.tensor(list(values.values()), dtype=torch.float64)
-        with self._heard():
-            dist.all_reduce(sums)
-        return dict(zip(values, sums.tolist(), strict=True))
+    def broadcast(self, value: T) -> T:
+        """The value of the first process."""
+        return self.all_gather(value if self.first else None)[0]  # type: ignore[return-value]
 
-    def highest(self, value: int) -> int:
-        """The highest number that a process gave; all meet."""
-        return max(self.everyones(value))
-
-    def spread(self, policy: Policy) -> None:
-        """Give all processes the first one's trained weights, and split them where they are `sharded`; all meet.
+    def broadcast_weights(self, policy: Policy) -> None:
+        """Give all processes the first one's trained weights, and split them where they are `sharded`.
 
         Optimizers must be made afterwards.
         """
@@ -115,8 +103,17 @@ class Ranks:
         if self.sharded:
             shard(policy, self.count)
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up the gradients of all processes; where weights are split the passes did it already. All meet.
+    def all_reduce(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Sums over the processes, by name."""
+        if self.count == 1:
+            return dict(values)
+        sums = torch.tensor(list(values.values()), dtype=torch.float64)
+        with self._heard():
+            dist.all_reduce(sums)
+        return dict(zip(values, sums.tolist(), strict=True))
+
+    def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up the gradients of all processes; split weights are left alone, the passes did it already.
 
         A parameter that only some processes reached (an expert of a mixture) has a gradient in all of them then.
         """
@@ -137,17 +134,12 @@ class Ranks:
 
     def _reached_anywhere(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
         """Those that have a gradient in some process: the same in all of them."""
-        if not parameters:
-            return []
-        flags = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
-        flags = flags.to(parameters[0].device)
-        with self._heard():
-            dist.all_reduce(flags, dist.ReduceOp.MAX)
-        return [parameter for parameter, flag in zip(parameters, flags.tolist(), strict=True) if flag]
+        flags = self.all_gather([parameter.grad is not None for parameter in parameters])
+        return [parameter for parameter, *reached in zip(parameters, *flags, strict=True) if any(reached)]
 
     @contextmanager
-    def agreeing(self) -> Iterator[None]:
-        """A process may fail in here by itself, and meets no other; at the end all meet, and all fail if one did.
+    def barrier(self) -> Iterator[None]:
+        """Each process works alone in here and may fail; at the end all meet, and all fail if one did.
 
         Raises:
             UserError, FloatingPointError: another process failed, and how; of one kind in all processes.
@@ -166,10 +158,12 @@ class Ranks:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Forward and backward passes. With split weights they meet, so who fails there cannot tell the others:
-        it must end, and they notice that it is gone."""
+        """Forward and backward passes: a `barrier`, but for split weights, whose passes are collective themselves.
+
+        A process that fails there cannot tell the others: it must end, and they notice that it is gone.
+        """
         if not self.sharded:
-            with self.agreeing():
+            with self.barrier():
                 yield
             return
         try:
@@ -179,7 +173,7 @@ class Ranks:
             raise
 
     def _agree(self, failure: Exception | None) -> None:
-        said = self.everyones(None if failure is None else _told(failure))
+        said = self.all_gather(None if failure is None else _told(failure))
         failed = [rank for rank, words in enumerate(said) if words is not None]
         if not failed:
             return
@@ -218,30 +212,27 @@ def lost(error: BaseException) -> NoReturn:
     """A lost process as one line."""
     raise PeerLost(
         f"another process of this run is gone ({' '.join(str(error).split())[:120]})",
-        "its own words say why; the same command goes on from the last checkpoint",
+        "its own words say why; the same command resumes from the last checkpoint",
     ) from error
 
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Gradients of one type, at most `BUCKET` bytes at a time."""
-    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-        bucket: list[Tensor] = []
-        for gradient in gradients:
-            if gradient.dtype != dtype:
-                continue
+    buckets: dict[torch.dtype, list[Tensor]] = {gradient.dtype: [] for gradient in gradients}
+    for dtype, bucket in buckets.items():
+        for gradient in (each for each in gradients if each.dtype == dtype):
             if bucket and sum(each.nbytes for each in bucket) + gradient.nbytes > BUCKET:
-                yield bucket
-                bucket = []
+                yield bucket.copy()
+                bucket.clear()
             bucket.append(gradient)
-        if bucket:
-            yield bucket
+        yield bucket
 
 
 @contextmanager
 def joined(sharded: bool) -> Iterator[Ranks]:
-    """Meet the other processes that the environment names; alone where it names none.
+    """Join the other processes that the environment names; alone where it names none.
 
-    A process group that is there already (Ray's) is used and left as it is. Within, a `UserError` is shown by the
+    A process group that exists already (Ray's) is used and left as it is. Within, a `UserError` is shown by the
     first process alone, unless only another knows of it.
 
     Raises:

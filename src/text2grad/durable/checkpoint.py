@@ -1,7 +1,7 @@
 """Checkpoints: folders of safetensors and JSON that are whole or not there.
 
-`checkpoint-N` holds what a loop needs to go on after N steps. It is written as `checkpoint-N.partial`, every file
-is brought to the disk, the manifest (sizes and SHA-256) last, and then the folder gets its name. Whatever stops
+`checkpoint-N` holds what a loop needs to resume after N steps. It is written as `checkpoint-N.partial`, every file
+is flushed to the disk, the manifest (sizes and SHA-256) last, and then the folder gets its name. Whatever stops
 the program in between, the checkpoint before it stays as it was.
 """
 
@@ -114,7 +114,7 @@ def sha256(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Bring a file or a folder's list of names to the disk."""
+    """Flush a file, or a folder's list of names, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -133,7 +133,7 @@ def _remove_partial(parent: Path) -> None:
 
 
 def _prune(parent: Path, saved: int) -> None:
-    """Keep the newest up to `saved`; later ones are of a run that went on from an earlier step."""
+    """Keep the newest up to `saved`; later ones belong to a run that resumed from an earlier step."""
     found = sorted(_checkpoints(parent))
     upto = [path for step, path in found if step <= saved]
     for path in [*upto[:-KEPT], *(path for step, path in found if step > saved)]:

@@ -1,0 +1,56 @@
+"""What a run depends on and must find unchanged to resume: settings by name, weights and texts as digests."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Collection, Iterable, Mapping
+from importlib.metadata import version
+
+from pydantic import BaseModel
+
+from text2grad.policy.load import digest_of_weights
+from text2grad.policy.model import Policy
+
+VERSIONS = ("text2grad", "torch", "transformers", "peft", "safetensors", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """The versions on which equality to the bit depends."""
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in VERSIONS},
+    }
+
+
+def flatten(without: Collection[str], **sections: BaseModel) -> dict[str, str]:
+    """Settings as `section.key` -> text, some keys left out."""
+    return {
+        f"{section}.{key}": str(value)
+        for section, settings in sections.items()
+        for key, value in settings.model_dump(mode="json").items()
+        if f"{section}.{key}" not in without
+    }
+
+
+def digest_of_reference(policy: Policy) -> str:
+    """SHA-256 over the weights a run starts from: of the base alone where adapters are trained."""
+    weights = list(policy.model.named_parameters())
+    frozen = [(name, parameter) for name, parameter in weights if not parameter.requires_grad]
+    return digest_of_weights(frozen or weights)
+
+
+def digest_of_texts(texts: Iterable[str]) -> str:
+    """SHA-256 over texts, one after the other; where one ends counts."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs between two identities, in words: settings with both values, digests by name."""
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return [name if "." not in name else f"{name} {before.get(name)} -> {now.get(name)}" for name in names]

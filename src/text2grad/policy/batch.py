@@ -1,0 +1,75 @@
+"""Token ids of prompts and responses as one rectangle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Prompts padded on the left, responses on the right, so that all responses start at one column.
+
+    `input_ids`, `attention_mask`, `position_ids`: (B, P+T). `response_ids`, `mask`: (B, T).
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    position_ids: Tensor
+    response_ids: Tensor
+    mask: Tensor
+
+    @property
+    def width(self) -> int:
+        """T, the padded response length."""
+        return int(self.mask.shape[1])
+
+    def rows(self, index: Tensor | slice) -> TokenBatch:
+        """The same batch restricted to some rows."""
+        return TokenBatch(*(column[index] for column in vars(self).values()))
+
+    def trimmed(self) -> TokenBatch:
+        """Without the columns that are padding in all rows: on the left of the prompts, right of the responses."""
+        width = int(self.mask.sum(dim=1).max())
+        whole = int(self.input_ids.shape[1]) - (self.width - width)
+        first = int((self.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
+        return TokenBatch(
+            self.input_ids[:, first:whole],
+            self.attention_mask[:, first:whole],
+            self.position_ids[:, first:whole],
+            self.response_ids[:, :width],
+            self.mask[:, :width],
+        )
+
+    def passes(self, index: Tensor, size: int) -> tuple[Tensor, ...]:
+        """The rows `index` in groups of at most `size` of similar length, so that little of a pass is padding."""
+        lengths = self.attention_mask[index].sum(dim=1)
+        return torch.split(index[lengths.argsort(stable=True)], size)
+
+
+def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad: int, device: Any) -> TokenBatch:
+    """Pad a batch of prompt and response ids into one rectangle.
+
+    What stands under `pad` is never attended to nor scored.
+    """
+    prompt_width = max(len(ids) for ids in prompts)
+    width = max(len(ids) for ids in responses)
+    rows, attention, mask = [], [], []
+    for prompt, response in zip(prompts, responses, strict=True):
+        left, right = prompt_width - len(prompt), width - len(response)
+        rows.append([pad] * left + list(prompt) + list(response) + [pad] * right)
+        attention.append([0] * left + [1] * (len(prompt) + len(response)) + [0] * right)
+        mask.append([True] * len(response) + [False] * right)
+    input_ids = torch.tensor(rows, device=device)
+    attention_mask = torch.tensor(attention, device=device)
+    return TokenBatch(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0),
+        response_ids=input_ids[:, prompt_width:],
+        mask=torch.tensor(mask, device=device),
+    )

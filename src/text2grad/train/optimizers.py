@@ -1,0 +1,87 @@
+"""Optimizers and learning-rate schedules of both training loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from text2grad.errors import UserError
+from text2grad.policy.model import Policy
+from text2grad.policy.shard import whole
+from text2grad.train.muon import muon_for
+from text2grad.train.settings import PPOSettings, Schedule, SupervisedSettings
+
+
+@dataclass
+class Optimizers:
+    """One for the policy (with the shared trunk), one for what belongs to the value function alone."""
+
+    policy: torch.optim.Optimizer
+    value: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LambdaLR
+
+
+def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
+    """AdamW for both; the value function may have a learning rate of its own.
+
+    Raises:
+        UserError: the policy is in float16.
+    """
+    refuse_float16(policy.parameters())
+    decay = settings.weight_decay
+    trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=decay, fused=True)
+    head = torch.optim.AdamW(
+        policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay, fused=True
+    )
+    updates = max(1, settings.steps - settings.warmup_steps) * settings.epochs * settings.mini_batches
+    factor = learning_rate_factor(settings.schedule, 0.0, updates)
+    return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))
+
+
+def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over all that the policy trains.
+
+    Raises:
+        UserError: the policy is in float16.
+    """
+    refuse_float16(policy.parameters())
+    if settings.optimizer == "muon":
+        return muon_for(policy.model, settings.lr, settings.weight_decay)
+    parameters = policy.policy_parameters()
+    return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+
+
+def refuse_float16(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Small gradients are 0 in float16 unless the loss is scaled, which is not done here.
+
+    Raises:
+        UserError: a parameter is float16.
+    """
+    if any(parameter.dtype == torch.float16 for parameter in parameters):
+        raise UserError(
+            "float16 cannot be trained here: without loss scaling small gradients become 0",
+            "--policy.dtype bfloat16 (or --reward_model.policy.dtype bfloat16)",
+        )
+
+
+def clip_gradient(parameters: Iterable[torch.nn.Parameter], limit: float) -> float:
+    """Scale the gradient to a norm of at most `limit`; returns its norm before."""
+    return float(whole(torch.nn.utils.clip_grad_norm_(parameters, limit)))
+
+
+def learning_rate_factor(schedule: Schedule, warmup: float, steps: int) -> Callable[[int], float]:
+    """Factor on the learning rate at a step: linear warm-up, then constant, linear or cosine decay to zero."""
+    rising = max(1, round(steps * warmup)) if warmup else 0
+
+    def factor(step: int) -> float:
+        if step < rising:
+            return (step + 1) / (rising + 1)
+        done = (step - rising) / max(1, steps - rising)
+        if schedule == "constant":
+            return 1.0
+        return max(0.0, 1 - done) if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+    return factor

@@ -1,0 +1,122 @@
+"""Training pairs: a conversation and the answer to learn, as token ids with weights and labels."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from text2grad.align import Aligned, TokenTable, token_labels
+from text2grad.errors import UserError
+from text2grad.feedback import Message, Span
+from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
+from text2grad.policy.label_head import UNLABELLED
+from text2grad.policy.model import Policy
+from text2grad.train.settings import SupervisedSettings
+
+LENGTH_POOL = 16
+"""Batches whose pairs are sorted by length together."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A text that stands at character `start` of the last turn of a prompt, and spans of it."""
+
+    start: int
+    text: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One training pair: a conversation and the answer to learn.
+
+    `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
+    `marked`: a text in the prompt whose words are labelled, for a second loss (`policy.label_head`).
+    """
+
+    id: str
+    prompt: tuple[Message, ...]
+    target: str
+    emphasis: tuple[tuple[int, int, float], ...] = ()
+    marked: Marked | None = None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A pair as token ids; the loss is on `target` only, where each token has its weight.
+
+    `labels`: of the tokens of the prompt, +1, -1, 0 or `UNLABELLED`; none where no second loss is wanted.
+    """
+
+    prompt: list[int]
+    target: list[int]
+    weights: list[float]
+    labels: list[int] = field(default_factory=list)
+
+
+def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
+    """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
+    table = TokenTable(policy.tokenizer) if any(pair.emphasis or pair.marked for pair in pairs) else None
+    encoded = [_encoded(policy, pair, table) for pair in pairs]
+    limit = min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
+    whole = [(pair.id, [*item.prompt, *item.target]) for pair, item in zip(pairs, encoded, strict=True)]
+    check_lengths(whole, limit, 0)
+    return encoded
+
+
+def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
+    target = encode_target(policy.tokenizer, pair.target)
+    weights = [1.0] * len(target)
+    if pair.emphasis and table is not None:
+        aligned = table.align(target)
+        shift = aligned.text.find(pair.target)
+        if shift < 0:
+            raise UserError(
+                f"{pair.id}: this tokenizer changes the text it reads, so no words can be weighted",
+                "reward_model.poor_weight 1",
+            )
+        for start, end, weight in pair.emphasis:
+            inside = (aligned.starts < end + shift) & (aligned.ends > start + shift)
+            weights = [weight if chosen else kept for kept, chosen in zip(weights, inside, strict=True)]
+    prompt = encode_prompt(policy.tokenizer, pair.prompt)
+    labels = prompt_labels(pair, table.align(prompt)) if pair.marked and table is not None else []
+    return Encoded(prompt, target, weights, labels)
+
+
+def prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
+    """The label of every token of the prompt: that of the spans of the marked text, `UNLABELLED` outside it.
+
+    Raises:
+        UserError: the text that the tokens spell is another.
+    """
+    marked, turn = pair.marked, pair.prompt[-1].content
+    assert marked is not None
+    said = turn.strip()  # chat templates strip turns
+    start = aligned.text.rfind(said) + marked.start - (len(turn) - len(turn.lstrip()))
+    end = start + len(marked.text)
+    if said not in aligned.text or aligned.text[start:end] != marked.text:
+        raise UserError(
+            f"{pair.id}: this tokenizer changes the text it reads, so no words can be labelled",
+            "reward_model.label_weight 0",
+        )
+    spans = [s.model_copy(update={"start": s.start + start, "end": s.end + start}) for s in marked.spans]
+    inside = (aligned.starts < end) & (aligned.ends > start)
+    labels = token_labels(spans, aligned)
+    return [int(label) if here else UNLABELLED for label, here in zip(labels, inside, strict=True)]
+
+
+def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int) -> Iterator[list[Encoded]]:
+    """Optimizer steps: every epoch a new order, batches of similar length (less padding), in random order."""
+    rng = random.Random(seed)
+    total = max(1, round(settings.epochs * len(encoded) / settings.batch_size))
+    while total > 0:
+        order = rng.sample(list(encoded), len(encoded))
+        pool = settings.batch_size * LENGTH_POOL
+        batches: list[list[Encoded]] = []
+        for start in range(0, len(order), pool):
+            near = sorted(order[start : start + pool], key=lambda item: len(item.prompt) + len(item.target))
+            batches += [near[i : i + settings.batch_size] for i in range(0, len(near), settings.batch_size)]
+        rng.shuffle(batches)
+        yield from batches[:total]
+        total -= len(batches)
