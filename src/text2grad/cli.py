@@ -147,8 +147,8 @@ def export_feedback(
     _no_settings(context, "export")
 
     def stage() -> Mapping[str, Any]:
-        from text2grad.critics.shapes.export import export
         from text2grad.feedback import Feedback, read_jsonl
+        from text2grad.formats.export import export
 
         return {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}
 

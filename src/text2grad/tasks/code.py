@@ -12,11 +12,11 @@ from pathlib import Path
 
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
-from text2grad.tasks.base import Split, TaskSettings, in_split
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
 from text2grad.tasks.evalplus import NAMES as PLUS_NAMES
 from text2grad.tasks.evalplus import cached_file, plus_module
-from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+from text2grad.tasks.loaders import Row, Shape, TaskData, optional_text, read_examples, text_of
 
 DATA_FOLDERS = (Path("data"), Path("../shared/data"))
 """Where a benchmark's file is looked for before the hub is asked, from the folder the command runs in."""
@@ -40,13 +40,12 @@ class CodeTask:
     critic_prompt = "code"
 
     def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
-        self._settings = settings
         self._scorer = scorer
-        self._examples = read_examples(settings.data or "KodCode/KodCode-Light-RL-10K", SHAPES, settings.limit)
+        self._data = TaskData(settings, "KodCode/KodCode-Light-RL-10K", SHAPES)
 
     def examples(self, split: Split) -> list[Example]:
         """Problems of one split, with the reference solution and `meta["tests"]`."""
-        return in_split(self._examples, split, self._settings)
+        return self._data.examples(split)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """What the `scorer` says; without one nothing can be said."""
@@ -57,13 +56,14 @@ class CodeBenchmark(CodeTask):
     """Published problems to measure on: all of them are held out."""
 
     def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
+        refuse_shares(settings)
+        self.name, self._scorer = settings.name, scorer
         data = settings.data or benchmark_data(settings.name)
-        super().__init__(settings.model_copy(update={"data": data}), scorer)
-        self.name = settings.name
+        self._problems = read_examples(data, SHAPES, settings.limit, split="test")
 
     def examples(self, split: Split) -> list[Example]:
         """Every problem for `heldout`, none for the others."""
-        return self._examples if split == "heldout" else []
+        return self._problems if split == "heldout" else []
 
 
 def benchmark_data(name: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message
-from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
-from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+from text2grad.tasks.base import Split, TaskSettings, rouge_l
+from text2grad.tasks.loaders import Row, Shape, TaskData, optional_text, text_of
 
 FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
 IMPORTED_KEYS = frozenset({"id", "prompt", "response", "spans", "source"})
@@ -22,14 +22,12 @@ class QATask:
     critic_prompt = "qa"
 
     def __init__(self, settings: TaskSettings) -> None:
-        self._settings = settings
-        data = settings.data or "HuggingFaceH4/ultrafeedback_binarized"
-        examples = read_examples(data, shapes(settings.context_characters), settings.limit)
-        self._examples = _answerable(examples, data)
+        default = "HuggingFaceH4/ultrafeedback_binarized"
+        self._data = TaskData(settings, default, shapes(settings.context_characters), _answerable)
 
     def examples(self, split: Split) -> list[Example]:
         """Questions of one split, with the reference answer where the data has one."""
-        return in_split(self._examples, split, self._settings)
+        return self._data.examples(split)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1; nothing where there is no reference to compare with."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
-from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
-from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+from text2grad.tasks.base import Split, TaskSettings, rouge_l
+from text2grad.tasks.loaders import Row, Shape, TaskData, optional_text, text_of
 
 
 class SummarizationTask:
@@ -14,12 +14,11 @@ class SummarizationTask:
     critic_prompt = "summarization"
 
     def __init__(self, settings: TaskSettings) -> None:
-        self._settings = settings
-        self._examples = read_examples(settings.data or "JeremyAlain/SLF5K", SHAPES, settings.limit)
+        self._data = TaskData(settings, "JeremyAlain/SLF5K", SHAPES)
 
     def examples(self, split: Split) -> list[Example]:
         """Posts of one split, with the human summary as reference."""
-        return in_split(self._examples, split, self._settings)
+        return self._data.examples(split)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1; nothing where there is no reference to compare with."""

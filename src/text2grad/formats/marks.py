@@ -1,17 +1,18 @@
-"""What the shapes share: marks with a label become spans, edits become spans, and what cannot is counted."""
+"""What the formats share: marks with a label become spans, edits become spans, and what cannot is counted."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from text2grad.feedback import Critique, Example, Feedback, Label, Message, Source, Span
 from text2grad.wire.quotes import in_order
 
+LABELS = {1: "good", -1: "poor"}
+"""The names that are written; `GOOD_WORDS` and `POOR_WORDS` are read, in whatever case."""
 GOOD_WORDS = frozenset({"good", "positive", "praise", "correct", "strength", "+", "+1", "1"})
 POOR_WORDS = frozenset({"poor", "bad", "negative", "wrong", "error", "incorrect", "weakness", "fault", "-", "-1"})
 RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")
@@ -19,8 +20,7 @@ PROMPT_KEYS = ("prompt", "question", "instruction", "source", "post", "input")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """An interval somebody marked: code points, end exclusive; `text` is what they saw there, "" if not told."""
 
     start: int
@@ -28,6 +28,19 @@ class Mark:
     label: str
     text: str = ""
     reason: str = ""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Mark:
+        """A mark written with these names as keys.
+
+        Raises:
+            ValueError: its offsets are not whole numbers.
+        """
+        start, end = value["start"], value["end"]
+        if not isinstance(start, int) or not isinstance(end, int):
+            raise ValueError(f"offsets {start!r} and {end!r} are not whole numbers")
+        label, text, reason = (str(value.get(name) or "") for name in ("label", "text", "reason"))
+        return cls(start, end, label, text, reason)
 
 
 def polarity_of(label: str) -> Label | None:
@@ -42,63 +55,55 @@ def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], Coun
     """The spans of marks, in order, and how many marks gave none and why."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
-    for mark in marks:
-        label = polarity_of(mark.label)
-        inside = 0 <= mark.start < mark.end <= len(response)
-        if not inside or (mark.text and response[mark.start : mark.end] != mark.text):
+    for start, end, name, text, reason in marks:
+        label = polarity_of(name)
+        found = response[start:end]
+        if not 0 <= start < end <= len(response) or (text and found != text):
             counts["unmatched"] += 1
         elif label is None:
             counts["no_polarity"] += 1
-        elif (mark.start, mark.end, label) in spans:
+        elif (start, end, label) in spans:
             counts["repeated"] += 1
         else:
-            text = response[mark.start : mark.end]
-            span = Span(start=mark.start, end=mark.end, label=label, text=text, reason=mark.reason)
-            spans[mark.start, mark.end, label] = span
+            spans[start, end, label] = Span(start=start, end=end, label=label, text=found, reason=reason)
     return in_order(spans.values()), counts
 
 
-def human_record(
-    id: str,
-    prompt: str | Sequence[Message],
-    response: str,
-    critique: Critique,
-    meta: Mapping[str, Any],
-    annotator: str = "",
+def marked_record(
+    id: str, prompt: str, response: str, critique: Critique, marks: Iterable[Mark], meta: Mapping[str, Any]
 ) -> Feedback:
-    """A record of what a person said; `annotator` tells who, as far as the data does."""
+    """`human_record` of a critique whose spans are marks; what became of the marks is counted."""
+    spans, counts = placed(marks, response)
+    whole = critique.model_copy(update={"spans": spans, "unmatched": counts["unmatched"]})
+    lost = {name: counts[name] for name in ("no_polarity", "repeated")}
+    return human_record(id, prompt, response, whole, {**meta, **lost})
+
+
+def human_record(
+    id: str, prompt: str | Sequence[Message], response: str, critique: Critique, meta: Mapping[str, Any]
+) -> Feedback:
+    """A record of what a person said. Of `meta`, what is empty or zero is left out (False is kept)."""
     turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else tuple(prompt)
-    whole = {**meta, "annotator": annotator}
-    told = {name: value for name, value in whole.items() if value or isinstance(value, bool)}
+    told = {name: value for name, value in meta.items() if value or isinstance(value, bool)}
     return Feedback.of(Example(id=id, prompt=turns, meta=told), response, critique, Source(kind="human"))
 
 
 def first_text(row: Mapping[str, Any], keys: Sequence[str], needed: bool = False) -> str:
-    """The first of `keys` that holds text.
+    """The first of `keys` that holds text, be it blank; else "".
 
     Raises:
         ValueError: none does, and one is needed.
     """
-    for key in keys:
-        value = row.get(key)
-        if isinstance(value, str) and value:
-            return value
-    if needed:
+    found = next((row[key] for key in keys if isinstance(row.get(key), str) and row[key]), "")
+    if needed and not found:
         raise ValueError(f"no text in {', '.join(map(repr, keys))}")
-    return ""
+    return found
 
 
-def code_points(text: str) -> list[int]:
-    """UTF-16 offset -> code point, for every offset from 0 to the end; JavaScript counts in UTF-16 units."""
-    return [index for index, char in enumerate(text) for _ in range(1 + (ord(char) > 0xFFFF))] + [len(text)]
-
-
-def utf16_offsets(text: str) -> list[int]:
-    """Code point -> UTF-16 offset, for every position from 0 to the end."""
-    offsets = [0]
-    for char in text:
-        offsets.append(offsets[-1] + 1 + (ord(char) > 0xFFFF))
-    return offsets
+def score_of(value: Any) -> float | None:
+    """A number in [-1, 1] as a score; anything else is none."""
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and -1 <= value <= 1
+    return float(value) if fits else None
 
 
 def edits(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, ...], tuple[str, ...]]:
@@ -120,8 +125,3 @@ def edits(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, 
         elif kind == "insert":
             missing.append(put_in)
     return tuple(spans), tuple(missing)
-
-
-def numbered(rows: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """Records from 1, as errors name them."""
-    return enumerate(rows, start=1)
