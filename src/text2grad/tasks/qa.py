@@ -142,13 +142,13 @@ def _fitting(sentences: Sequence[str], characters: int) -> list[str]:
 
 
 def _binarized(row: Row, fallback_id: str) -> Example:
-    *prompt, answer = _turns(row["chosen"], "chosen")
+    *prompt, answer = conversation(row["chosen"], "chosen")
     return _example(row, fallback_id, prompt, answer.content)
 
 
 def _published_code(row: Row, fallback_id: str) -> Example:
     """One row per response; only a chosen one may stand as reference."""
-    *prompt, answer = _turns(row["response"], "response")
+    *prompt, answer = conversation(row["response"], "response")
     return _example(row, fallback_id, prompt, answer.content if row.get("is_chosen") else "")
 
 
@@ -161,7 +161,12 @@ def _ultrafeedback(row: Row, fallback_id: str) -> Example:
     return _example(row, fallback_id, prompt, optional_text(best, "response"))
 
 
-def _turns(value: Any, key: str) -> list[Message]:
+def conversation(value: Any, key: str) -> list[Message]:
+    """The turns of a conversation that ends with an answer; `key` is where it stands.
+
+    Raises:
+        ValueError: it is not one.
+    """
     if not isinstance(value, list) or len(value) < 2:
         raise ValueError(f"{key!r} is not a conversation that ends with an answer")
     turns = [Message.model_validate(turn) for turn in value]
