@@ -39,26 +39,31 @@ class UsageError(UserError):
 class MissingPackageError(UserError, ImportError):
     """A package that text2grad is installed without: an extra brings it."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs {package}: pip install 'text2grad[{extra}]'")
+
+EXTRAS = {
+    **dict.fromkeys(("accelerate", "datasets", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
+    **dict.fromkeys(("krippendorff", "rapidfuzz"), "annotate"),
+    "llguidance": "grounded",
+    "ray": "ray",
+}
+"""Which extra brings a package that the core of text2grad does without."""
 
 
 @contextmanager
-def needing(extra: str) -> Iterator[None]:
-    """Around imports of what only `text2grad[extra]` brings: what is not installed becomes one line with its cure.
-
-    A module of text2grad that is missing stays a `ModuleNotFoundError`: that is a bug.
+def optional_packages() -> Iterator[None]:
+    """Around what may import packages of `EXTRAS`. Any other module that is missing stays a `ModuleNotFoundError`.
 
     Raises:
-        MissingPackageError: a package is not installed.
+        MissingPackageError: one of them is not installed; names the extra that brings it.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "text2grad"):
+        if package not in EXTRAS:
             raise
-        raise MissingPackageError(package, extra) from error
+        line = f"this needs {package}: pip install 'text2grad[{EXTRAS[package]}]'"
+        raise MissingPackageError(line) from error
 
 
 class CritiquesFailed(UserError):

@@ -151,6 +151,21 @@ class Critic(Protocol):
         ...
 
 
+def judgements_of(critic: Critic, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+    """What a critic says of `responses[i]` as answers to `examples[i]`, one judgement each.
+
+    Raises:
+        UserError: there are not as many judgements as responses, or one of them is something else.
+    """
+    said = critic.critique(examples, responses)
+    name, cure = type(critic).__name__, "return one Critique or Failure for each response, in their order"
+    if len(said) != len(responses):
+        raise UserError(f"{name} gave {len(said)} judgements of {len(responses)} responses", cure)
+    if odd := [each for each in said if not isinstance(each, Critique | Failure)]:
+        raise UserError(f"{name} gave a {type(odd[0]).__name__} as a judgement", cure)
+    return said
+
+
 Overlap = Literal["helps", "allowed", "never"]
 
 
@@ -320,6 +335,24 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
+
+
+def read_records(path: str | Path) -> list[Feedback]:
+    """The feedback records of a JSON Lines file.
+
+    Raises:
+        UserError: see `read_jsonl`.
+    """
+    return list(read_jsonl(Path(path), Feedback))
+
+
+def write_records(path: str | Path, records: Iterable[Feedback]) -> int:
+    """Write feedback records as a JSON Lines file, at once; how many.
+
+    Raises:
+        UserError: see `write_jsonl`.
+    """
+    return write_jsonl(Path(path), records)
 
 
 def record_json(record: Record, exclude_none: bool = False) -> str:

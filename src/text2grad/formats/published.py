@@ -80,7 +80,9 @@ def _pair(row: Mapping[str, Any]) -> Answers:
 
 def _programs(row: Mapping[str, Any]) -> Answers:
     """What models wrote (`r1_solution`, say); where a row has none of that, its own solution."""
-    found = [name for name in row if name.endswith("_solution") and isinstance(row[name], str) and row[name].strip()]
+    found = [
+        name for name in row if name.endswith("_solution") and isinstance(row[name], str) and row[name].strip()
+    ]
     for name in found:
         model = name.removesuffix("_solution")
         yield model, row[name], {"model": model}

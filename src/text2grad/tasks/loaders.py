@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from text2grad.errors import UserError, needing
+from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, first_error, from_json, json_lines, reading
 from text2grad.tasks.base import Split, TaskSettings, in_split
 
@@ -251,7 +251,7 @@ def _shape_of(row: Row, shapes: Sequence[Shape], data: str) -> Shape:
 
 
 def _hub_rows(name: str, split: str) -> Iterator[Row]:
-    with needing("train"):
+    with optional_packages():
         from datasets import load_dataset
         from datasets.exceptions import DatasetsError
         from huggingface_hub import hf_hub_download
