@@ -40,7 +40,7 @@ def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
     return pieces if anchor is not None and _decodes_alike(tokenizer, pieces, anchor) else None
 
 
-def special_ids(tokenizer: AnyTokenizer) -> set[int]:
+def special_ids(tokenizer: Any) -> set[int]:
     """Ids that are no text: what `skip_special_tokens` skips."""
     added = tokenizer.get_added_tokens_decoder() if is_plain(tokenizer) else tokenizer.added_tokens_decoder
     marked = {int(index) for index, token in added.items() if token.special}
@@ -52,7 +52,7 @@ def is_plain(tokenizer: AnyTokenizer) -> bool:
     return hasattr(tokenizer, "to_str")
 
 
-def _family(tokenizer: AnyTokenizer) -> ToBytes | None:
+def _family(tokenizer: Any) -> ToBytes | None:
     backend = tokenizer if is_plain(tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None

@@ -1,4 +1,4 @@
-"""Token rewards for any trainer: sampled ids and feedback in, one number per sampled id out. No engine, no torch."""
+"""Token rewards for any trainer: sampled ids and feedback in, one number per sampled id out."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def token_rewards(
     make one `TokenTable` of it and hand that in.
 
     Raises:
-        UserError: the feedback is a failure, or gives no score where `settings.scheme` rewards nothing else (neither
-            is a reward of 0: leave the response out of the loss); the critique is of another text; or the ids are
-            not of this tokenizer.
+        UserError: the feedback is a failure, or has no score where `settings.scheme` pays nothing else (neither is
+            a reward of 0: leave the response out of the loss); the critique is of another text; or the ids are not
+            of this tokenizer.
     """
     aligned = _aligned(_table(tokenizer), ids)
     if isinstance(feedback, Feedback) and feedback.response != aligned.text:
@@ -56,7 +56,7 @@ def critic_token_rewards(
     ids: Sequence[Sequence[int]],
     settings: CreditSettings = DEFAULTS,
 ) -> list[list[float] | None]:
-    """`token_rewards` of a batch, judged in one call: `ids[i]` answer `examples[i]`, and the critic sees their text.
+    """`token_rewards` of a batch judged in one call: `ids[i]` answer `examples[i]`, and the critic sees their text.
 
     None stands where the critique failed: leave that response out of the loss.
 

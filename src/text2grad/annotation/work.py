@@ -218,7 +218,7 @@ def _lost(kept: Critique | Failure, read: list[Critique | Failure]) -> dict[str,
     if isinstance(kept, Critique) or not critiques:
         return {}
     return {
-        "unmatched": sum(critique.unmatched for critique in critiques),
+        "unmatched": sum(critique.quotes.unmatched for critique in critiques),
         "dropped_spans": sum(len(critique.spans) for critique in critiques),
         "lost": [quote for critique in critiques for quote in critique.lost],
     }

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, Record, leads_out, read_jsonl
+from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl
 from text2grad.formats import argilla, defacto, finegrained, label_studio, mqm, prodigy, squality, table
 from text2grad.tasks.loaders import Row, bad_record, convert_rows, read_rows
 
@@ -137,18 +137,15 @@ def _kind_of(rows: Sequence[Row], path: Path) -> str:
 
 
 def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
-    counts = {
-        name: sum(int(record.meta.get(name, 0)) for record in records)
-        for name in ("unmatched", "ambiguous", "no_polarity", "repeated", "normalised")
-    }
+    counts = sum((record.quotes for record in records), QuoteCounts())
     spans = sum(len(record.spans) for record in records)
-    found = spans + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
+    found = spans + counts.ambiguous + counts.no_polarity + counts.repeated
     return ImportReport(
         source=source,
         records=len(records),
         spans=spans,
-        exact=found - counts["normalised"],
+        exact=found - counts.normalised,
         no_spans=sum(not record.spans for record in records),
         failed=sum(record.error is not None for record in records),
-        **counts,
+        **counts.model_dump(exclude={"fuzzy"}),
     )

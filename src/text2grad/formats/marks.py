@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from text2grad.feedback import Critique, Example, Feedback, Label, Message, Source, Span
+from text2grad.feedback import Critique, Example, Feedback, Label, Message, QuoteCounts, Source, Span
 from text2grad.wire.quotes import in_order
 
 LABELS = {1: "good", -1: "poor"}
@@ -51,7 +51,7 @@ def polarity_of(label: str) -> Label | None:
     return -1 if word in POOR_WORDS else None
 
 
-def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], Counter[str]]:
+def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
     """The spans of marks, in order, and how many marks gave none and why."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
@@ -66,7 +66,7 @@ def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], Coun
             counts["repeated"] += 1
         else:
             spans[start, end, label] = Span(start=start, end=end, label=label, text=found, reason=reason)
-    return in_order(spans.values()), counts
+    return in_order(spans.values()), QuoteCounts(**counts)
 
 
 def marked_record(
@@ -74,9 +74,7 @@ def marked_record(
 ) -> Feedback:
     """`human_record` of a critique whose spans are marks; what became of the marks is counted."""
     spans, counts = placed(marks, response)
-    whole = critique.model_copy(update={"spans": spans, "unmatched": counts["unmatched"]})
-    lost = {name: counts[name] for name in ("no_polarity", "repeated")}
-    return human_record(id, prompt, response, whole, {**meta, **lost})
+    return human_record(id, prompt, response, critique.model_copy(update={"spans": spans, "quotes": counts}), meta)
 
 
 def human_record(

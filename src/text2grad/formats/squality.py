@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Feedback, Span
+from text2grad.feedback import Critique, Feedback, QuoteCounts, Span
 from text2grad.formats.finegrained import shortened
 from text2grad.formats.marks import human_record
 from text2grad.formats.polarity import polarity
@@ -73,9 +73,7 @@ def _feedback(row: Row, questions: Questions) -> Feedback:
         text=_text(marks, ratings),
         spans=spans,
         score=round(ratings["overall"] / 50 - 1, 2),  # a model has to learn to write it
-        unmatched=counts["unmatched"],
-        ambiguous=counts["ambiguous"],
-        normalised=counts["normalised"],
+        quotes=counts,
     )
     meta = {
         "dataset": "squality",
@@ -84,12 +82,11 @@ def _feedback(row: Row, questions: Questions) -> Feedback:
         "system": system,
         "worker": worker,
         "ratings": ratings,
-        **{name: counts[name] for name in ("no_polarity", "repeated")},
     }
     return human_record(f"squality-{story}-{index}-{system}-{worker}", question, response, critique, meta)
 
 
-def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span, ...], Counter[str]]:
+def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
     """The spans that can be placed and labelled, sorted, and why the others cannot: each mark counts once."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
@@ -105,7 +102,7 @@ def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span,
             counts["repeated"] += (start, end, -label) in spans
             quote = response[start:end]
             spans[start, end, -label] = Span(start=start, end=end, label=label, text=quote, reason=comment)
-    return tuple(spans[key] for key in sorted(spans)), counts
+    return tuple(spans[key] for key in sorted(spans)), QuoteCounts(**counts)
 
 
 def _text(marks: Sequence[tuple[str, str]], ratings: Mapping[str, float]) -> str:
