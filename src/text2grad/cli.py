@@ -12,14 +12,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from text2grad import __version__
 from text2grad.console import nearest_option, run_stage, split_overrides
-from text2grad.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError, UserError
+from text2grad.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    UsageError,
+    UserError,
+    optional_packages,
+)
 
 if TYPE_CHECKING:
     from text2grad.config import Config
@@ -82,7 +90,7 @@ def start(
     First steps, without a GPU, a key or a download: text2grad doctor, then text2grad demo.
     """
     if version:
-        typer.echo(f"text2grad {__version__}")
+        typer.echo(f"text2grad {metadata.version('text2grad')}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -560,7 +568,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
         _refuse_unknown_options(words)
-        code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
+        with optional_packages():
+            code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
     except UserError as error:
         if error.shown:
             typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from text2grad import __version__
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import split_as, whole
@@ -174,7 +173,7 @@ class Randomness:
 def versions() -> dict[str, str]:
     """The versions on which equality to the bit depends."""
     return {
-        "text2grad": __version__,
+        "text2grad": version("text2grad"),
         "python": platform.python_version(),
         **{name: version(name) for name in VERSIONS},
     }
