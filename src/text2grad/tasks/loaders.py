@@ -110,7 +110,7 @@ def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, 
     rows = load_rows(data, limit, split)
     shape = _shape_of(rows[0], shapes, data)
     kept: dict[str, Example] = {}
-    for example in convert_rows(rows, data, shape.keys, lambda *row: [shape.example(*row)], shape.name):
+    for example in convert_rows(rows, data, shape.keys, lambda *row: [shape.example(*row)], f"row of {shape.name}"):
         if example.id not in kept or (example.reference and not kept[example.id].reference):
             kept[example.id] = example
     return list(kept.values())
