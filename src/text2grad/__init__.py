@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from text2grad.chat import OpenAIChat, ScriptedChat
     from text2grad.config import Config, find_config, load_config
     from text2grad.critics.human import HumanCritic
-    from text2grad.critics.noise import NoisyCritic
+    from text2grad.critics.noise import NoiseSettings, NoisyCritic
     from text2grad.critics.program import ProgramCritic
     from text2grad.critics.prompted import PromptedCritic
     from text2grad.critics.reference import ReferenceCritic
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from text2grad.formats.published import responses_of
     from text2grad.policy.generate import LocalChat
     from text2grad.policy.model import Policy, load_policy
-    from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
+    from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
+    from text2grad.policy.tiny import make_tiny_model
     from text2grad.sandbox.runner import Runner
     from text2grad.tasks.base import Task, TaskSettings, load_task, read_prompt
     from text2grad.train.ppo import train_ppo
@@ -69,6 +70,7 @@ __all__ = [
     "LocalChat",
     "LoraSettings",
     "Message",
+    "NoiseSettings",
     "NoisyCritic",
     "OpenAIChat",
     "PPOSettings",
@@ -85,6 +87,7 @@ __all__ = [
     "SupervisedSettings",
     "Task",
     "TaskSettings",
+    "TinySettings",
     "TokenTable",
     "UserError",
     "credit",
@@ -95,6 +98,7 @@ __all__ = [
     "load_config",
     "load_policy",
     "load_task",
+    "make_tiny_model",
     "parse",
     "read_prompt",
     "read_records",
@@ -111,7 +115,7 @@ _MODULES = {
     "chat": "OpenAIChat ScriptedChat",
     "config": "Config find_config load_config",
     "critics.human": "HumanCritic",
-    "critics.noise": "NoisyCritic",
+    "critics.noise": "NoiseSettings NoisyCritic",
     "critics.program": "ProgramCritic",
     "critics.prompted": "PromptedCritic",
     "critics.reference": "ReferenceCritic",
@@ -122,7 +126,8 @@ _MODULES = {
     "formats.published": "responses_of",
     "policy.generate": "LocalChat",
     "policy.model": "Policy load_policy",
-    "policy.settings": "GenerationSettings LoraSettings PolicySettings",
+    "policy.settings": "GenerationSettings LoraSettings PolicySettings TinySettings",
+    "policy.tiny": "make_tiny_model",
     "sandbox.runner": "Runner",
     "tasks.base": "Task TaskSettings load_task read_prompt",
     "train.ppo": "train_ppo",
