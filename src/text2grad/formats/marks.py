@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from text2grad.feedback import Critique, Example, Feedback, Label, Message, QuoteCounts, Source, Span
 from text2grad.wire.quotes import in_order
 
-LABELS = {1: "good", -1: "poor"}
-"""The names that are written; `GOOD_WORDS` and `POOR_WORDS` are read, in whatever case."""
-GOOD_WORDS = frozenset({"good", "positive", "praise", "correct", "strength", "+", "+1", "1"})
-POOR_WORDS = frozenset({"poor", "bad", "negative", "wrong", "error", "incorrect", "weakness", "fault", "-", "-1"})
+LABELS: dict[Label, str] = {1: "good", -1: "poor"}
+"""The names that are written; `POLARITY` has those that are read, in whatever case."""
+GOOD_WORDS = ("good", "positive", "praise", "correct", "strength", "+", "+1", "1")
+POOR_WORDS = ("poor", "bad", "negative", "wrong", "error", "incorrect", "weakness", "fault", "-", "-1")
+POLARITY: dict[str, Label] = {**dict.fromkeys(GOOD_WORDS, 1), **dict.fromkeys(POOR_WORDS, -1)}
 RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")
 PROMPT_KEYS = ("prompt", "question", "instruction", "source", "post", "input")
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -43,20 +44,12 @@ class Mark(NamedTuple):
         return cls(start, end, label, text, reason)
 
 
-def polarity_of(label: str) -> Label | None:
-    """+1 or -1 by the label's name, None where it names neither."""
-    word = label.strip().casefold()
-    if word in GOOD_WORDS:
-        return 1
-    return -1 if word in POOR_WORDS else None
-
-
 def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
     """The spans of marks, in order, and how many marks gave none and why."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
     for start, end, name, text, reason in marks:
-        label = polarity_of(name)
+        label = POLARITY.get(name.strip().casefold())
         found = response[start:end]
         if not 0 <= start < end <= len(response) or (text and found != text):
             counts["unmatched"] += 1

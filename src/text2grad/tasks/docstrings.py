@@ -75,14 +75,10 @@ def split_functions(found: Sequence[Documented], settings: TaskSettings) -> dict
 
 def without_repeats(found: Sequence[Documented]) -> list[Documented]:
     """The first function with each summary."""
-    kept: dict[str, Documented] = {}
+    kept: dict[tuple[str, ...], Documented] = {}
     for each in found:
-        kept.setdefault(_key(each.summary), each)
+        kept.setdefault(tuple(words(each.summary)), each)
     return list(kept.values())
-
-
-def _key(summary: str) -> str:
-    return " ".join(words(summary))
 
 
 def _shingles(found: Documented) -> set[tuple[str, ...]]:

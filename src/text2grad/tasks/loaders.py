@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from text2grad.errors import UserError, optional_packages
-from text2grad.feedback import Example, first_error, from_json, json_lines, reading
+from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
 from text2grad.tasks.base import Split, TaskSettings, in_split
 
 Row = dict[str, Any]
@@ -222,6 +222,12 @@ def optional_text(row: Mapping[str, Any], *keys: str) -> str:
         return text_of(row, *keys)
     except ValueError:
         return ""
+
+
+def one_turn(id: str, content: str, reference: str, meta: Mapping[str, str]) -> Example:
+    """An example that is one user turn; of `meta`, what is empty is left out."""
+    kept = {name: text for name, text in meta.items() if text}
+    return Example(id=id, prompt=(Message(role="user", content=content),), reference=reference, meta=kept)
 
 
 def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:

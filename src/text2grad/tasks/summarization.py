@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example
 from text2grad.tasks.base import Split, TaskSettings, rouge_l
-from text2grad.tasks.loaders import Row, Shape, TaskData, optional_text, text_of
+from text2grad.tasks.loaders import Row, Shape, TaskData, one_turn, optional_text, text_of
 
 
 class SummarizationTask:
@@ -38,17 +38,9 @@ def _published_code(row: Row, fallback_id: str) -> Example:
 def _example(id: str, title: str, post: str, row: Row) -> Example:
     heading = f"Title: {title}\n\n" if title else ""
     content = f"Write a short summary of this post.\n\n{heading}{post}"
-    meta = {
-        name: text
-        for name, key in ((HUMAN_FEEDBACK, "feedback"), (DRAFT, "generated_summary_for_feedback"))
-        if (text := optional_text(row, key))
-    }
-    return Example(
-        id=id,
-        prompt=(Message(role="user", content=content),),
-        reference=optional_text(row, "ideal_human_summary", "tldr_human_reference_summary"),
-        meta=meta,
-    )
+    feedback, draft = optional_text(row, "feedback"), optional_text(row, "generated_summary_for_feedback")
+    reference = optional_text(row, "ideal_human_summary", "tldr_human_reference_summary")
+    return one_turn(id, content, reference, {HUMAN_FEEDBACK: feedback, DRAFT: draft})
 
 
 SHAPES = (
