@@ -9,7 +9,8 @@ READY  := $(VENV)/.ready
 # for a CUDA build from the package index itself: make install TORCH_INDEX=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-# What is installed beside the package. dev is what the tests need; with ray too, the test of the Ray launcher runs.
+# What is installed beside the core. dev is what the tests need, training included; with ray too, the test of the Ray
+# launcher runs. `make core` installs the core alone.
 EXTRAS ?= dev
 
 # Two processes with one thread each: torch with two threads on two busy cores is many times slower.
@@ -17,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check lint types format golden clean
+.PHONY: help install demo test check core lint types format golden clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -31,6 +32,11 @@ test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: lint types test  ## everything that must hold before a change lands
+
+core:  ## install the core alone, without torch, in .venv-core, and check what it does without
+	@$(PYTHON) -m venv $(VENV)-core
+	$(VENV)-core/bin/python -m pip install --quiet -c constraints.txt -e .
+	$(VENV)-core/bin/python tests/core_only.py
 
 lint: $(READY)  ## formatting and style
 	$(BIN)/ruff format --check
@@ -47,7 +53,7 @@ golden: $(READY)  ## rewrite the golden files (docs/cli.md, prompts, pages); rea
 	WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-core build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

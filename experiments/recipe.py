@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.metadata import version
 
-from text2grad import __version__
 from text2grad.config import Config
 
 LATER = frozenset({"ppo", "credit", "critic", "evaluate"})
@@ -14,7 +14,7 @@ LATER = frozenset({"ppo", "credit", "critic", "evaluate"})
 def recipe_of(config: Config, without: frozenset[str] = frozenset()) -> str:
     """A digest of all settings but some sections, where the run lies and how many threads it has."""
     fields = config.model_dump_json(exclude={"run": {"folder", "threads"}, **dict.fromkeys(without, True)})
-    return hashlib.sha256(f"{__version__} {fields}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{version('text2grad')} {fields}".encode()).hexdigest()[:16]
 
 
 def refuse_other_recipe(config: Config) -> None:

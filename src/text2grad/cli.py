@@ -13,14 +13,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from text2grad import __version__
 from text2grad.console import nearest_option, run_stage, split_overrides
-from text2grad.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, UsageError, UserError
+from text2grad.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    UsageError,
+    UserError,
+    optional_packages,
+)
 from text2grad.stages.summary import Summary
 
 if TYPE_CHECKING:
@@ -85,7 +93,7 @@ def start(
     First steps, which need no GPU, API key or download: text2grad doctor, then text2grad demo.
     """
     if version:
-        typer.echo(f"text2grad {__version__}")
+        typer.echo(f"text2grad {metadata.version('text2grad')}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -147,10 +155,14 @@ def export_feedback(
       text2grad export feedback.jsonl --as label_studio --out tasks.json
     """
     _no_settings(context, "export")
-    from text2grad.critics.shapes.export import export
     from text2grad.feedback import Feedback, read_jsonl
 
-    run_stage(lambda: {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}, as_json)
+    def stage() -> Mapping[str, Any]:
+        from text2grad.formats.export import export
+
+        return {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}
+
+    run_stage(stage, as_json)
 
 
 @app.command("feedback-report")
@@ -560,7 +572,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
         _refuse_unknown_options(words)
-        code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
+        with optional_packages():
+            code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
     except UserError as error:
         if error.shown:
             typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)

@@ -65,18 +65,18 @@ def check_python() -> Check:
 
 
 def check_packages() -> Iterator[Check]:
-    """Every package text2grad needs, in a version that it supports."""
+    """Every package text2grad needs, the extra `train` included, in a version that it supports."""
     from packaging.requirements import Requirement
 
     for line in requires("text2grad") or []:
         requirement = Requirement(line)
-        if requirement.marker is not None:  # an extra
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": "train"}):
             continue
-        cure = f"pip install '{requirement}'"
+        cure = f"pip install '{requirement.name}{requirement.specifier}'"
         try:
             found = version(requirement.name)
         except PackageNotFoundError:
-            yield Check(requirement.name, False, "not installed", cure)
+            yield Check(requirement.name, False, "not installed", "pip install 'text2grad[train]'")
             continue
         fits = requirement.specifier.contains(found, prereleases=True)
         yield Check(requirement.name, fits, f"{found} (supported: {requirement.specifier})", "" if fits else cure)

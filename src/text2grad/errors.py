@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -15,9 +18,8 @@ EXIT_TERMINATED = 143
 class UserError(Exception):
     """A mistake the user can mend: shown as one line, never as a traceback.
 
-    `cure` names the command, key or file that mends it; `exit_code` is what the program leaves with
-    (1 failed, 2 usage, 3 some records failed, 4 budget reached). `shown` is false where another process of the
-    same run says it.
+    `cure` names the command, key or file that mends it; `exit_code` is one of the codes above. `shown` is false
+    where another process of the same run says it.
     """
 
     shown = True
@@ -34,9 +36,39 @@ class UsageError(UserError):
         super().__init__(message, cure, EXIT_USAGE)
 
 
+class MissingPackageError(UserError, ImportError):
+    """A package that text2grad is installed without: an extra brings it."""
+
+
+EXTRAS = {
+    **dict.fromkeys(("accelerate", "datasets", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
+    **dict.fromkeys(("krippendorff", "rapidfuzz"), "annotate"),
+    "llguidance": "grounded",
+    "ray": "ray",
+}
+"""Which extra brings a package that the core of text2grad does without."""
+
+
+@contextmanager
+def optional_packages() -> Iterator[None]:
+    """Around what may import packages of `EXTRAS`. Any other module that is missing stays a `ModuleNotFoundError`.
+
+    Raises:
+        MissingPackageError: one of them is not installed; names the extra that brings it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        line = f"this needs {package}: pip install 'text2grad[{EXTRAS[package]}]'"
+        raise MissingPackageError(line) from error
+
+
 class CritiquesFailed(UserError):
     """More critiques of a batch failed than a policy may learn without (`ppo.max_failed`)."""
 
 
 class Diverged(UserError):
-    """A training that left numbers, its reference or sense behind: its batch is kept, it is not saved."""
+    """Training that diverged (not finite, or too far from its reference): its batch is kept, it is not saved."""

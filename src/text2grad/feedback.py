@@ -161,6 +161,21 @@ class Critic(Protocol):
         ...
 
 
+def judgements_of(critic: Critic, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+    """What a critic says of `responses[i]` as answers to `examples[i]`, one judgement each.
+
+    Raises:
+        UserError: there are not as many judgements as responses, or one of them is something else.
+    """
+    said = critic.critique(examples, responses)
+    name, cure = type(critic).__name__, "return one Critique or Failure for each response, in their order"
+    if len(said) != len(responses):
+        raise UserError(f"{name} gave {len(said)} judgements of {len(responses)} responses", cure)
+    if odd := [each for each in said if not isinstance(each, Critique | Failure)]:
+        raise UserError(f"{name} gave a {type(odd[0]).__name__} as a judgement", cure)
+    return said
+
+
 Overlap = Literal["helps", "allowed", "never"]
 
 
@@ -214,6 +229,11 @@ class Feedback(Record):
             meta={**example.meta, **judgement.meta, **{name: value for name, value in found.items() if value}},
         )
 
+    def example(self) -> Example:
+        """The example this record is about; its reference is the answer as people corrected it, if they did."""
+        reference = str(self.meta.get("corrected") or self.meta.get("gold") or "")
+        return Example(id=self.id, prompt=self.prompt, reference=reference, meta=self.meta)
+
     def judgement(self) -> Judgement:
         """The critique (or failure) this record holds."""
         if self.error is not None:
@@ -236,6 +256,11 @@ class Feedback(Record):
 
 
 R = TypeVar("R", bound=Record)
+
+
+def leads_out(id: str) -> bool:
+    """Whether an id, taken for a path, would name a place above its folder."""
+    return ".." in id.replace("\\", "/").split("/")
 
 
 def first_error(error: ValidationError) -> str:
@@ -292,27 +317,60 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
     Raises:
         UserError: the file is missing or unreadable, or a line is not such a record; names the line.
     """
-    try:
-        handle = path.open(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    with handle:
-        for number, line in enumerate(_decoded(handle, path), start=1):
-            if not line.strip():
-                continue
+    with reading(path), path.open(encoding="utf-8") as lines:
+        for number, value in json_lines(lines, path):
             try:
-                yield kind.model_validate(from_json(line), strict=False)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line") from error
+                yield kind.model_validate(value, strict=False)
             except ValidationError as error:
                 raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
 
 
-def _decoded(handle: Iterable[str], path: Path) -> Iterator[str]:
+def json_lines(lines: Iterable[str], path: Path) -> Iterator[tuple[int, Any]]:
+    """The value of every line of JSON that is not blank, with its number from 1.
+
+    Raises:
+        UserError: a line is not JSON; names it.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, from_json(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line") from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """An error of the disk, and bytes that are not UTF-8, as one line.
+
+    Raises:
+        UserError: `path` cannot be read.
+    """
     try:
-        yield from handle
+        yield
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
+
+
+def read_records(path: str | Path) -> list[Feedback]:
+    """The feedback records of a JSON Lines file.
+
+    Raises:
+        UserError: see `read_jsonl`.
+    """
+    return list(read_jsonl(Path(path), Feedback))
+
+
+def write_records(path: str | Path, records: Iterable[Feedback]) -> int:
+    """Write feedback records as a JSON Lines file, at once; how many.
+
+    Raises:
+        UserError: see `write_jsonl`.
+    """
+    return write_jsonl(Path(path), records)
 
 
 def record_json(record: Record, exclude_none: bool = False) -> str:

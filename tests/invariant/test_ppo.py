@@ -15,7 +15,7 @@ from torch import Tensor
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Message
+from text2grad.feedback import Critique, Example, Message, QuoteCounts
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
@@ -201,7 +201,7 @@ def test_a_strip_names_the_quotes_that_were_lost(policy: Policy) -> None:
     answered, rollout = collect(policy, PPOSettings(rollouts=8), CreditSettings())
     first = answered.judgements[0]
     assert isinstance(first, Critique)
-    lost = first.model_copy(update={"lost": ("not there",), "unmatched": 1, "ambiguous": 2})
+    lost = first.model_copy(update={"lost": ("not there",), "quotes": QuoteCounts(unmatched=1, ambiguous=2)})
     answered.judgements[0] = lost
     (strip,) = strips(0, answered, rollout, 1)
     assert (strip["lost"], strip["unmatched"], strip["ambiguous"]) == (["not there"], 1, 2)

@@ -127,10 +127,19 @@ def test_no_key_is_ever_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_an_old_or_missing_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "requires", lambda _: ["torch>=99", "no-such-package>=1", "ruff; extra == 'dev'"])
-    old, missing = doctor.check_packages()
-    assert (old.ok, old.cure) == (False, "pip install 'torch>=99'")
-    assert (missing.ok, missing.detail) == (False, "not installed")
+    needed = [
+        "numpy>=99",
+        "torch>=99; extra == 'train'",
+        "none-such>=1; extra == 'train'",
+        "ruff>=99; extra == 'dev'",
+    ]
+    monkeypatch.setattr(doctor, "requires", lambda _: needed)
+    *old, missing = doctor.check_packages()
+    assert [(check.ok, check.cure) for check in old] == [
+        (False, "pip install 'numpy>=99'"),
+        (False, "pip install 'torch>=99'"),
+    ]
+    assert (missing.ok, missing.detail, missing.cure) == (False, "not installed", "pip install 'text2grad[train]'")
     checks = doctor.examine()
     assert not failed(checks)["demo"].ok
 

@@ -2,10 +2,23 @@
 
 `TokenTable.align` reads the characters of each *sampled* token off its bytes; nothing is re-tokenised, because
 decode-then-encode moves token boundaries. `credit` turns a critique into the pseudo-reward delta (paper,
-section 3.3), one number per sampled token, under a named credit scheme.
+section 3.3), one number per sampled token, under a named credit scheme. `token_rewards` is both in one call, for
+any trainer.
 """
 
 from text2grad.align.credit import Credit, CreditSettings, Membership, credit, token_labels
+from text2grad.align.rewards import critic_token_rewards, scored, token_rewards
 from text2grad.align.tokens import Aligned, TokenTable
 
-__all__ = ["Aligned", "Credit", "CreditSettings", "Membership", "TokenTable", "credit", "token_labels"]
+__all__ = [
+    "Aligned",
+    "Credit",
+    "CreditSettings",
+    "Membership",
+    "TokenTable",
+    "credit",
+    "critic_token_rewards",
+    "scored",
+    "token_labels",
+    "token_rewards",
+]

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
+
+    AnyTokenizer = PreTrainedTokenizerBase | Tokenizer
 
 _SPACE_MARK = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -17,7 +20,7 @@ _SENTENCEPIECE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 ToBytes = Callable[[str], bytes]
 
 
-def byte_pieces(tokenizer: PreTrainedTokenizerBase) -> list[bytes] | None:
+def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
     """The bytes of each id, b"" for special tokens; None where a token has no bytes of its own.
 
     Byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece style with or without byte fallback (Llama 2,
@@ -37,15 +40,20 @@ def byte_pieces(tokenizer: PreTrainedTokenizerBase) -> list[bytes] | None:
     return pieces if anchor is not None and _decodes_alike(tokenizer, pieces, anchor) else None
 
 
-def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+def special_ids(tokenizer: Any) -> set[int]:
     """Ids that are no text: what `skip_special_tokens` skips."""
-    added = tokenizer.added_tokens_decoder
+    added = tokenizer.get_added_tokens_decoder() if is_plain(tokenizer) else tokenizer.added_tokens_decoder
     marked = {int(index) for index, token in added.items() if token.special}
-    return marked | {int(index) for index in tokenizer.all_special_ids}
+    return marked | {int(index) for index in getattr(tokenizer, "all_special_ids", ())}
 
 
-def _family(tokenizer: PreTrainedTokenizerBase) -> ToBytes | None:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
+def is_plain(tokenizer: AnyTokenizer) -> bool:
+    """Whether it is a tokenizer of the package tokenizers, and not one of transformers around it."""
+    return hasattr(tokenizer, "to_str")
+
+
+def _family(tokenizer: Any) -> ToBytes | None:
+    backend = tokenizer if is_plain(tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
     decoder = json.loads(backend.to_str())["decoder"]
@@ -98,7 +106,7 @@ def _is_plain(token: str, piece: bytes) -> bool:
     return piece.strip().isalnum() and not _BYTE_TOKEN.fullmatch(token)
 
 
-def _decodes_alike(tokenizer: PreTrainedTokenizerBase, pieces: list[bytes], anchor: int) -> bool:
+def _decodes_alike(tokenizer: AnyTokenizer, pieces: list[bytes], anchor: int) -> bool:
     """Whether the pieces of the whole vocabulary spell what the tokenizer decodes.
 
     Between any two tokens stands `anchor`, a plain one: it keeps the bytes of neighbours from joining to
@@ -109,6 +117,7 @@ def _decodes_alike(tokenizer: PreTrainedTokenizerBase, pieces: list[bytes], anch
     return plain_decode(tokenizer, ids) in (text, text.removeprefix(" "))
 
 
-def plain_decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+def plain_decode(tokenizer: AnyTokenizer, ids: list[int]) -> str:
     """What the tokenizer makes of `ids`, without special tokens and without clean-up."""
-    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    options = {} if is_plain(tokenizer) else {"clean_up_tokenization_spaces": False}
+    return str(tokenizer.decode(ids, skip_special_tokens=True, **options))

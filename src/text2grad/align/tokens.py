@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from text2grad.align.pieces import byte_pieces, plain_decode, special_ids
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from text2grad.align.pieces import AnyTokenizer
 
 Offsets = NDArray[np.int64]
 
@@ -51,12 +51,14 @@ class Aligned:
 class TokenTable:
     """The bytes of every token of a vocabulary, built once and used for every response.
 
-    `exact_bytes` is False for tokenizers whose tokens have no bytes of their own (WordPiece, for one):
+    `tokenizer` is one of transformers, or of the package tokenizers (for `align`). `vocabulary` is how many ids it
+    has. `exact_bytes` is False for tokenizers whose tokens have no bytes of their own (WordPiece, for one):
     their ids are decoded prefix by prefix, which is slow, and right.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: AnyTokenizer) -> None:
+        self._tokenizer: Any = tokenizer
+        self.vocabulary = 1 + max(map(int, tokenizer.get_vocab().values()), default=-1)
         pieces = byte_pieces(tokenizer)
         self.exact_bytes = pieces is not None
         # The last entry stands for ids beyond the vocabulary: models pad their output layer.
@@ -145,7 +147,7 @@ def _cores(text: str, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]
     return np.where(blank, starts, places[first]), np.where(blank, starts, places[last - 1] + 1)
 
 
-def align_by_prefixes(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> Aligned:
+def align_by_prefixes(tokenizer: AnyTokenizer, ids: list[int]) -> Aligned:
     """Align by incremental decoding: a token wrote what its prefix has and the prefix without it has not.
 
     Needs nothing of the tokenizer but `decode`, and time that grows with the square of the length.

@@ -17,7 +17,6 @@ from typing import Any, get_args
 
 from pydantic import Field, ValidationError
 
-from text2grad.critics.human import leads_out
 from text2grad.errors import UserError
 from text2grad.feedback import (
     DRAFT,
@@ -29,6 +28,7 @@ from text2grad.feedback import (
     first_error,
     from_json,
     human_feedback_on,
+    leads_out,
 )
 from text2grad.sandbox import NO_VERDICT, Outcome
 

@@ -11,9 +11,10 @@ from itertools import groupby
 from typing import Any
 
 from text2grad.align.closed_class import CLOSED_CLASS
-from text2grad.feedback import Critique, Example, Failure, Judgement, Source, Span
+from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Source, Span
 
-GOOD, POOR, NEITHER = 1, -1, 0
+GOOD: Label = 1
+POOR: Label = -1
 KEPT, INVENTED, AGAIN, BEYOND = "as a person put it", "nobody wrote this", "said twice", "after the first line"
 TITLES = {KEPT: "Kept", INVENTED: "Nobody wrote", AGAIN: "Said twice", BEYOND: "Too much"}
 FUNCTION_WORD_TIMES = 3  # how often a function word may stand in a line whatever the reference says
@@ -108,10 +109,10 @@ def f_measure(shared: int, wanted: int, said: int) -> float:
 
 def _labels(
     said: Sequence[Word], kept: set[int], wanted: Sequence[Word], source: set[str], first_line: int
-) -> list[tuple[int, str]]:
+) -> list[tuple[Label | None, str]]:
     """Label and reason of every word."""
     known = {word.stem for word in wanted}
-    labels = []
+    labels: list[tuple[Label | None, str]] = []
     for index, (word, too_often) in enumerate(zip(said, _too_often(said, wanted), strict=True)):
         if index >= first_line:
             labels.append((POOR, BEYOND))
@@ -122,7 +123,7 @@ def _labels(
         elif too_often:
             labels.append((POOR, AGAIN))
         else:
-            labels.append((NEITHER, ""))
+            labels.append((None, ""))
     return labels
 
 
@@ -140,19 +141,14 @@ def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
     return found
 
 
-def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[int, str]]) -> tuple[Span, ...]:
+def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | None, str]]) -> tuple[Span, ...]:
     """Runs of words of one label; a good run of function words alone is no phrase."""
     spans = []
     for (label, reason), run in groupby(zip(labels, said, strict=True), key=lambda pair: pair[0]):
         words = [word for _, word in run]
         start, end = words[0].start, words[-1].end
-        if label == NEITHER or (label == GOOD and not any(word.content for word in words)):
-            continue
-        spans.append(
-            Span.model_validate(
-                {"start": start, "end": end, "label": label, "text": response[start:end], "reason": reason}
-            )
-        )
+        if label is not None and (label == POOR or any(word.content for word in words)):
+            spans.append(Span(start=start, end=end, label=label, text=response[start:end], reason=reason))
     return tuple(spans)
 
 

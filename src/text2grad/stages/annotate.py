@@ -33,7 +33,7 @@ from text2grad.sandbox import Runner
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
 from text2grad.stages.sampling import TOKEN_IDS, sample
-from text2grad.tasks.base import conversation_text
+from text2grad.tasks.base import conversation_text, feedback_split
 
 SWAP_GROUP = 16
 
@@ -51,7 +51,7 @@ def run_annotate(config: Config, pairs: bool = False) -> dict[str, Any]:
     policy = load_policy(start_policy(config))
     with runner_of(config) as runner:
         critic = make_critic(config, config.annotate.critic or config.critic.kind, task, runner)
-        train = task.examples("train")[: config.annotate.prompts]
+        train = task.examples(feedback_split(config.task))[: config.annotate.prompts]
         records = sample_feedback(
             policy, train, critic, config, config.annotate.samples_per_prompt, config.annotate.swapped
         )
@@ -89,7 +89,7 @@ def judge_sampled(config: Config, out: Path | None, options: JudgingOptions) -> 
     """
     folder = prepare(config)
     task = task_of(config)
-    train = task.examples("train")[: config.annotate.prompts]
+    train = task.examples(feedback_split(config.task))[: config.annotate.prompts]
     heldout = task.examples("heldout")[: config.evaluate.limit]
     samples = config.annotate.samples_per_prompt
     if options.ground:

@@ -15,7 +15,7 @@ def run_import(config: Config, source: Path, kind: str, out: Path | None) -> dic
 
     Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
     """
-    from text2grad.critics.human import import_feedback, merged, reports_by_data_set
+    from text2grad.formats.intake import import_feedback, merged, reports_by_data_set
 
     imported = import_feedback(source, kind, config.task.context_characters)
     target = out or config.run.folder / "feedback.jsonl"

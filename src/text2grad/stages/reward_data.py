@@ -17,29 +17,46 @@ from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Mes
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.folder import read_feedback
+from text2grad.stages.folder import read_feedback, task_of
 from text2grad.stages.sampling import TOKEN_IDS
-from text2grad.tasks.base import question_of, read_prompt, split_of, words_of
+from text2grad.tasks.base import SHARES, Split, feedback_split, question_of, read_prompt, split_of, words_of
 from text2grad.train.pairs import Marked, Pair
 
 
 def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
     """Training and held-out records: no question is in both, and none held out by the task is trained on.
 
-    What `annotate` sampled was split by the task already; what people wrote is split here, by the same rule.
+    What `annotate` sampled was split by the task already; what people wrote is split here, by the same rule. With
+    `task.split`, feedback on the questions of the other shares is left out.
     """
     folder = config.run.folder
     records = read_feedback(folder / "feedback.jsonl")
-    sampled = folder / "feedback_heldout.jsonl"
-    heldout = list(read_jsonl(sampled, Feedback)) if sampled.is_file() else []
-    asked = {words_of(question_of(record)) for record in heldout}
+    beside = folder / "feedback_heldout.jsonl"
+    heldout = list(read_jsonl(beside, Feedback)) if beside.is_file() else []
+    known, sampled_apart = _splits_of_task(config), bool(heldout)
+    out = {words_of(question_of(record)) for record in heldout}
+    for record in records:
+        question = words_of(question_of(record))
+        by_words = record.source.kind == "human" or not sampled_apart
+        if known.get(question, split_of(question, config.task) if by_words else "train") == "heldout":
+            out.add(question)
     train: list[Feedback] = []
     for record in records:
-        question = question_of(record)
-        by_words = split_of(question, config.task) if record.source.kind == "human" or not heldout else "train"
-        kept_out = by_words == "heldout" or words_of(question) in asked
-        (heldout if kept_out else train).append(record)
+        question = words_of(question_of(record))
+        if question in out:
+            heldout.append(record)
+        elif known.get(question, wanted := feedback_split(config.task)) == wanted:
+            train.append(record)
     return train, heldout
+
+
+def _splits_of_task(config: Config) -> dict[str, Split]:
+    """Question -> split, where it takes the task's data to tell: with `task.split` or `task.heldout_data`."""
+    if config.task.split is None and not config.task.heldout_data:
+        return {}
+    task = task_of(config)
+    splits: tuple[Split, ...] = ("heldout", *(SHARES if config.task.split else ("train",)))
+    return {words_of(question_of(example)): split for split in splits for example in task.examples(split)}
 
 
 def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import resources
+from math import isclose
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message
 from text2grad.settings import Settings
 
-Split = Literal["sft", "train", "heldout"]
+Split = Literal["sft", "reward", "train", "heldout"]
+SHARES: tuple[Split, ...] = ("sft", "reward", "train")
+"""The splits that `task.split` gives the shares of, in its order."""
 
 TASKS = {
     "code": "text2grad.tasks.code:CodeTask",
@@ -46,10 +49,27 @@ class TaskSettings(Settings):
     )
     limit: int | None = Field(default=None, ge=1, description="records read; None: all")
     context_characters: int | None = Field(default=None, ge=0, description="of the passages shown; None: all")
+    heldout_data: str = Field(
+        default="",
+        description="file of the questions to measure on; empty: the validation or test split that a hub data set"
+        " comes with, else heldout_share",
+    )
     heldout_share: float = Field(
         default=0.2, ge=0.0, lt=1.0, description="of the questions; in no training set of any stage"
     )
+    split: tuple[float, float, float] | None = Field(
+        default=None,
+        description="shares of the training questions for SFT, reward model and policy, no question in two of them,"
+        " e.g. [0.3, 0.5, 0.2] (paper, UltraFeedback); null: every stage takes all",
+    )
     seed: int = Field(default=0, description="of the split")
+
+    @field_validator("split")
+    @classmethod
+    def _whole(cls, shares: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
+        if shares is not None and (min(shares) < 0 or not isclose(sum(shares), 1)):
+            raise ValueError("three shares that add up to 1, e.g. [0.3, 0.5, 0.2]")
+        return shares
 
 
 class Task(Protocol):
@@ -62,7 +82,8 @@ class Task(Protocol):
     def examples(self, split: Split) -> list[Example]:
         """The prompts of one split: `sft` with what the policy first imitates in `reference`, `train` for
         feedback and policy optimisation (they may be the same prompts), `heldout` to measure on. No question
-        of `heldout` is in the others.
+        of `heldout` is in the others. `reward` is asked for only where `task.split` is set: then it is for
+        feedback, `train` for policy optimisation, and no question is in two of them.
         """
         ...
 
@@ -112,9 +133,12 @@ def split_of(question: str, settings: TaskSettings) -> Literal["train", "heldout
     Equal questions (but for case and white space) always fall together, whatever record they stand in and
     however many records are read, so that nothing learnt in training is measured as new.
     """
-    digest = hashlib.sha256(f"{settings.seed}\n{words_of(question)}".encode()).digest()
-    share = int.from_bytes(digest[:8], "big") / 2**64
+    share = int.from_bytes(_digest(f"{settings.seed}\n{words_of(question)}")[:8], "big") / 2**64
     return "heldout" if share < settings.heldout_share else "train"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def words_of(question: str) -> str:
@@ -122,10 +146,58 @@ def words_of(question: str) -> str:
     return " ".join(question.casefold().split())
 
 
-def in_split(examples: Iterable[Example], split: Split, settings: TaskSettings) -> list[Example]:
-    """The examples of one split, by `question_of`; those of `sft` are those of `train`."""
-    wanted = "heldout" if split == "heldout" else "train"
-    return [example for example in examples if split_of(question_of(example), settings) == wanted]
+def in_split(
+    examples: Iterable[Example], split: Split, settings: TaskSettings, heldout: Sequence[Example] | None = None
+) -> list[Example]:
+    """The examples of one split, by `question_of`. `heldout`: those of a data set that comes with some; None: a
+    share of the questions is held out (`split_of`).
+
+    Without `task.split`, the training splits are the same examples.
+    """
+    if heldout is None:
+        train, held = _parted(examples, lambda words: split_of(words, settings) == "train")
+    else:
+        asked, held = {words_of(question_of(example)) for example in heldout}, list(heldout)
+        train, _ = _parted(examples, lambda words: words not in asked)
+    if split == "heldout":
+        return held
+    if settings.split is None:
+        return train
+    chosen = _share({words_of(question_of(example)) for example in train}, split, settings)
+    return _parted(train, lambda words: words in chosen)[0]
+
+
+def _parted(examples: Iterable[Example], wanted: Callable[[str], bool]) -> tuple[list[Example], list[Example]]:
+    """Those whose question is wanted, and the others."""
+    parts: tuple[list[Example], list[Example]] = ([], [])
+    for example in examples:
+        parts[not wanted(words_of(question_of(example)))].append(example)
+    return parts
+
+
+def _share(questions: set[str], split: Split, settings: TaskSettings) -> set[str]:
+    """The questions of one share of `task.split`: cut, in the order of a hash, after so many of them all."""
+    ordered = sorted(questions, key=lambda question: _digest(f"share {settings.seed}\n{question}"))
+    place = SHARES.index(split)
+    start, end = (round(len(ordered) * sum((settings.split or ())[:count])) for count in (place, place + 1))
+    return set(ordered[start:end])
+
+
+def feedback_split(settings: TaskSettings) -> Split:
+    """The split whose answers are judged, for the reward model to learn from."""
+    return "train" if settings.split is None else "reward"
+
+
+def refuse_shares(settings: TaskSettings) -> None:
+    """For tasks that have splits of their own.
+
+    Raises:
+        UserError: `task.split` or `task.heldout_data` is set.
+    """
+    if settings.split is not None or settings.heldout_data:
+        raise UserError(
+            f"task {settings.name!r} has splits of its own", "leave out task.split and task.heldout_data"
+        )
 
 
 def question_of(example: Example | Feedback) -> str:
@@ -135,14 +207,24 @@ def question_of(example: Example | Feedback) -> str:
 
 def rouge_l(reference: str, response: str) -> float:
     """ROUGE-L F1 of a response against one reference, with stemming; 0 where either is empty."""
-    return float(_rouge_scorer().score(reference, response)["rougeL"].fmeasure)
+    return rouge_scores(reference, response)["rouge_l"]
+
+
+def rouge_scores(reference: str, response: str) -> dict[str, float]:
+    """ROUGE-1, 2 and L, F1 with stemming, each in [0, 1]."""
+    found = _rouge_scorer().score(reference, response)
+    return {
+        "rouge1": found["rouge1"].fmeasure,
+        "rouge2": found["rouge2"].fmeasure,
+        "rouge_l": found["rougeL"].fmeasure,
+    }
 
 
 @cache
 def _rouge_scorer() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(["rougeL"], use_stemmer=True)
+    return RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
 
 
 def read_prompt(name: str) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
-from text2grad.tasks.base import Split, TaskSettings, in_split
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
 from text2grad.tasks.evalplus import NAMES as PLUS_NAMES
 from text2grad.tasks.evalplus import cached_file, plus_module
-from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+from text2grad.tasks.loaders import Row, Shape, TaskData, one_turn, optional_text, read_examples, text_of
 
 DATA_FOLDERS = (Path("data"), Path("../shared/data"))
 """Where a benchmark's file is looked for before the hub is asked, from the folder the command runs in."""
@@ -40,13 +40,12 @@ class CodeTask:
     critic_prompt = "code"
 
     def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
-        self._settings = settings
         self._scorer = scorer
-        self._examples = read_examples(settings.data or "KodCode/KodCode-Light-RL-10K", SHAPES, settings.limit)
+        self._data = TaskData(settings, "KodCode/KodCode-Light-RL-10K", SHAPES)
 
     def examples(self, split: Split) -> list[Example]:
         """Problems of one split, with the reference solution and `meta["tests"]`."""
-        return in_split(self._examples, split, self._settings)
+        return self._data.examples(split)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """What the `scorer` says; without one nothing can be said."""
@@ -57,13 +56,14 @@ class CodeBenchmark(CodeTask):
     """Published problems to measure on: all of them are held out."""
 
     def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
+        refuse_shares(settings)
+        self.name, self._scorer = settings.name, scorer
         data = settings.data or benchmark_data(settings.name)
-        super().__init__(settings.model_copy(update={"data": data}), scorer)
-        self.name = settings.name
+        self._problems = read_examples(data, SHAPES, settings.limit, split="test")
 
     def examples(self, split: Split) -> list[Example]:
         """Every problem for `heldout`, none for the others."""
-        return self._examples if split == "heldout" else []
+        return self._problems if split == "heldout" else []
 
 
 def benchmark_data(name: str) -> str:
@@ -93,7 +93,7 @@ def _kodcode(row: Row, fallback_id: str) -> Example:
     if declaration:
         question += f"\n\nStart from this declaration: `{declaration}`"
     meta = {"question": text_of(row, "question"), "tests": tests, "entry_point": entry_point}
-    return _example(
+    return one_turn(
         optional_text(row, "question_id", "conversation_id") or fallback_id,
         question,
         optional_text(row, "solution"),
@@ -131,7 +131,7 @@ def _mbpp(row: Row, fallback_id: str) -> Example:
         "tests": "\n".join(filter(None, parts)),
         "entry_point": called.pop() if len(called) == 1 else "",
     }
-    return _example(f"mbpp-{row.get('task_id', fallback_id)}", content, solution, meta)
+    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, solution, meta)
 
 
 def _humaneval(row: Row, fallback_id: str) -> Example:
@@ -144,7 +144,7 @@ def _completion(row: Row, fallback_id: str, start: str, entry_point: str, tests:
     content = f"Complete this function. Answer with all of it.\n\n```python\n{start.rstrip()}\n```"
     meta = {"question": start, "tests": tests, "entry_point": entry_point, "completes": start}
     solution = start + text_of(row, "canonical_solution")
-    return _example(str(row.get("task_id") or fallback_id), content, solution, meta)
+    return one_turn(str(row.get("task_id") or fallback_id), content, solution, meta)
 
 
 def _plus(row: Row, fallback_id: str) -> Example:
@@ -173,17 +173,12 @@ def _ilf(row: Row, fallback_id: str) -> Example:
         DRAFT: text_of(row, "original_model_completion"),
         HUMAN_FEEDBACK: optional_text(row, "Feedback"),
     }
-    return _example(f"mbpp-{row.get('task_id', fallback_id)}", content, text_of(row, *FIXED), meta)
+    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, text_of(row, *FIXED), meta)
 
 
 def names_in_order(start: str) -> Iterator[str]:
     """The functions that the beginning of a program declares; it need not be whole."""
     return (match[1] for match in re.finditer(r"^def[ \t]+(\w+)", start, re.M))
-
-
-def _example(id: str, content: str, reference: str, meta: dict[str, str]) -> Example:
-    kept = {key: text for key, text in meta.items() if text}
-    return Example(id=id, prompt=(Message(role="user", content=content),), reference=reference, meta=kept)
 
 
 PLUS = frozenset({"prompt", "canonical_solution", "entry_point", "base_input", "plus_input"})

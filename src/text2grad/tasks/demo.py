@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad.feedback import Example, Message
-from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.base import TaskSettings, refuse_shares
 
 HABIT, RARE = 0.6, 0.15
 DEFAULT_DEMONSTRATIONS = 8192
@@ -226,6 +226,7 @@ class DemoTask:
     critic_prompt = "reward_model"
 
     def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
         self.limit = settings.limit or DEFAULT_DEMONSTRATIONS
         self.seed = settings.seed
         train, heldout = split_combinations(settings.heldout_share, settings.seed)

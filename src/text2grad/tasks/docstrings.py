@@ -10,11 +10,10 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
-from text2grad.tasks.base import Split, TaskSettings, split_of
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares, rouge_scores, split_of
 from text2grad.tasks.library import Documented, documented_functions, installed_functions, words
 
 REST, SIGNATURE = 90, 40
@@ -38,6 +37,7 @@ class DocstringsTask:
     critic_prompt = "summarization"
 
     def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
         found = list(documented_functions([Path(settings.data)])) if settings.data else installed_functions()
         self.splits = split_functions(found, settings)
         if not self.splits["sft"] or not self.splits["heldout"]:
@@ -75,14 +75,10 @@ def split_functions(found: Sequence[Documented], settings: TaskSettings) -> dict
 
 def without_repeats(found: Sequence[Documented]) -> list[Documented]:
     """The first function with each summary."""
-    kept: dict[str, Documented] = {}
+    kept: dict[tuple[str, ...], Documented] = {}
     for each in found:
-        kept.setdefault(_key(each.summary), each)
+        kept.setdefault(tuple(words(each.summary)), each)
     return list(kept.values())
-
-
-def _key(summary: str) -> str:
-    return " ".join(words(summary))
 
 
 def _shingles(found: Documented) -> set[tuple[str, ...]]:
@@ -121,12 +117,6 @@ def shortened(text: str, room: int) -> str:
     return text if len(text) <= room else text[: room + 1].rpartition(" ")[0]
 
 
-def rouge_scores(reference: str, response: str) -> dict[str, float]:
-    """ROUGE-1, 2 and L, F1 with stemming, each in [0, 1]."""
-    found = _scorer().score(reference, response)
-    return {name: float(found[kind].fmeasure) for name, kind in _KINDS.items()}
-
-
 def sentence_bleu(reference: str, response: str) -> float:
     """BLEU-4 of one sentence, counts above one word plus one (Lin and Och 2004), on the words ROUGE counts."""
     from nltk.translate.bleu_score import SmoothingFunction
@@ -136,15 +126,3 @@ def sentence_bleu(reference: str, response: str) -> float:
     if not set(asked) & set(said):
         return 0.0
     return float(of_words([asked], said, smoothing_function=SmoothingFunction().method2))
-
-
-_KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
-_made: dict[str, Any] = {}
-
-
-def _scorer() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    if not _made:
-        _made["scorer"] = RougeScorer(list(_KINDS.values()), use_stemmer=True)
-    return _made["scorer"]

@@ -7,7 +7,7 @@ values. The test module therefore carries the reference and runs it beside each 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -87,82 +87,54 @@ def restored(row: Mapping[str, Any], key: str) -> list[list[Any]]:
     task = str(row.get("task_id", ""))
     number = int(task[5:]) if task.startswith("Mbpp/") and task[5:].isdigit() else 0
     restore = next((function for numbers, function in _TYPES if number in numbers), list)
-    return [list(restore(given)) for given in inputs]
+    return [restore(given) for given in inputs]
 
 
-def _each_tuple(given: list[Any]) -> Iterator[Any]:
-    return (tuple(argument) for argument in given)
-
-
-def _each_list_of_tuples(given: list[Any]) -> Iterator[Any]:
-    return ([tuple(each) for each in argument] for argument in given)
-
-
-def _each_tuple_of_tuples(given: list[Any]) -> Iterator[Any]:
-    return (tuple(tuple(each) for each in argument) for argument in given)
-
-
-def _first_list_of_tuples(given: list[Any]) -> Iterator[Any]:
-    yield from ([tuple(each) for each in given[0]], *given[1:])
-
-
-def _second_tuple(given: list[Any]) -> Iterator[Any]:
-    yield from (given[0], tuple(given[1]), *given[2:])
-
-
-def _first_tuple(given: list[Any]) -> Iterator[Any]:
-    yield from (tuple(given[0]), *given[1:])
-
-
-def _list_of_sets(given: list[Any]) -> Iterator[Any]:
-    yield [set(each) if isinstance(each, list) and each else {} for each in given[0]]
-
-
-def _float_and_complex(given: list[Any]) -> Iterator[Any]:
-    yield from (float(given[0]), complex(given[1]))
-
-
-def _complex(given: list[Any]) -> Iterator[Any]:
-    yield complex(given[0])
-
-
-def _tuple_of_mixed(given: list[Any]) -> Iterator[Any]:
-    yield tuple(tuple(each) if isinstance(each, list) else each for each in given[0])
-
-
-def _values_tuples(given: list[Any]) -> Iterator[Any]:
-    yield from ({key: tuple(value) for key, value in given[0].items()}, *given[1:])
-
-
-def _all_tuples(given: list[Any]) -> Iterator[Any]:
-    return (_deep_tuple(argument) for argument in given)
+def _tuples(values: Iterable[Any]) -> list[Any]:
+    return [tuple(value) for value in values]
 
 
 def _deep_tuple(value: Any) -> Any:
     return tuple(map(_deep_tuple, value)) if isinstance(value, list) else value
 
 
-_TYPES: tuple[tuple[frozenset[int], Callable[[list[Any]], Iterator[Any]]], ...] = (
-    (
-        frozenset(
-            {2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424, 429, 470, 560, 579, 596, 616, 630, 726, 740, 744}
-            | {809}
-        ),
-        _each_tuple,
-    ),
-    (
-        frozenset({63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780}),
-        _each_list_of_tuples,
-    ),
-    (frozenset({75, 413, 444, 753}), _first_list_of_tuples),
-    (frozenset({106, 750}), _second_tuple),
-    (frozenset({115}), _list_of_sets),
-    (frozenset({124}), _float_and_complex),
-    (frozenset({250, 307, 405, 446, 617, 720, 763, 808}), _first_tuple),
-    (frozenset({259, 401, 445}), _each_tuple_of_tuples),
-    (frozenset({278}), _tuple_of_mixed),
-    (frozenset({722}), _values_tuples),
-    (frozenset({252}), _complex),
-    (frozenset({580, 615, 791}), _all_tuples),
+_TUPLES = {
+    2,
+    116,
+    132,
+    143,
+    222,
+    261,
+    273,
+    394,
+    399,
+    421,
+    424,
+    429,
+    470,
+    560,
+    579,
+    596,
+    616,
+    630,
+    726,
+    740,
+    744,
+    809,
+}
+_LISTS_OF_TUPLES = {63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780}
+_TYPES: tuple[tuple[set[int], Callable[[list[Any]], list[Any]]], ...] = (
+    (_TUPLES, _tuples),
+    (_LISTS_OF_TUPLES, lambda given: [_tuples(each) for each in given]),
+    ({75, 413, 444, 753}, lambda given: [_tuples(given[0]), *given[1:]]),
+    ({106, 750}, lambda given: [given[0], tuple(given[1]), *given[2:]]),
+    ({115}, lambda given: [[set(each) if isinstance(each, list) and each else {} for each in given[0]]]),
+    ({124}, lambda given: [float(given[0]), complex(given[1])]),
+    ({250, 307, 405, 446, 617, 720, 763, 808}, lambda given: [tuple(given[0]), *given[1:]]),
+    ({259, 401, 445}, lambda given: [tuple(_tuples(each)) for each in given]),
+    ({278}, lambda given: [tuple(tuple(each) if isinstance(each, list) else each for each in given[0])]),
+    ({722}, lambda given: [{key: tuple(value) for key, value in given[0].items()}, *given[1:]]),
+    ({252}, lambda given: [complex(given[0])]),
+    ({580, 615, 791}, lambda given: [_deep_tuple(each) for each in given]),
 )
 """By MBPP's task numbers (evalplus 0.3.1): how JSON's lists become what the function takes."""

@@ -7,21 +7,25 @@ names it.
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from text2grad.errors import UserError
-from text2grad.feedback import Example, first_error, from_json
+from text2grad.errors import UserError, optional_packages
+from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
+from text2grad.tasks.base import Split, TaskSettings, in_split
 
 Row = dict[str, Any]
+T = TypeVar("T")
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
 """A packed file may unpack to 64 MiB, or to 100 times its own size: text of tasks packs to a tenth, a bomb to a
 thousandth."""
@@ -38,25 +42,64 @@ class Shape:
 
 @dataclass(frozen=True)
 class HubData:
-    """A data set on the hub: one of its splits, or one of its files where it has a loading script."""
+    """A data set on the hub: the split to train on, and the one it comes with to measure on ("": none).
 
-    split: str = "train"
-    file: str = ""
+    A split that ends in .jsonl is a file of the data set, for sets that have a loading script and nothing else:
+    `datasets` no longer runs those.
+    """
+
+    train: str = "train"
+    heldout: str = ""
 
 
 HUB: Mapping[str, HubData] = {
-    # `datasets` no longer runs loading scripts, and this set has nothing else: its file is read directly.
-    "JeremyAlain/SLF5K": HubData(file="train.jsonl"),
-    "HuggingFaceH4/ultrafeedback_binarized": HubData(split="train_prefs"),
-    "KodCode/KodCode-Light-RL-10K": HubData(),
-    "openai/openai_humaneval": HubData(split="test"),
-    "google-research-datasets/mbpp": HubData(split="test"),
-    "KodCode/KodCode-V1-SFT-4o": HubData(),
+    "JeremyAlain/SLF5K": HubData("train.jsonl", "validation.jsonl"),
+    "HuggingFaceH4/ultrafeedback_binarized": HubData("train_prefs", "test_prefs"),
+    "openai/openai_humaneval": HubData("test"),
+    "google-research-datasets/mbpp": HubData("train", "test"),
 }
 
 
-def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None) -> list[Example]:
-    """The examples of a local file (.json, .jsonl) or a hub data set, in order, each id once.
+def hub_data(name: str) -> HubData:
+    """The splits of a data set on the hub; of one that is not known here, `train` alone."""
+    return HUB.get(name, HubData())
+
+
+class TaskData:
+    """The examples of a task by split.
+
+    Held out are those of `task.heldout_data`, else those of the split that the data set comes with (`HUB`), else a
+    share of the questions (`in_split`).
+
+    Raises:
+        UserError: see `read_examples`.
+    """
+
+    def __init__(
+        self,
+        settings: TaskSettings,
+        default: str,
+        shapes: Sequence[Shape],
+        kept: Callable[[list[Example], str], list[Example]] = lambda examples, data: examples,
+    ) -> None:
+        def read(data: str, split: str) -> list[Example]:
+            return kept(read_examples(data, shapes, settings.limit, split), data)
+
+        data = settings.data or default
+        beside = settings.heldout_data or data
+        hub = hub_data(beside)
+        heldout = hub.heldout or (hub.train if settings.heldout_data else "")
+        self._settings = settings
+        self._examples = read(data, hub_data(data).train)
+        self._heldout = read(beside, heldout) if heldout else None
+
+    def examples(self, split: Split) -> list[Example]:
+        """The examples of one split."""
+        return in_split(self._examples, split, self._settings, self._heldout)
+
+
+def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, split: str = "") -> list[Example]:
+    """The examples of a local file (`read_rows`) or of a split of a hub data set, in order, each id once.
 
     `limit` counts rows. Where several rows ask the same (UltraFeedback has one per response), the first that
     brings a reference answer is kept, in the place of the first.
@@ -64,45 +107,48 @@ def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None) 
     Raises:
         UserError: the data cannot be had, has no rows or an unknown shape, or a row is bad (which one).
     """
-    rows = load_rows(data, limit)
+    rows = load_rows(data, limit, split)
     shape = _shape_of(rows[0], shapes, data)
     kept: dict[str, Example] = {}
-    for number, row in enumerate(rows, start=1):
-        example = _converted(row, shape, data, number)
+    for example in convert_rows(rows, data, shape.keys, lambda *row: [shape.example(*row)], f"row of {shape.name}"):
         if example.id not in kept or (example.reference and not kept[example.id].reference):
             kept[example.id] = example
     return list(kept.values())
 
 
-def load_rows(data: str, limit: int | None = None) -> list[Row]:
+def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]:
     """Rows of a local file if it is one (or is named like one), else of the hub data set of that name.
+
+    `split` is of the hub data set; "": the one to train on.
 
     Raises:
         UserError: the file or data set cannot be had, or has no rows.
     """
     path = Path(data)
-    local = path.exists() or path.name.endswith((".json", ".jsonl", ".jsonl.gz"))
-    rows = list(islice(read_rows(path) if local else _hub_rows(data), limit))
+    local = path.exists() or path.name.endswith((".json", ".jsonl", ".jsonl.gz", ".csv", ".tsv"))
+    split = split or hub_data(data).train
+    rows = list(islice(read_rows(path) if local else _hub_rows(data, split), limit))
     if not rows:
         raise UserError(f"{data} has no records", "check that it is the right file")
     return rows
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of a .jsonl (or .jsonl.gz) file, or of a .json file with a list of objects or of objects by id.
+    """Rows of a .jsonl (or .jsonl.gz) file, of a .json file with a list of objects or of objects by id, or of a
+    table with a header: .csv, or .tsv without quotes.
 
     Raises:
-        UserError: the file is missing, is not UTF-8 JSON, has something else than objects, or unpacks to more than
-            any data do (`LEAST_UNPACKED`, `MOST_TIMES`); says where.
+        UserError: the file is missing, is not UTF-8 or not of its kind, has something else than objects, or unpacks
+            to more than any data do (`LEAST_UNPACKED`, `MOST_TIMES`); says where.
     """
-    try:
-        text = (_unpacked(path) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        if isinstance(error, UnicodeDecodeError):
-            raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
-        reason = getattr(error, "strerror", None)
-        raise UserError(f"cannot read {path}: {reason or 'not a whole gzip file'}", "check the path") from error
-    rows = _json_lines(path, text) if ".jsonl" in path.suffixes else _json_rows(path, text)
+    with reading(path):
+        text = (_unpacked(path) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8-sig")
+    if path.suffix in (".csv", ".tsv"):
+        yield from _table_rows(path, text)
+        return
+    # Not splitlines(): JSON allows U+2028 inside a string.
+    lines = json_lines(text.split("\n"), path)
+    rows = (row for _, row in lines) if ".jsonl" in path.suffixes else _json_rows(path, text)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise UserError(f"{path}: record {number} is not an object", "one object per record")
@@ -111,11 +157,50 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def _unpacked(path: Path) -> bytes:
     most = max(LEAST_UNPACKED, MOST_TIMES * path.stat().st_size)
-    with gzip.open(path) as file:
-        data = file.read(most + 1)
+    try:
+        with gzip.open(path) as file:
+            data = file.read(most + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"cannot read {path}: not a whole gzip file", "check the path") from error
     if len(data) > most:
         raise UserError(f"{path} unpacks to more than {most >> 20} MiB", "unpack it yourself, if you trust it")
     return data
+
+
+def _table_rows(path: Path, text: str) -> Iterator[Row]:
+    tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
+    reader = csv.DictReader(io.StringIO(text, newline=""), **tabs)
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "mend that line")
+            yield dict(row)
+    except csv.Error as error:
+        raise UserError(f"{path}: {error}", "mend the table") from error
+
+
+def convert_rows(
+    rows: Iterable[Row],
+    data: str | Path,
+    keys: frozenset[str],
+    convert: Callable[[Row, str], Iterable[T]],
+    what: str,
+) -> Iterator[T]:
+    """What `convert(row, id where it has none)` makes of every row, which has at least `keys`.
+
+    Raises:
+        UserError: a row is no record of `what` (which one, and why).
+    """
+    for number, row in enumerate(rows, start=1):
+        try:
+            if missing := sorted(keys - row.keys()):
+                raise ValueError(f"no {missing[0]!r}")
+            yield from list(convert(row, f"{Path(data).stem}-{number}"))
+        except ValueError as error:
+            raise bad_record(data, number, error) from error
+        except (AttributeError, KeyError, TypeError) as error:
+            # Only shapes are wrong here: a list where an object belongs, or a key that is not there.
+            raise bad_record(data, number, ValueError(f"not a {what}: {error}")) from error
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:
@@ -139,21 +224,16 @@ def optional_text(row: Mapping[str, Any], *keys: str) -> str:
         return ""
 
 
+def one_turn(id: str, content: str, reference: str, meta: Mapping[str, str]) -> Example:
+    """An example that is one user turn; of `meta`, what is empty is left out."""
+    kept = {name: text for name, text in meta.items() if text}
+    return Example(id=id, prompt=(Message(role="user", content=content),), reference=reference, meta=kept)
+
+
 def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
     """One line that names the file and the record (from 1) that cannot be used."""
     detail = first_error(error) if isinstance(error, ValidationError) else str(error)
     return UserError(f"{data}: record {number}: {detail}", f"fix or remove record {number}")
-
-
-def _json_lines(path: Path, text: str) -> Iterator[Any]:
-    # Not splitlines(): JSON allows U+2028 inside a string.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield from_json(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line") from error
 
 
 def _json_rows(path: Path, text: str) -> list[Any]:
@@ -176,25 +256,16 @@ def _shape_of(row: Row, shapes: Sequence[Shape], data: str) -> Shape:
     raise UserError(f"{data}: unknown shape with keys {', '.join(sorted(row))}", f"known shapes: {known}")
 
 
-def _converted(row: Row, shape: Shape, data: str, number: int) -> Example:
+def _hub_rows(name: str, split: str) -> Iterator[Row]:
+    with optional_packages():
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetsError
+        from huggingface_hub import hf_hub_download
+
     try:
-        if missing := sorted(shape.keys - row.keys()):
-            raise ValueError(f"no {missing[0]!r}")
-        return shape.example(row, f"{Path(data).stem}-{number}")
-    except ValueError as error:
-        raise bad_record(data, number, error) from error
-
-
-def _hub_rows(name: str) -> Iterator[Row]:
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
-    from huggingface_hub import hf_hub_download
-
-    known = HUB.get(name, HubData())
-    try:
-        if known.file:
-            return read_rows(Path(hf_hub_download(name, known.file, repo_type="dataset")))
-        return iter(load_dataset(name, split=known.split))
+        if split.endswith(".jsonl"):
+            return read_rows(Path(hf_hub_download(name, split, repo_type="dataset")))
+        return iter(load_dataset(name, split=split))
     except (OSError, ValueError, DatasetsError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(

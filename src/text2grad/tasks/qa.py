@@ -8,8 +8,8 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message
-from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
-from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+from text2grad.tasks.base import Split, TaskSettings, rouge_l
+from text2grad.tasks.loaders import Row, Shape, TaskData, optional_text, text_of
 
 FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
 IMPORTED_KEYS = frozenset({"id", "prompt", "response", "spans", "source"})
@@ -22,14 +22,12 @@ class QATask:
     critic_prompt = "qa"
 
     def __init__(self, settings: TaskSettings) -> None:
-        self._settings = settings
-        data = settings.data or "HuggingFaceH4/ultrafeedback_binarized"
-        examples = read_examples(data, shapes(settings.context_characters), settings.limit)
-        self._examples = _answerable(examples, data)
+        default = "HuggingFaceH4/ultrafeedback_binarized"
+        self._data = TaskData(settings, default, shapes(settings.context_characters), _answerable)
 
     def examples(self, split: Split) -> list[Example]:
         """Questions of one split, with the reference answer where the data has one."""
-        return in_split(self._examples, split, self._settings)
+        return self._data.examples(split)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1; nothing where there is no reference to compare with."""
@@ -144,13 +142,13 @@ def _fitting(sentences: Sequence[str], characters: int) -> list[str]:
 
 
 def _binarized(row: Row, fallback_id: str) -> Example:
-    *prompt, answer = _turns(row["chosen"], "chosen")
+    *prompt, answer = conversation(row["chosen"], "chosen")
     return _example(row, fallback_id, prompt, answer.content)
 
 
 def _published_code(row: Row, fallback_id: str) -> Example:
     """One row per response; only a chosen one may stand as reference."""
-    *prompt, answer = _turns(row["response"], "response")
+    *prompt, answer = conversation(row["response"], "response")
     return _example(row, fallback_id, prompt, answer.content if row.get("is_chosen") else "")
 
 
@@ -163,7 +161,12 @@ def _ultrafeedback(row: Row, fallback_id: str) -> Example:
     return _example(row, fallback_id, prompt, optional_text(best, "response"))
 
 
-def _turns(value: Any, key: str) -> list[Message]:
+def conversation(value: Any, key: str) -> list[Message]:
+    """The turns of a conversation that ends with an answer; `key` is where it stands.
+
+    Raises:
+        ValueError: it is not one.
+    """
     if not isinstance(value, list) or len(value) < 2:
         raise ValueError(f"{key!r} is not a conversation that ends with an answer")
     turns = [Message.model_validate(turn) for turn in value]

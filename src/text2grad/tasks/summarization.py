@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
-from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
-from text2grad.tasks.loaders import Row, Shape, optional_text, read_examples, text_of
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example
+from text2grad.tasks.base import Split, TaskSettings, rouge_l
+from text2grad.tasks.loaders import Row, Shape, TaskData, one_turn, optional_text, text_of
 
 
 class SummarizationTask:
@@ -14,12 +14,11 @@ class SummarizationTask:
     critic_prompt = "summarization"
 
     def __init__(self, settings: TaskSettings) -> None:
-        self._settings = settings
-        self._examples = read_examples(settings.data or "JeremyAlain/SLF5K", SHAPES, settings.limit)
+        self._data = TaskData(settings, "JeremyAlain/SLF5K", SHAPES)
 
     def examples(self, split: Split) -> list[Example]:
         """Posts of one split, with the human summary as reference."""
-        return in_split(self._examples, split, self._settings)
+        return self._data.examples(split)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1; nothing where there is no reference to compare with."""
@@ -39,17 +38,9 @@ def _published_code(row: Row, fallback_id: str) -> Example:
 def _example(id: str, title: str, post: str, row: Row) -> Example:
     heading = f"Title: {title}\n\n" if title else ""
     content = f"Write a short summary of this post.\n\n{heading}{post}"
-    meta = {
-        name: text
-        for name, key in ((HUMAN_FEEDBACK, "feedback"), (DRAFT, "generated_summary_for_feedback"))
-        if (text := optional_text(row, key))
-    }
-    return Example(
-        id=id,
-        prompt=(Message(role="user", content=content),),
-        reference=optional_text(row, "ideal_human_summary", "tldr_human_reference_summary"),
-        meta=meta,
-    )
+    feedback, draft = optional_text(row, "feedback"), optional_text(row, "generated_summary_for_feedback")
+    reference = optional_text(row, "ideal_human_summary", "tldr_human_reference_summary")
+    return one_turn(id, content, reference, {HUMAN_FEEDBACK: feedback, DRAFT: draft})
 
 
 SHAPES = (

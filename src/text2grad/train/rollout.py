@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit
+from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, scored
 from text2grad.errors import CritiquesFailed
-from text2grad.feedback import Critic, Example, Failure, Judgement
+from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy
@@ -93,20 +93,13 @@ def judge(
 ) -> Answered:
     """Show the critic the text of the sampled ids, and tie what it says to those ids."""
     aligned = [table.align(sample.ids) for sample in samples]
-    said = critic.critique(examples, [item.text for item in aligned])
-    judgements = [without_score(each) for each in said] if settings.by_score else said
+    said = judgements_of(critic, examples, [item.text for item in aligned])
+    judgements = [scored(each, settings) for each in said]
     credits = [
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
     return Answered(list(examples), list(samples), aligned, judgements, credits)
-
-
-def without_score(judgement: Judgement) -> Judgement:
-    """A critique that gives no score, where the score is all that is rewarded, is a failure and not a 0."""
-    if isinstance(judgement, Failure) or judgement.score is not None:
-        return judgement
-    return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:

@@ -1,275 +1,22 @@
-"""People's feedback: what is imported, what is counted, and that nothing is guessed."""
+"""People as critics: only what they said, only about what they saw."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from places import DATA, SHARED
-from text2grad import wire
-from text2grad.critics.finegrained import shortened, span_score
-from text2grad.critics.human import HumanCritic, example_of, import_feedback
-from text2grad.critics.polarity import polarity
-from text2grad.critics.squality import find
+from places import DATA
+from text2grad.critics.human import HumanCritic
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Span, write_jsonl
-from text2grad.tasks import qa
-from text2grad.tasks.loaders import read_examples
+from text2grad.feedback import Critique, Example, Failure, Feedback, Message
+from text2grad.formats.intake import import_feedback
 
 QA = DATA / "finegrained_qa.json"
-SQUALITY = DATA / "squality" / "all-responses.jsonl"
-
-
-def quoted(record: Feedback) -> list[tuple[str, int, str]]:
-    return [(span.text, span.label, span.reason) for span in record.spans]
-
-
-def test_finegrained_errors_are_poor_spans_with_their_evidence() -> None:
-    first, second = import_feedback(QA).records
-    assert quoted(first) == [
-        ("1990", -1, "Wrong-Grounding: the passage says: The town flooded in 1991."),
-        ("Rain was heavy in 1990.", -1, "Redundant: Rain was heavy in 1990."),
-        ("swam home.", -1, "Unverifiable"),
-    ]
-    assert first.spans[1].start == 24, "the second occurrence, as the offsets say"
-    assert first.critique == (
-        '"1990" contradicts the passages. "Rain was heavy in 1990." is redundant. '
-        '"swam home." is not supported by the passages. '
-        'The answer is missing: "Rain fell for a week. The bridge was lost 🌉."'
-    )
-    assert (second.spans, second.critique, second.score) == ((), "No error was found.", 1.0)
-
-
-def test_feedback_and_task_agree_on_id_prompt_and_reference() -> None:
-    records = import_feedback(QA, "finegrained_qa", context_characters=30).records
-    examples = read_examples(str(QA), qa.shapes(30))
-    assert [example_of(r).model_dump() for r in records] == [e.model_dump() for e in examples]
-
-
-@pytest.mark.parametrize(
-    ("spans", "score"),
-    [([], 1.0), ([(0, 10)], -1.0), ([(0, 5)], 0.0), ([(0, 3), (2, 5)], 0.0), ([(0, 1)], 0.8)],
-)
-def test_span_score_is_the_share_of_characters_outside_poor_spans(
-    spans: list[tuple[int, int]], score: float
-) -> None:
-    text = "0123456789"
-    poor = [Span(start=a, end=b, label=-1, text=text[a:b]) for a, b in spans]
-    good = Span(start=6, end=8, label=1, text=text[6:8])
-    assert span_score(text, [*poor, good]) == score
-
-
-@pytest.mark.parametrize(
-    ("response", "missing", "score"),
-    [("0123456789", "x" * 10, 0.0), ("01234", "x" * 15, -0.5), ("", "x", -1.0), ("", "", 0.0)],
-)
-def test_what_is_missing_counts_so_that_silence_does_not_win(response: str, missing: str, score: float) -> None:
-    assert span_score(response, [], missing) == score
-
-
-def test_squality_every_highlight_is_a_span_or_counted() -> None:
-    imported = import_feedback(SQUALITY)
-    first, second = imported.records
-    assert quoted(first) == [
-        ("The captain lands on Mars.", 1, "This is an excellent opening"),
-        ("He stays\n\nthere for ever.", -1, "Incorrect: he leaves."),
-    ]
-    assert first.id == "squality-101-0-bart-3" and first.score == 0.5
-    assert first.prompt[0].content == "What is the plot of the story? (story 101)"
-    assert (first.meta["unmatched"], first.meta["ambiguous"], first.meta["no_polarity"]) == (1, 1, 2)
-    report = imported.report
-    counted = report.unmatched + report.ambiguous + report.no_polarity + report.repeated
-    assert (report.records, report.spans, counted, report.no_spans, report.failed) == (2, 2, 4, 1, 0)
-    assert second.spans == () and second.critique == (
-        "Rated from 0 to 100: correctness 100, selection 90, overall 95."
-    )
-
-
-def test_what_the_person_wrote_stays_even_where_no_span_comes_of_it() -> None:
-    first = import_feedback(SQUALITY).records[0]
-    assert '"robots": incorrect' in first.critique and '"s, and": comma?' in first.critique
-
-
-@pytest.mark.parametrize(
-    ("selection", "response", "places"),
-    [
-        ("aa", "aaa", [(0, 2), (1, 3)]),
-        ("a b", "a b a\n b", [(0, 3)]),
-        ("a b", "x a\n\nb", [(2, 6)]),
-        (" a b ", "a\tb", [(0, 3)]),
-        ("(a+", "x(a+b", [(1, 4)]),
-        ("a", "b", []),
-        (" ", "a b", []),
-        ("", "ab", []),
-    ],
-)
-def test_find(selection: str, response: str, places: list[tuple[int, int]]) -> None:
-    assert find(selection, response) == places
-
-
-@given(st.text(min_size=1), st.data())
-def test_whatever_is_cut_from_a_response_is_found_there(response: str, data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, len(response) - 1))
-    end = data.draw(st.integers(start + 1, len(response)))
-    if response[start:end].strip():
-        assert (start, end) in find(response[start:end], response)
-
-
-PRAISE = ["Good", "Excellent description of the robots!", "This is a very strong response.", "Well said!"]
-CRITICISM = [
-    "Incorrect",
-    "Incorrect: he never left, but wanted to",
-    "This isn’t true; he came because he was chasing someone else",
-    "None of this is accurate",
-    "repeated but also untrue",
-    "makes no sense",
-    "This is both confusing and repetitive",
-    "Not in the story",
-]
-NEITHER = [
-    "",
-    "?",
-    "comma",
-    "repeat?",
-    "Great summary but doesn't go all the way to the end",
-    "This is a good opportunity to explain why",
-    "This is true, and it contradicts the earlier statement",
-    "Incorrect. Even though all of it is false, the sentence structure is good.",
-    "None of this is accurate, although it is creative.",
-    "not sure this is accurate",
-    "This is slightly more correct than the rest",
-    "Tholon is her last name not her first, so this is an odd way to refer to her",
-    "goodness, what a typographer",
-]
-
-
-@pytest.mark.parametrize(
-    ("comment", "label"),
-    [*((c, 1) for c in PRAISE), *((c, -1) for c in CRITICISM), *((c, None) for c in NEITHER)],
-)
-def test_polarity(comment: str, label: int | None) -> None:
-    assert polarity(comment) == label
-
-
-def test_shortened() -> None:
-    assert shortened("one\n two") == '"one two"'
-    assert shortened("a b c", words=2) == '"a b …"'
-
-
-def test_our_own_records_come_back_as_they_are(tmp_path: Path) -> None:
-    records = import_feedback(SQUALITY).records
-    write_jsonl(tmp_path / "own.jsonl", records)
-    again = import_feedback(tmp_path / "own.jsonl")
-    assert again.records == records and again.report.source == "feedback"
-    assert again.report.model_copy(update={"source": "squality"}) == import_feedback(SQUALITY).report
-
-
-def test_flat_reviews_read_like_the_published_ones(tmp_path: Path) -> None:
-    nested = json.loads(SQUALITY.read_text(encoding="utf-8"))
-    answer = nested["questions"]["0"]["bart"]
-    rows = [
-        {
-            "passage_id": "101",
-            "question_index": "0",
-            "question": "What is the plot of the story?",
-            "system": "bart",
-            "response": answer["response"],
-            "worker_id": review["worker_id"],
-            "spans": [{"selection": m["selection"], "comment": m["annotation"]} for m in review["annotations"]],
-            **{name: review[f"{name}-rating"] for name in ("correctness", "selection", "overall")},
-        }
-        for review in answer["reviews"]
-    ]
-    flat = tmp_path / "flat.jsonl"
-    flat.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    assert import_feedback(flat).report == import_feedback(SQUALITY).report
-
-
-def change(rows: list[dict[str, Any]], record: int, *path: Any, value: Any) -> list[dict[str, Any]]:
-    target: Any = rows[record]
-    for key in path[:-1]:
-        target = target[key]
-    target[path[-1]] = value
-    return rows
-
-
-ERROR = ("feedback", "errors", 0)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ((*ERROR, "end"), 999, "error span"),
-        ((*ERROR, "start"), "3", "error span"),
-        ((*ERROR, "error type"), "", "error type"),
-        (("feedback", "errors"), {}, "not a list of objects"),
-        (("feedback", "errors", 1, "explanation"), '{"passage_id": 9, "sentence_id": [0]}', "no sentence"),
-        (("feedback", "errors", 1, "explanation"), '{"passage_id": 0, "sentence_id": [0]}', "no sentence"),
-        (("feedback", "errors", 1, "explanation"), '{"passage', "neither text nor a pointer"),
-        (("prediction 1",), "", "no text in 'prediction 1'"),
-    ],
-)
-def test_a_bad_finegrained_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
-    rows = change(json.loads(QA.read_text(encoding="utf-8")), 0, *path, value=value)
-    file = tmp_path / "bad.json"
-    file.write_text(json.dumps([rows[1], rows[0]]), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"bad.json: record 2: .*{words}"):
-        import_feedback(file)
-
-
-BART = ("questions", "0", "bart")
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        ((*BART, "response"), "", "no text in 'response'"),
-        ((*BART, "reviews"), 3, "not a SQuALITY review"),
-        ((*BART, "reviews", 0, "overall-rating"), 101, "overall rating 101"),
-        (("passage-id",), "999", "story 999 has no question 0"),
-    ],
-)
-def test_a_bad_squality_record_is_named(tmp_path: Path, path: tuple[Any, ...], value: Any, words: str) -> None:
-    (row,) = change([json.loads(SQUALITY.read_text(encoding="utf-8"))], 0, *path, value=value)
-    questions = SQUALITY.with_name("questions_and_references.jsonl").read_text(encoding="utf-8")
-    (tmp_path / "questions_and_references.jsonl").write_text(questions, encoding="utf-8")
-    (tmp_path / "bad.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"bad.jsonl: record 1: .*{words}"):
-        import_feedback(tmp_path / "bad.jsonl")
-
-
-def test_squality_without_question_texts_says_what_to_put_where(tmp_path: Path) -> None:
-    (tmp_path / "all-responses.jsonl").write_bytes(SQUALITY.read_bytes())
-    with pytest.raises(UserError, match="put questions_and_references"):
-        import_feedback(tmp_path / "all-responses.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("content", "kind", "words"),
-    [
-        ('{"colour": "red"}', "auto", "cannot tell what kind"),
-        ("", "auto", "cannot tell what kind"),
-        ("", "squality", "no records"),
-        ('{"colour": "red"}', "finegrained_qa", "record 1: no 'feedback'"),
-        ('{"colour": "red"}', "feedback", "x.jsonl:1: "),
-        ("{}", "handwriting", "unknown kind .*one of auto, feedback"),
-    ],
-)
-def test_a_file_of_another_kind_is_the_users_mistake(tmp_path: Path, content: str, kind: str, words: str) -> None:
-    (tmp_path / "x.jsonl").write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=words):
-        import_feedback(tmp_path / "x.jsonl", kind)
 
 
 def test_human_critic_answers_only_for_what_people_have_seen() -> None:
     records = import_feedback(QA).records
     critic = HumanCritic(records)
-    examples = [example_of(record) for record in records]
+    examples = [record.example() for record in records]
     known, other, swapped = critic.critique(
         [examples[0], examples[0], examples[1]],
         [records[0].response, records[0].response + " ", records[0].response],
@@ -281,54 +28,14 @@ def test_human_critic_answers_only_for_what_people_have_seen() -> None:
 
 def test_human_critic_refuses_two_opinions_on_one_response() -> None:
     record = import_feedback(QA).records[0]
-    assert HumanCritic([record, record]).critique([example_of(record)], [record.response])
+    assert HumanCritic([record, record]).critique([record.example()], [record.response])
     with pytest.raises(UserError, match="two critiques"):
         HumanCritic([record, record.model_copy(update={"score": 0.0})])
 
 
-def test_example_of_a_record_without_a_correction_has_no_reference() -> None:
+def test_the_example_of_a_record_without_a_correction_has_no_reference() -> None:
     prompt = (Message(role="user", content="q"),)
     record = Feedback.of(
         Example(id="1", prompt=prompt), "r", Critique(text=""), import_feedback(QA).records[0].source
     )
-    assert example_of(record).reference == ""
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
-@pytest.mark.parametrize(
-    ("file", "figures"),
-    [
-        (
-            "finegrained_rlhf_qa/dev_feedback.json",
-            {"source": "finegrained_qa", "records": 500, "spans": 1373, "exact": 1373, "no_spans": 36},
-        ),
-        (
-            "squality_human_eval/all-responses.jsonl",
-            {
-                "source": "squality",
-                "records": 900,
-                "spans": 771,
-                "unmatched": 5,
-                "ambiguous": 313,
-                "no_polarity": 2050,
-                "repeated": 3,
-                "exact": 3040,
-                "normalised": 97,
-                "no_spans": 623,
-            },
-        ),
-    ],
-)
-def test_real_files(file: str, figures: dict[str, Any]) -> None:
-    imported = import_feedback(SHARED / file)
-    assert imported.report.model_dump() == {
-        **dict.fromkeys(("unmatched", "ambiguous", "no_polarity", "repeated", "normalised", "failed"), 0),
-        **figures,
-    }
-    assert len({record.id for record in imported.records}) == len(imported.records)
-    for record in imported.records:
-        judgement = record.judgement()
-        assert isinstance(judgement, Critique)
-        read = wire.parse(wire.render(judgement, record.response), record.response)
-        assert isinstance(read, Critique)
-        assert (read.text, read.spans, read.score) == (judgement.text, judgement.spans, judgement.score)
+    assert record.example().reference == ""

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from places import SHARED
-from text2grad.critics.human import import_feedback
-from text2grad.critics.shapes.export import WRITERS, export
-from text2grad.critics.shapes.marks import edits
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Span
+from text2grad.formats.export import WRITERS, export
+from text2grad.formats.intake import import_feedback
+from text2grad.formats.marks import edits
 from text2grad.wire import parse
 
 TEXT = "🙂 The fair is 🎉 next week, they say."

@@ -203,7 +203,7 @@ def test_a_bad_finegrained_record_is_named(tmp_path: Path, change: dict[str, Any
         read_examples(str(tmp_path / "x.json"), qa.shapes())
 
 
-@pytest.mark.parametrize("name", [*loaders.HUB, "someone/else"])
+@pytest.mark.parametrize("name", [*loaders.HUB, "KodCode/KodCode-Light-RL-10K", "someone/else"])
 def test_hub_names_are_asked_for_as_published_and_offline_names_the_cure(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +222,6 @@ def test_hub_names_are_asked_for_as_published_and_offline_names_the_cure(
         "JeremyAlain/SLF5K": "train.jsonl",
         "HuggingFaceH4/ultrafeedback_binarized": "train_prefs",
         "openai/openai_humaneval": "test",
-        "google-research-datasets/mbpp": "test",
     }
     assert asked == [(name, wanted.get(name, "train"))]
 
@@ -233,3 +232,20 @@ def test_a_hub_data_set_is_read_row_by_row(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(DATA / "slf5k.jsonl"))
     assert len(read_examples("KodCode/KodCode-Light-RL-10K", code.SHAPES, limit=1)) == 1
     assert len(read_examples("JeremyAlain/SLF5K", summarization.SHAPES)) == 2
+
+
+def test_tables_are_rows_as_well(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('title,post\nt,"one, ""two""\nthree"\n', encoding="utf-8-sig")
+    (tmp_path / "x.tsv").write_text('title\tpost\nt\t"one\n', encoding="utf-8")
+    assert load_rows(str(tmp_path / "x.csv")) == [{"title": "t", "post": 'one, "two"\nthree'}]
+    assert load_rows(str(tmp_path / "x.tsv")) == [{"title": "t", "post": '"one'}]
+    assert len(read_examples(str(tmp_path / "x.csv"), summarization.SHAPES)) == 1
+    (tmp_path / "x.csv").write_text("title,post\nt\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"x.csv:2: not as many cells as the header"):
+        load_rows(str(tmp_path / "x.csv"))
+
+
+def test_a_row_of_another_form_is_one_line_not_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"instruction": "a", "completions": 3}', encoding="utf-8")
+    with pytest.raises(UserError, match="record 1: not a row of UltraFeedback"):
+        read_examples(str(tmp_path / "x.jsonl"), qa.shapes())

@@ -11,20 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from text2grad.align import CreditSettings
 from text2grad.config import Config
 from text2grad.durable import run
 from text2grad.durable.log import RunLog, Stopwatch
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import save_policy
 from text2grad.durable.state import Randomness, seed_everything
-from text2grad.feedback import Critique, Failure
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import critic_inputs
 from text2grad.stages.folder import run_inputs
 from text2grad.train.optimizers import learning_rate_factor
 from text2grad.train.passes import PassSize
-from text2grad.train.rollout import without_score
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -228,14 +225,6 @@ def test_generators_of_many_devices_go_back_to_their_own(monkeypatch: pytest.Mon
     saved = Randomness(now.python, now.numpy, now.torch, [torch.tensor([n]) for n in range(11)])
     Randomness.restore(saved.tensors("me"), saved.numbers(), "me")
     assert given == {n: n for n in range(11)}
-
-
-def test_without_a_score_a_critique_is_a_failure_where_only_scores_pay() -> None:
-    assert CreditSettings(scheme="last_token").by_score and not CreditSettings().by_score
-    scored, failed = Critique(text="", score=0.0), Failure(kind="refused", message="no")
-    assert without_score(scored) is scored and without_score(failed) is failed
-    found = without_score(Critique(text="fine"))
-    assert isinstance(found, Failure) and "it has no score" in found.message
 
 
 def test_passes_that_all_processes_must_make_alike_stay_as_large_as_they_are() -> None:

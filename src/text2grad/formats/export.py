@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 from text2grad import wire
 from text2grad.critics.prompted import judge_messages
-from text2grad.critics.shapes import argilla, label_studio, mqm, prodigy, table
-from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Critique, Example, Feedback, to_json
+from text2grad.errors import UsageError
+from text2grad.feedback import Critique, Example, Feedback, to_json, writing
+from text2grad.formats import argilla, label_studio, mqm, prodigy, table
 from text2grad.tasks.base import read_prompt
 from text2grad.tasks.loaders import Row
 
@@ -88,6 +89,8 @@ WRITERS: Mapping[str, Writer] = {
     "kto": kto_rows,
 }
 TABLES = {"csv": table.COLUMNS, "mqm": mqm.COLUMNS}
+LISTS = ("label_studio", "argilla")
+"""What these tools read is one list."""
 
 
 def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
@@ -98,32 +101,24 @@ def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
     """
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
+    rows = list(WRITERS[kind](records))
     partial = out.with_name(out.name + ".partial")
-    count = 0
-
-    def counted() -> Iterator[Row]:
-        nonlocal count
-        for row in WRITERS[kind](records):
-            count += 1
-            yield row
-
     try:
-        with partial.open("w", encoding="utf-8", errors="replace", newline="") as file:
-            if kind in TABLES:
-                tabs = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None} if kind == "mqm" else {}
-                writer = csv.DictWriter(file, TABLES[kind], **tabs)  # type: ignore[arg-type]
-                writer.writeheader()
-                writer.writerows(counted())
-            elif kind in ("label_studio", "argilla"):  # these tools want one list
-                file.write("[")
-                for row in counted():
-                    file.write((",\n" if count > 1 else "\n") + to_json(row))
-                file.write("\n]\n")
-            else:
-                file.writelines(to_json(row) + "\n" for row in counted())
-        os.replace(partial, out)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}", "check the folder") from error
+        with writing(out), partial.open("w", encoding="utf-8", errors="replace", newline="") as file:
+            _write(rows, kind, file)
+            os.replace(partial, out)
     finally:
         partial.unlink(missing_ok=True)
-    return count
+    return len(rows)
+
+
+def _write(rows: Sequence[Row], kind: str, file: TextIO) -> None:
+    if kind in TABLES:
+        tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+        table = csv.DictWriter(file, TABLES[kind], **tabs if kind == "mqm" else {})
+        table.writeheader()
+        table.writerows(rows)
+    elif kind in LISTS:
+        file.write("[\n" + ",\n".join(map(to_json, rows)) + "\n]\n")
+    else:
+        file.writelines(to_json(row) + "\n" for row in rows)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from text2grad.critics.shapes.marks import PROMPT_KEYS, RESPONSE_KEYS, Mark, first_text, human_record, placed
 from text2grad.feedback import Critique, Feedback
+from text2grad.formats.marks import LABELS, PROMPT_KEYS, RESPONSE_KEYS, Mark, first_text, marked_record, score_of
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 
 KEYS = frozenset({"fields", "responses"})
-LABELS = {1: "good", -1: "poor"}
 
 
 def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
@@ -23,39 +22,30 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     fields = row["fields"]
     response, prompt = first_text(fields, RESPONSE_KEYS, needed=True), first_text(fields, PROMPT_KEYS)
     id = str(row.get("external_id") or row.get("id") or fallback_id)
-    answers = list(_by_person(row["responses"]).items())
-    for who, values in answers:
-        marks = [mark for value in values for mark in _marks(value)]
+    people = _by_person(row["responses"])
+    for who, values in people.items():
+        lists = [value for value in values if isinstance(value, list)]
+        marks = [Mark.of(mark) for each in lists for mark in each if isinstance(mark, dict) and "start" in mark]
         texts = [value for value in values if isinstance(value, str)]
-        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        spans, counts = placed(marks, response)
-        score = next((float(number) for number in numbers if -1 <= number <= 1), None)
-        critique = Critique(text="\n".join(texts), spans=spans, score=score, quotes=counts)
-        meta = {"dataset": "argilla"}
-        yield human_record(id if len(answers) == 1 else f"{id}-{who}", prompt, response, critique, meta, who)
+        score = next((score for value in values if (score := score_of(value)) is not None), None)
+        critique = Critique(text="\n".join(texts), score=score)
+        meta = {"dataset": "argilla", "annotator": who}
+        yield marked_record(id if len(people) == 1 else f"{id}-{who}", prompt, response, critique, marks, meta)
 
 
 def _by_person(responses: Any) -> dict[str, list[Any]]:
     """Person -> the values they submitted, in the order of the questions."""
-    found: dict[str, list[Any]] = {}
     if isinstance(responses, dict):  # version 2: question -> answers
-        for answers in responses.values():
-            for answer in answers:
-                if answer.get("status", "submitted") == "submitted":
-                    found.setdefault(str(answer.get("user_id") or ""), []).append(answer["value"])
-        return found
-    for answer in responses:  # version 1: person -> question -> answer
+        answers = [(answer, [answer.get("value")]) for each in responses.values() for answer in each]
+    else:  # version 1: person -> question -> answer
+        answers = [
+            (answer, [each["value"] for each in (answer.get("values") or {}).values()]) for answer in responses
+        ]
+    found: dict[str, list[Any]] = {}
+    for answer, values in answers:
         if answer.get("status", "submitted") == "submitted":
-            values = found.setdefault(str(answer.get("user_id") or ""), [])
-            values += [question["value"] for question in answer["values"].values()]
+            found.setdefault(str(answer.get("user_id") or ""), []).extend(values)
     return found
-
-
-def _marks(value: Any) -> Iterator[Mark]:
-    for mark in value if isinstance(value, list) else ():
-        if isinstance(mark, Mapping) and isinstance(mark.get("start"), int) and isinstance(mark.get("end"), int):
-            reason = str(mark.get("reason") or "")
-            yield Mark(mark["start"], mark["end"], str(mark.get("label", "")), str(mark.get("text") or ""), reason)
 
 
 def row_of(record: Feedback) -> Row:

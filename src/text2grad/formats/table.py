@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from pathlib import Path
 
-from text2grad.critics.shapes.marks import edits, human_record
+from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
+from text2grad.formats.marks import edits, human_record, score_of
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 from text2grad.wire.ground import QuoteSearch
@@ -20,33 +22,33 @@ KEYS = frozenset({"response", "critique"})
 COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "corrected", "annotator")
 
 
-def check_columns(names: list[str]) -> None:
-    """Refuse a header that is none of ours.
+def check_columns(path: Path, names: list[str]) -> None:
+    """Refuse a header with a column that is not in `COLUMNS`, or without one that is needed.
 
     Raises:
-        ValueError: a column is unknown or missing; says which was perhaps meant.
+        UserError: a column is unknown or missing; says which was perhaps meant.
     """
     for name in names:
         if name not in COLUMNS:
             near = difflib.get_close_matches(name, COLUMNS, n=1)
-            hint = f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(COLUMNS)}"
-            raise ValueError(f"unknown column {name!r}{hint}")
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise UserError(f"{path}: unknown column {name!r}{hint}", f"known: {', '.join(COLUMNS)}")
     if missing := sorted(KEYS - set(names)):
-        raise ValueError(f"no column {missing[0]!r}")
+        raise UserError(f"{path}: no column {missing[0]!r}", f"known: {', '.join(COLUMNS)}")
 
 
 def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     """The record of a row. Without quotes, a corrected text tells by its difference what was wrong.
 
     Raises:
-        ValueError: the response is empty, or the score is no number from -1 to 1.
+        ValueError: the response is empty, or the score is not a number from -1 to 1.
     """
     cells = {name: str(row.get(name) or "") for name in COLUMNS}
     if not cells["response"]:
         raise ValueError("the response is empty")
     response = cells["response"]
-    good = resolve(_quotes(cells["good"]), response, 1, "skip", G)
-    poor = resolve(_quotes(cells["poor"]), response, -1, "skip", G)
+    good = resolve(_quotes(cells["good"]), response, 1, "skip", QuoteSearch())
+    poor = resolve(_quotes(cells["poor"]), response, -1, "skip", QuoteSearch())
     spans = in_order([*good.spans, *poor.spans])
     omissions: tuple[str, ...] = ()
     if not (cells["good"] or cells["poor"]) and cells["corrected"]:
@@ -59,11 +61,8 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
         lost=(*good.lost, *poor.lost),
         omissions=omissions,
     )
-    meta = {"dataset": "csv", "corrected": cells["corrected"]}
-    yield human_record(cells["id"] or fallback_id, cells["prompt"], response, critique, meta, cells["annotator"])
-
-
-G = QuoteSearch()
+    meta = {"dataset": "csv", "corrected": cells["corrected"], "annotator": cells["annotator"]}
+    yield human_record(cells["id"] or fallback_id, cells["prompt"], response, critique, meta)
 
 
 def _quotes(cell: str) -> list[Quote]:
@@ -71,13 +70,15 @@ def _quotes(cell: str) -> list[Quote]:
 
 
 def _score(cell: str) -> float | None:
+    if not cell.strip():
+        return None
     try:
-        value = float(cell) if cell.strip() else None
+        score = score_of(float(cell))
     except ValueError as error:
-        raise ValueError(f"the score {cell[:20]!r} is no number") from error
-    if value is not None and not -1 <= value <= 1:
+        raise ValueError(f"the score {cell[:20]!r} is not a number") from error
+    if score is None:
         raise ValueError(f"the score {cell[:20]} is not between -1 and 1")
-    return value
+    return score
 
 
 def row_of(record: Feedback) -> Row:

@@ -7,16 +7,14 @@ of "prediction 1", as published. The verdict is `span_score`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from text2grad.feedback import Critique, Feedback, Source, Span
 from text2grad.tasks.loaders import Row, text_of
-from text2grad.tasks.qa import FINEGRAINED_KEYS as KEYS
-from text2grad.tasks.qa import finegrained_example, passage_sentence
+from text2grad.tasks.qa import FINEGRAINED_KEYS, finegrained_example, passage_sentence
 
-__all__ = ["KEYS", "record", "shortened", "span_score"]
-
+KEYS = FINEGRAINED_KEYS
 _SAYS = {
     "Irrelevant": "{quote} does not answer the question.",
     "Redundant": "{quote} is redundant.",
@@ -31,14 +29,12 @@ _MISSING = {
 }
 
 
-def record(row: Row, id: str, context_characters: int | None = None) -> Feedback:
-    """One published record as feedback.
+def records(row: Row, id: str, context_characters: int | None = None) -> Iterator[Feedback]:
+    """The record of a published row.
 
     Raises:
         ValueError: text is missing, an offset lies outside the answer, or a pointer outside the passages.
     """
-    if absent := sorted(KEYS - row.keys()):
-        raise ValueError(f"no {absent[0]!r}")
     example = finegrained_example(row, id, context_characters)
     response, passages = text_of(row, "prediction 1"), row["passages"]
     errors, missing = _objects(row["feedback"], "errors"), _objects(row["feedback"], "missing-info")
@@ -50,7 +46,7 @@ def record(row: Row, id: str, context_characters: int | None = None) -> Feedback
         spans=tuple(spans),
         score=span_score(response, spans, "".join(passage_sentence(passages, item) for item in missing)),
     )
-    return Feedback.of(example, response, critique, Source(kind="human"))
+    yield Feedback.of(example, response, critique, Source(kind="human"))
 
 
 def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float:

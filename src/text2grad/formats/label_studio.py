@@ -8,22 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from text2grad.critics.shapes.marks import (
-    PROMPT_KEYS,
-    RESPONSE_KEYS,
-    Mark,
-    code_points,
-    first_text,
-    human_record,
-    placed,
-    utf16_offsets,
-)
 from text2grad.feedback import Critique, Feedback
+from text2grad.formats.marks import LABELS, PROMPT_KEYS, RESPONSE_KEYS, Mark, first_text, marked_record, score_of
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 
 KEYS = frozenset({"data", "annotations"})
-LABELS = {1: "good", -1: "poor"}
 
 
 def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
@@ -38,23 +28,17 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     kept = [annotation for annotation in row["annotations"] if not annotation.get("was_cancelled")]
     for number, annotation in enumerate(kept, start=1):
         results = [result for result in annotation.get("result", []) if isinstance(result, dict)]
-        spans, counts = placed(_marks(results, response), response)
         who = annotation.get("completed_by", "")
         who = str(who.get("email") or who.get("id") or "") if isinstance(who, dict) else str(who)
-        critique = Critique(
-            text="\n".join(_comments(results)) or first_text(data, ("critique",)),
-            spans=spans,
-            score=_score(results),
-            quotes=counts,
-        )
-        meta = {"dataset": "label_studio"}
+        whole, comments = _comments(results)
+        text = "\n".join(whole) or first_text(data, ("critique",))
+        critique = Critique(text=text, score=_score(results))
         name = id if len(kept) == 1 else f"{id}-{annotation.get('id', number)}"
-        yield human_record(name, first_text(data, PROMPT_KEYS), response, critique, meta, who)
+        meta, marks = {"dataset": "label_studio", "annotator": who}, _marks(results, comments, response)
+        yield marked_record(name, first_text(data, PROMPT_KEYS), response, critique, marks, meta)
 
 
-def _marks(results: Iterable[Mapping[str, Any]], response: str) -> Iterator[Mark]:
-    comments = _region_comments(results)
-    to_code_point = code_points(response)
+def _marks(results: Iterable[Mapping[str, Any]], comments: Mapping[str, str], response: str) -> Iterator[Mark]:
     for result in results:
         value = result.get("value", {})
         names = value.get("labels") or value.get("hypertextlabels") or []
@@ -62,42 +46,42 @@ def _marks(results: Iterable[Mapping[str, Any]], response: str) -> Iterator[Mark
             continue
         where = value.get("globalOffsets") or value
         text = str(value.get("text") or "")
-        start, end = _interval(where["start"], where["end"], text, response, to_code_point)
-        reason = comments.get(str(result.get("id")), "")
+        start, end, *_ = Mark.of(where)
+        first, last = _code_point(response, start), _code_point(response, end)
+        # Where only the numbers as they stand quote the text, a program wrote code points.
+        if not text or response[first:last] == text or response[start:end] != text:
+            start, end = first, last
         for name in names:
-            yield Mark(start, end, str(name), text, reason)
+            yield Mark(start, end, str(name), text, comments.get(str(result.get("id")), ""))
 
 
-def _interval(start: Any, end: Any, text: str, response: str, to_code_point: list[int]) -> tuple[int, int]:
-    """UTF-16 to code points; where only the numbers as they stand quote the text, a program wrote code points."""
-    if not isinstance(start, int) or not isinstance(end, int):
-        raise ValueError(f"offsets {start!r} and {end!r} are no numbers")
-    if not 0 <= start < end < len(to_code_point):
-        return -1, -1
-    converted = to_code_point[start], to_code_point[end]
-    if text and response[converted[0] : converted[1]] != text and response[start:end] == text:
-        return start, end
-    return converted
+def _code_point(text: str, unit: int) -> int:
+    """The code point at an offset in UTF-16 units; -1 outside the text."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    inside = 0 <= 2 * unit <= len(units)
+    return len(units[: 2 * unit].decode("utf-16-le", "ignore")) if inside else -1
 
 
-def _region_comments(results: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """What was written about a region: a text area that shares its id, or the region's own note."""
-    regions = {str(r.get("id")) for r in results if "start" in r.get("value", {})}
-    comments: dict[str, list[str]] = {}
+def _utf16_offset(text: str, place: int) -> int:
+    """How many UTF-16 units stand before a code point."""
+    return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _comments(results: Iterable[Mapping[str, Any]]) -> tuple[list[str], dict[str, str]]:
+    """What was written about the whole text, and about each region: in a text area that shares its id, or in the
+    region's own note.
+    """
+    regions: dict[str, list[str]] = {str(r.get("id")): [] for r in results if "start" in r.get("value", {})}
+    whole: list[str] = []
     for result in results:
-        id = str(result.get("id"))
-        note = result.get("meta", {}).get("text", []) if isinstance(result.get("meta"), dict) else []
-        words = _words(note) + (_words(result["value"].get("text")) if result.get("type") == "textarea" else [])
-        if id in regions and words:
-            comments.setdefault(id, []).extend(words)
-    return {id: " ".join(words) for id, words in comments.items()}
-
-
-def _comments(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What was written about the whole text."""
-    regions = {str(r.get("id")) for r in results if "start" in r.get("value", {})}
-    areas = [r for r in results if r.get("type") == "textarea" and str(r.get("id")) not in regions]
-    return [word for area in areas for word in _words(area["value"].get("text"))]
+        note = result["meta"].get("text") if isinstance(result.get("meta"), dict) else None
+        area = result["value"].get("text") if result.get("type") == "textarea" else None
+        place = regions.get(str(result.get("id")))
+        if place is None:
+            whole += _words(area)
+        else:
+            place += [*_words(note), *_words(area)]
+    return whole, {id: " ".join(words) for id, words in regions.items()}
 
 
 def _words(value: Any) -> list[str]:
@@ -112,17 +96,17 @@ def _score(results: Iterable[Mapping[str, Any]]) -> float | None:
         if result.get("type") == "rating" and isinstance(value.get("rating"), int | float):
             return max(-1.0, min(1.0, (float(value["rating"]) - 3) / 2))
         if result.get("type") == "number" and isinstance(value.get("number"), int | float):
-            return float(value["number"]) if -1 <= value["number"] <= 1 else None
+            return score_of(value["number"])
     return None
 
 
 def row_of(record: Feedback) -> Row:
     """A record as a task that Label Studio imports, with its annotation; `records` reads it back."""
-    offsets = utf16_offsets(record.response)
     result: list[dict[str, Any]] = []
     for number, span in enumerate(record.spans):
         common = {"id": f"span-{number}", "from_name": "label", "to_name": "response"}
-        place = {"start": offsets[span.start], "end": offsets[span.end], "text": span.text}
+        start, end = (_utf16_offset(record.response, place) for place in (span.start, span.end))
+        place = {"start": start, "end": end, "text": span.text}
         result.append({**common, "type": "labels", "value": {**place, "labels": [LABELS[span.label]]}})
         if span.reason:
             value = {**place, "text": [span.reason]}

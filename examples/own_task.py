@@ -1,0 +1,53 @@
+"""A task of your own: a class that says what is asked and how answers are measured.
+
+    python examples/own_task.py
+
+The command line takes it by name, from a folder on PYTHONPATH:
+
+    PYTHONPATH=examples text2grad sft --task.name own_task:Capitals --run.folder runs/capitals
+"""
+
+from __future__ import annotations
+
+import text2grad as t2g
+
+CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Kenya": "Nairobi", "Peru": "Lima", "Norway": "Oslo"}
+
+
+class Capitals:
+    """Name the capital of a country."""
+
+    name = "capitals"
+    critic_prompt = "qa"  # what a judge is asked: a file of text2grad's, or a .txt file of yours
+
+    def __init__(self, settings: t2g.TaskSettings) -> None:
+        self.limit = settings.limit
+
+    def examples(self, split: str) -> list[t2g.Example]:
+        """`sft`: what is imitated; `train`: what is judged and learnt from; `heldout`: in neither of them."""
+        countries = list(CAPITALS)[-1:] if split == "heldout" else list(CAPITALS)[:-1][: self.limit]
+        return [
+            t2g.Example(
+                id=country,
+                prompt=(t2g.Message(role="user", content=f"What is the capital of {country}?"),),
+                reference=f"The capital of {country} is {CAPITALS[country]}.",
+            )
+            for country in countries
+        ]
+
+    def scores(self, example: t2g.Example, response: str) -> dict[str, float]:
+        """Measures that need no model, each in [0, 1]."""
+        return {"named": float(CAPITALS[example.id] in response)}
+
+
+def main() -> None:
+    """Load the task as a stage does, and measure two answers to a held-out question."""
+    task = t2g.load_task(t2g.TaskSettings(name=f"{__name__}:Capitals"))
+    print(f"{len(task.examples('train'))} questions to learn from")
+    (question,) = task.examples("heldout")
+    for response in (question.reference, "I do not know."):
+        print(f"{question.prompt[0].content} {response} {task.scores(question, response)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Every file in examples/ runs as it stands, in a folder of its own, and says what it did."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from absent import hiding
+from places import ROOT
+from text2grad.errors import EXTRAS
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(*words: str, cwd: Path) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example says what it did"
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_runs(path: Path, tmp_path: Path) -> None:
+    run(str(path), cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == [], "nothing is left where it was started"
+
+
+def test_the_three_are_there() -> None:
+    assert {"own_critic", "own_task", "token_rewards"} <= {path.stem for path in EXAMPLES}
+
+
+def test_a_model_learns_from_the_critic_of_ones_own(tmp_path: Path) -> None:
+    said = run(str(ROOT / "examples" / "own_critic.py"), cwd=tmp_path)
+    before, after = map(int, re.findall(r"(\d+)%", said))
+    assert before < 10 and after > 90
+
+
+def test_token_rewards_need_nothing_of_training(tmp_path: Path) -> None:
+    code = hiding(package for package, extra in EXTRAS.items() if extra == "train")
+    path = str(ROOT / "examples" / "token_rewards.py")
+    said = run("-c", f"{code}import runpy\nrunpy.run_path({path!r}, run_name='__main__')", cwd=tmp_path)
+    rewards = [float(line.split()[0]) for line in said.splitlines()[:-1]]
+    assert {1.0, -1.0, 0.0} <= set(rewards) and rewards[-1] == -0.5

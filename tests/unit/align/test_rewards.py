@@ -1,0 +1,181 @@
+"""Token rewards for other trainers: exactly what our own trainer pays, and a line for everything that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from conftest import word_piece_tokenizer
+from text2grad.align import CreditSettings, TokenTable, critic_token_rewards, scored, token_rewards
+from text2grad.align.credit import Scheme, Weighting
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
+from text2grad.policy.generate import Sample
+from text2grad.train.rollout import judge
+
+TEXT = 'She asked: "Is it really twenty miles?" 🙂 Nobody knew.'
+EXAMPLES = [Example(id=str(n), prompt=(Message(role="user", content="How far?"),)) for n in range(8)]
+KINDS = ("byte", "piece", "word")
+FAILED = Failure(kind="truncated", message="cut")
+
+
+class Says:
+    """A critic that says what it is given, whatever it is shown."""
+
+    source = Source(kind="human")
+
+    def __init__(self, *judgements: Any) -> None:
+        self.judgements = list(judgements)
+        self.shown: list[str] = []
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        self.shown = list(responses)
+        return self.judgements
+
+
+@pytest.fixture(scope="module")
+def tables(
+    tokenizer: PreTrainedTokenizerFast, sentencepiece_tokenizer: PreTrainedTokenizerFast
+) -> dict[str, TokenTable]:
+    made = {"byte": tokenizer, "piece": sentencepiece_tokenizer, "word": word_piece_tokenizer()}
+    return {kind: TokenTable(each) for kind, each in made.items()}
+
+
+def span(text: str, start: int, end: int, label: Any = 1) -> Span:
+    return Span(start=start, end=end, label=label, text=text[start:end])
+
+
+def quoted(quote: str, label: Any = 1, text: str = TEXT) -> Critique:
+    start = text.index(quote)
+    return Critique(text="so", spans=(span(text, start, start + len(quote), label),), score=0.5)
+
+
+@st.composite
+def judged(draw: st.DrawFn, tables: dict[str, TokenTable]) -> tuple[TokenTable, list[int], Judgement]:
+    """Ids that were sampled (any ids), and something that can be said of their text."""
+    table = tables[draw(st.sampled_from(KINDS))]
+    ids = draw(st.lists(st.integers(0, table.vocabulary - 1), max_size=16))
+    text = table.align(ids).text
+    edges = st.lists(st.integers(0, len(text)), min_size=2, max_size=2, unique=True).map(sorted)
+    places = draw(st.lists(edges, max_size=4)) if text else []
+    spans = tuple(span(text, *place, draw(st.sampled_from([1, -1]))) for place in places)
+    score = draw(st.none() | st.floats(-1, 1))
+    failed = draw(st.booleans()) and draw(st.booleans())
+    return table, ids, FAILED if failed else Critique(text="so", spans=spans, score=score)
+
+
+SETTINGS = st.builds(
+    CreditSettings,
+    scheme=st.sampled_from(get_args(Scheme)),
+    weighting=st.sampled_from(get_args(Weighting)),
+    signs=st.sampled_from(["critique", "verdict", "agreeing"]),
+    outcome_weight=st.floats(-2, 2),
+    unlabelled=st.sampled_from([0.0, 0.1]),
+)
+
+
+@given(data=st.data(), settings=SETTINGS)
+def test_the_rewards_are_those_of_our_own_trainer(
+    data: st.DataObject, settings: CreditSettings, tables: dict[str, TokenTable]
+) -> None:
+    table, ids, judgement = data.draw(judged(tables))
+    critic = Says(judgement)
+    answered = judge(EXAMPLES[:1], [Sample(ids, False)], table, critic, settings)
+    (found,) = critic_token_rewards(critic, EXAMPLES[:1], table, [ids], settings)
+    if isinstance(answered.judgements[0], Failure):
+        assert found is None
+        with pytest.raises(UserError, match="the critique failed"):
+            token_rewards(judgement, table, ids, settings)
+    else:
+        assert found == answered.credits[0].delta.tolist() == token_rewards(judgement, table, ids, settings)
+        assert len(found) == len(ids)
+
+
+def test_plain_tokenizers_and_those_of_transformers_give_the_same(
+    tokenizer: PreTrainedTokenizerFast, sentencepiece_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    for each in (tokenizer, sentencepiece_tokenizer, word_piece_tokenizer()):
+        plain = each.backend_tokenizer
+        ids = [*plain.encode(TEXT, add_special_tokens=False).ids, 1]
+        text = TokenTable(each).align(ids).text
+        said = quoted("really", -1, text)
+        rewards = token_rewards(said, each, ids)
+        assert TokenTable(plain).align(ids).text == text
+        assert rewards == token_rewards(said, plain, ids) and -1.0 in rewards and len(rewards) == len(ids)
+
+
+def test_a_record_is_compared_with_the_text_of_the_ids(tables: dict[str, TokenTable], tokenizer: Any) -> None:
+    ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    record = Feedback.of(EXAMPLES[0], TEXT, quoted("twenty miles"), Source(kind="human"))
+    assert token_rewards(record, tables["byte"], ids) == token_rewards(quoted("twenty miles"), tables["byte"], ids)
+    other = Feedback.of(EXAMPLES[0], TEXT + " No.", quoted("twenty miles"), Source(kind="human"))
+    with pytest.raises(UserError, match=r"a critique of another text.*No\.'"):
+        token_rewards(other, tables["byte"], ids)
+
+
+def test_a_critique_of_another_text_is_one_line(tables: dict[str, TokenTable], tokenizer: Any) -> None:
+    ids = tokenizer("Nobody asked.", add_special_tokens=False)["input_ids"]
+    with pytest.raises(UserError, match=r"a critique of another text.*does not read 'twenty'") as caught:
+        token_rewards(quoted("twenty"), tables["byte"], ids)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("strange", [-1, 600_000])
+def test_ids_of_another_tokenizer_are_one_line(tables: dict[str, TokenTable], strange: int) -> None:
+    for call in (
+        lambda table: token_rewards(Critique(text=""), table, [5, strange]),
+        lambda table: critic_token_rewards(Says(Critique(text="")), EXAMPLES[:1], table, [[5, strange]]),
+    ):
+        with pytest.raises(UserError, match=f"ids of another tokenizer: {strange} is not among the .* ids"):
+            call(tables["byte"])
+
+
+def test_a_failure_is_no_score(tables: dict[str, TokenTable]) -> None:
+    with pytest.raises(UserError, match=r"the critique failed \(truncated\): cut .leave the response out"):
+        token_rewards(FAILED, tables["byte"], [1, 2])
+    record = Feedback.of(EXAMPLES[0], "", FAILED, Source(kind="human"))
+    with pytest.raises(UserError, match="the critique failed"):
+        token_rewards(record, tables["byte"], [])
+    critic = Says(Critique(text="", score=1.0), FAILED)
+    rewards = critic_token_rewards(critic, EXAMPLES[:2], tables["byte"], [[4, 5], [6]])
+    assert rewards == [[0.0, 1.0], None]
+
+
+def test_the_critic_is_shown_the_text_of_the_ids(tables: dict[str, TokenTable], tokenizer: Any) -> None:
+    ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+    critic = Says(quoted("miles"), quoted("asked", text=TEXT[:12]))
+    critic_token_rewards(critic, EXAMPLES[:2], tables["byte"], [ids, ids])
+    assert critic.shown == [TEXT, TEXT]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ([], "Says gave 0 judgements of 2 responses"),
+        ([FAILED], "Says gave 1 judgements of 2 responses"),
+        ([FAILED] * 3, "Says gave 3 judgements of 2 responses"),
+        ([FAILED, None], "Says gave a NoneType as a judgement"),
+    ],
+)
+def test_a_critic_that_gives_too_few_judgements_is_one_line_on_either_road(
+    tables: dict[str, TokenTable], said: list[Any], words: str
+) -> None:
+    samples = [Sample([4], False), Sample([5], False)]
+    with pytest.raises(UserError, match=f"{words} .return one Critique or Failure for each"):
+        critic_token_rewards(Says(*said), EXAMPLES[:2], tables["byte"], [[4], [5]])
+    with pytest.raises(UserError, match=words):
+        judge(EXAMPLES[:2], samples, tables["byte"], Says(*said), CreditSettings())
+
+
+def test_without_a_score_a_critique_is_a_failure_where_only_scores_pay() -> None:
+    last = CreditSettings(scheme="last_token")
+    assert last.by_score and not CreditSettings().by_score
+    good, bare = Critique(text="", score=0.0), Critique(text="fine")
+    assert scored(good, last) is good and scored(FAILED, last) is FAILED and scored(bare, CreditSettings()) is bare
+    found = scored(bare, last)
+    assert isinstance(found, Failure) and "it has no score" in found.message

@@ -1,0 +1,135 @@
+"""`import text2grad`: what it offers, that nothing loads before it is asked for, what is not installed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import text2grad
+from absent import hiding
+from places import ROOT
+from text2grad.errors import EXTRAS, MissingPackageError, UserError, optional_packages
+
+NAMES = """
+Aligned Config Credit CreditSettings Critic Critique Example Failure Feedback GenerationSettings HumanCritic
+LocalChat LoraSettings Message NoiseSettings NoisyCritic OpenAIChat PPOSettings Pair Policy PolicySettings
+ProgramCritic PromptedCritic ReferenceCritic Runner ScriptedChat Source Span SupervisedSettings Task
+TaskSettings TinySettings TokenTable UserError credit critic_token_rewards export find_config import_feedback
+load_config load_policy load_task make_tiny_model parse read_prompt read_records render responses_of
+token_rewards train_ppo train_supervised write_records
+"""
+OFFERED = NAMES.split()
+TRAINS = {"LocalChat", "Pair", "Policy", "load_policy", "make_tiny_model", "train_ppo", "train_supervised"}
+"""What needs the extra `train`."""
+SOURCE = ROOT / "src" / "text2grad"
+HEAVY = {"torch", "transformers", "numpy", "pydantic", "yaml", "typer", "peft", "datasets", "openai"}
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_list_of_names_is_sorted_and_as_promised() -> None:
+    assert text2grad.__all__ == sorted(OFFERED) == sorted(set(OFFERED))
+    assert set(OFFERED) <= set(dir(text2grad))
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_each_name_resolves_and_says_what_it_is(name: str) -> None:
+    found = getattr(text2grad, name)
+    assert found.__name__ == name and found.__doc__
+    assert getattr(text2grad, name) is found
+
+
+def test_type_checkers_see_the_same_names_in_the_same_modules() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text("utf-8"))
+    (guarded,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: str(node.module).removeprefix("text2grad.") for node in imports for alias in node.names}
+    assert seen == text2grad._HOMES and sorted(seen) == text2grad.__all__
+
+
+def test_other_names_are_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'trian_ppo'"):
+        _ = text2grad.trian_ppo
+    assert not hasattr(text2grad, "trian_ppo")
+
+
+def test_importing_loads_nothing_but_errors() -> None:
+    done = run("import sys, json, text2grad\nprint(json.dumps(sorted(sys.modules)))")
+    loaded = set(json.loads(done.stdout))
+    assert {name for name in loaded if name.startswith("text2grad")} == {"text2grad", "text2grad.errors"}
+    assert not loaded & HEAVY
+
+
+def test_what_trains_nothing_loads_without_torch() -> None:
+    names = [name for name in OFFERED if name not in TRAINS]
+    code = (
+        "import sys, text2grad\nfor name in sys.argv[1:]: getattr(text2grad, name)\nprint('torch' in sys.modules)"
+    )
+    done = run(code, *names)
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_nobody_inside_imports_from_the_door() -> None:
+    offered = {*OFFERED, "__version__"}
+    taken = [
+        f"{file.relative_to(SOURCE)}: {alias.name}"
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "text2grad" and not node.level
+        for alias in node.names
+        if alias.name in offered
+    ]
+    assert taken == []
+
+
+# --- what is not installed
+
+CORE = hiding(package for package, extra in EXTRAS.items() if extra == "train")
+
+
+@pytest.mark.parametrize("name", sorted(TRAINS))
+def test_a_name_that_needs_an_extra_says_which(name: str) -> None:
+    code = f"import text2grad\ntry:\n    text2grad.{name}\nexcept ImportError as error:\n    print(error)"
+    assert run(CORE + code).stdout.rstrip() in {
+        f"this needs {package}: pip install 'text2grad[train]'" for package in ("torch", "transformers", "peft")
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments", [["sft"], ["train"], ["train-reward"], ["evaluate"], ["demo"], ["merge", "x", "--out", "y"]]
+)
+def test_a_command_that_needs_an_extra_is_one_line(arguments: list[str], tmp_path: Path) -> None:
+    code = CORE + f"from text2grad import cli\ncli.main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: this needs ") and "pip install 'text2grad[train]'" in done.stderr
+
+
+def test_only_packages_of_extras_are_explained() -> None:
+    def missing(name: str) -> None:
+        with optional_packages():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    with pytest.raises(UserError, match=r"this needs ray: pip install 'text2grad\[ray\]'"):
+        missing("ray.train")
+    with pytest.raises(ModuleNotFoundError) as caught:
+        missing("text2grad.trian")
+    assert not isinstance(caught.value, MissingPackageError)
+
+
+def test_every_package_of_an_extra_is_in_it() -> None:
+    import tomllib
+
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for package, extra in EXTRAS.items():
+        wanted = project["optional-dependencies"][extra]
+        assert any(line.startswith(package) for line in wanted), f"{package} is not in {extra}"
+        assert not any(line.startswith(package) for line in project["dependencies"])
