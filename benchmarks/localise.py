@@ -31,7 +31,7 @@ from mutants import KINDS, Mutant, mutant
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.program.source import Lines
 from text2grad.feedback import Critique, Example
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.tasks.code import SHAPES
 from text2grad.tasks.loaders import read_examples
 

@@ -2,8 +2,9 @@
 
 Trivial jobs (two tests of a three-line function), each once, on as many workers as there are cores (where others
 use them, one more loses less); then 1,000 in a row on one worker, with the memory and the processes of its server
-before and after; then every program of tests/data/hostile.txt, those that forge a verdict (forging.txt) and those
-that are right (right_programs.txt), and a search of the memory of programs for what they must not know.
+before and after; then the programs in tests/codeverdict/data: every hostile one (hostile.txt), those that forge a
+verdict (forging.txt) and those that are right (right_programs.txt), and a search of the memory of programs for what
+they must not know.
 
     python benchmarks/sandbox.py [--jobs 1000] [--row 1000] [--workers 2]
 
@@ -26,12 +27,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from text2grad.sandbox.launch import probe_tiers
-from text2grad.sandbox.results import NO_VERDICT, Tier
-from text2grad.sandbox.runner import Job, Runner
+from codeverdict import NO_VERDICT, Job, Runner, Tier, probe_tiers
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "unit" / "sandbox"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "codeverdict"))
 from forging import FORGING, RIGHT, judged, secrets_found
 from hostile import HOSTILE, Machine, below, left_over
 

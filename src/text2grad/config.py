@@ -22,7 +22,7 @@ from text2grad.align import CreditSettings
 from text2grad.critics.noise import NoiseSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
-from text2grad.sandbox.settings import SandboxSettings
+from text2grad.sandbox import SandboxSettings
 from text2grad.settings import Settings, YAMLMistakeError, parse_yaml
 from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings

@@ -107,7 +107,7 @@ def check_sandbox() -> Iterator[Check]:
 
     One tier is enough; without any, programs are not run unless `sandbox.tier` is `none`.
     """
-    from text2grad.sandbox.launch import CURE, probe_tiers
+    from text2grad.sandbox import CURE, probe_tiers
 
     probes = list(probe_tiers(SANDBOX_MEMORY_MB))
     best = next((probe.tier for probe in probes if probe.works), None)

@@ -15,7 +15,7 @@ EXIT_TERMINATED = 143
 class UserError(Exception):
     """A mistake the user can mend: shown as one line, never as a traceback.
 
-    `cure` names the command, key or file that mends it; `exit_code` follows DESIGN
+    `cure` names the command, key or file that mends it; `exit_code` is what the program leaves with
     (1 failed, 2 usage, 3 some records failed, 4 budget reached). `shown` is false where another process of the
     same run says it.
     """

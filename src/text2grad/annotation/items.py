@@ -30,7 +30,7 @@ from text2grad.feedback import (
     from_json,
     human_feedback_on,
 )
-from text2grad.sandbox.results import NO_VERDICT, Outcome
+from text2grad.sandbox import NO_VERDICT, Outcome
 
 COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
 """What an earlier judgement left in `meta`."""

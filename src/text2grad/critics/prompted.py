@@ -40,7 +40,7 @@ class PromptedCritic:
     """A critic made of a chat model and a prompt.
 
     `prompt` is the text of a prompt file (`tasks.base.read_prompt`); `ambiguity` says what a quote that
-    occurs more than once means (METHOD, "quote found twice"). An unreadable answer is a `Failure`. With `votes`
+    occurs more than once means (docs/method.md). An unreadable answer is a `Failure`. With `votes`
     above 1 each response is judged so often, and the spans that most judgements agree on stay, weighted by their
     share (`critics.votes.voted`). Where the chat knows its limit, a prompt that is too long loses its middle.
 

@@ -100,7 +100,7 @@ def token_logps(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> Tensor
     Args:
         logits: (B, T, V); row t is the prediction *for* token t, made before it was seen.
         ids: (B, T) token ids; padding may hold any id of the vocabulary.
-        temperature: the one the response was sampled at (METHOD, "sampling temperature").
+        temperature: the one the response was sampled at (docs/method.md, "sampling temperature").
 
     Returns:
         (B, T) log-probabilities, at most 0.
@@ -255,7 +255,7 @@ def normalise(advantages: Tensor, mask: Tensor, mode: Literal["none", "scale", "
     """Bring advantages to unit size over the batch, (B, T) -> (B, T), 0 outside the mask.
 
     `scale` divides by the root mean square and keeps every sign; `whiten` subtracts the mean and divides
-    by the standard deviation, which punishes neutral text whenever most spans are good (METHOD).
+    by the standard deviation, which punishes neutral text whenever most spans are good.
     """
     check_shapes(2, advantages=advantages, mask=mask)
     advantages = at_least_float32(advantages)
@@ -291,7 +291,7 @@ def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> Tensor:
 def reward_length_correlation(reward_sums: Tensor, lengths: Tensor) -> Tensor:
     """Pearson correlation of the summed token rewards with the response lengths, both (B,).
 
-    A scalar in [-1, 1]; 0 when either is constant. METHOD, "length bias": the sum of +-1 per token grows
+    A scalar in [-1, 1]; 0 when either is constant. docs/method.md, "length bias": the sum of +-1 per token grows
     with the length of the spans.
     """
     check_shapes(1, reward_sums=reward_sums, lengths=lengths)

@@ -55,7 +55,7 @@ def entropy_term(entropy: Tensor, coefficient: float, sign: Literal["bonus", "pa
     """What to add to the loss for the entropy H_t, (B, T).
 
     `bonus` is -beta H: minimising the loss keeps the policy random. `paper` is +beta H, which follows from
-    the paper's maximised objective L - beta H (section 3.5; METHOD, "entropy").
+    the paper's maximised objective L - beta H (section 3.5; docs/method.md, "entropy").
     """
     check_shapes(2, entropy=entropy)
     if sign not in ("bonus", "paper"):

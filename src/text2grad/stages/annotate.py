@@ -28,7 +28,7 @@ from text2grad.feedback import (
 from text2grad.journal import STATES
 from text2grad.judging import JudgingOptions, judge, left, spent_of
 from text2grad.policy.model import Policy, load_policy
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, start_policy, task_of
 from text2grad.stages.sampling import TOKEN_IDS, sample

@@ -16,7 +16,7 @@ from text2grad.policy.generate import LocalChat
 from text2grad.policy.grounded import vocabulary_for
 from text2grad.policy.model import Policy, load_policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.stages.folder import read_feedback
 from text2grad.tasks.base import Task, prompt_version, read_prompt
 from text2grad.train.checkpoint import sha256

@@ -17,7 +17,7 @@ from text2grad.eval.metrics import mean
 from text2grad.eval.rewards import reward_report
 from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
 from text2grad.policy.model import Policy, load_policy
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.folder import measured_on, policy_name, prepare, task_of, write_json
 from text2grad.stages.sampling import sample

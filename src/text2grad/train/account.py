@@ -13,7 +13,7 @@ from text2grad.train.rollout import Answered, Rollout
 
 
 def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[str, float]:
-    """Everything METHOD asks to see at every step; each name is explained in docs/metrics.md."""
+    """What is logged at every step; docs/metrics.md explains each name."""
     mask, learned = rollout.batch.mask, rollout.learned
     lengths = mask.sum(dim=1).float()
     sums = rollout.delta.sum(dim=1)

@@ -1,4 +1,4 @@
-"""Settings of the training loops, with the paper's choice available for each (METHOD's table).
+"""Settings of the training loops, with the paper's choice available for each (table in docs/method.md).
 
 Plain settings; importing this module imports no torch.
 """

@@ -30,7 +30,7 @@ Interval = tuple[int, int]
 
 
 class QuoteSearch(Settings):
-    """How far a quote may be from the letter of the response, and still be found (METHOD, "quote not found")."""
+    """How far a quote may be from the letter of the response, and still be found (table in docs/method.md)."""
 
     normalised: bool = Field(default=True, description="quotes, dashes and white space in another form")
     ignore_case: bool = Field(default=False, description="capitals do not count either")

@@ -65,7 +65,7 @@ def boundaries(response: str) -> list[int]:
 def resolve(
     quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity, grounding: QuoteSearch | None = None
 ) -> Resolved:
-    """Turn the quotes of one label's list into spans (METHOD, "quote found twice" and "quote not found").
+    """Turn the quotes of one label's list into spans (docs/method.md, "a quote found twice").
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
     unmatched. A blank quote says nothing unless its `occurrence` does. Without `grounding` only what stands in

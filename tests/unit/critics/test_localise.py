@@ -12,7 +12,7 @@ import pytest
 from text2grad.critics.program.source import Code, read_code
 from text2grad.critics.program.spectrum import cleared, ochiai
 from text2grad.critics.program.suspects import edits, localise
-from text2grad.sandbox.results import TestResult, Verdict
+from text2grad.sandbox import TestResult, Verdict
 
 PROGRAM = (
     "def f(xs):\n    total = 0\n    for x in xs:\n        if x > 2:\n            total += x\n    return total\n"

@@ -14,7 +14,7 @@ from text2grad.critics.program.extract import extract_program
 from text2grad.critics.program.reference import compare
 from text2grad.critics.program.source import read_code
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message
-from text2grad.sandbox.runner import Runner, Verdict
+from text2grad.sandbox import Runner, Verdict
 
 TESTS = """from solution import f
 

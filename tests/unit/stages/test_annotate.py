@@ -1,4 +1,4 @@
-"""`annotate --responses` as typed, against a scripted server: each fault ends as RELIABILITY says, and counts."""
+"""`annotate --responses` as typed, against a scripted server: each fault ends as it should, and is counted."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from text2grad.annotation.canaries import canary_items
 from text2grad.cli import main
 from text2grad.critics.program import ProgramCritic
 from text2grad.feedback import Example, Feedback, Message, read_jsonl
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.stages import annotate as stage
 from text2grad.tasks.base import prompt_version
 

@@ -10,7 +10,7 @@ import pytest
 from places import CONFIGS
 from text2grad.config import load_config
 from text2grad.feedback import Example
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.stages import evaluate
 
 TESTS = "from solution import f\n\ndef test():\n    assert f(1) == 2\n"

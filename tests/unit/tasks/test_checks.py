@@ -14,7 +14,7 @@ import pytest
 from places import ROOT, SHARED
 from text2grad.errors import UserError
 from text2grad.feedback import Example
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.tasks import code
 from text2grad.tasks.base import TaskSettings, load_task
 from text2grad.tasks.checks import check_module

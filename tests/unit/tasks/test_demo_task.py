@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from text2grad.feedback import Example
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.demo import DEFAULT_DEMONSTRATIONS, FAMILIES, DemoTask, Part, Problem, make_tests
 from text2grad.tasks.demo import problems as draw

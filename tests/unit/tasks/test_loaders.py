@@ -14,7 +14,7 @@ import pytest
 from places import DATA, SHARED
 from text2grad.errors import UserError
 from text2grad.feedback import Example
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner
 from text2grad.tasks import code, loaders, qa, summarization
 from text2grad.tasks.loaders import load_rows, read_examples, read_rows
 

@@ -9,8 +9,7 @@ from functools import cached_property
 from text2grad.critics.program.extract import Program, extract_program, wanted_names
 from text2grad.critics.program.source import Code, Lines, read_code
 from text2grad.feedback import Example, Label, Span
-from text2grad.sandbox.results import TestResult, Verdict
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import Runner, TestResult, Verdict
 
 
 @dataclass(frozen=True)

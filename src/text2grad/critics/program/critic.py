@@ -9,9 +9,7 @@ from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Attempt, Case, run_attempts
 from text2grad.critics.program.full import full_critique, operands_text
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Overlap, Source, Span
-from text2grad.sandbox.gate import Gate, stub_gate
-from text2grad.sandbox.results import NO_VERDICT, Verdict, clean
-from text2grad.sandbox.runner import Runner
+from text2grad.sandbox import NO_VERDICT, Gate, Runner, Verdict, clean, stub_gate
 
 WEAK_TESTS = "weak_tests"
 LONGEST_OUTPUT = 2000

@@ -11,7 +11,7 @@ from text2grad.critics.program.source import Code
 from text2grad.critics.program.spectrum import cleared
 from text2grad.critics.program.suspects import Kind, Suspect, TryAll, localise
 from text2grad.feedback import Critique, Span
-from text2grad.sandbox.results import TestResult
+from text2grad.sandbox import TestResult
 
 ALIKE = 1 / 3
 """The share of statements in common from which on a reference tells where a program is wrong."""

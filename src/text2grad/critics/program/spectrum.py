@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import sqrt
 
-from text2grad.sandbox.results import TestResult
+from text2grad.sandbox import TestResult
 
 
 def ochiai(runs: Sequence[TestResult]) -> dict[int, float]:

@@ -18,7 +18,7 @@ from text2grad.critics.program.expressions import expression_edits
 from text2grad.critics.program.source import Code, Lines
 from text2grad.critics.program.spectrum import ochiai
 from text2grad.critics.program.statements import definition_edits, first_uses, statement_edits, undefined_name
-from text2grad.sandbox.results import TestResult, Verdict
+from text2grad.sandbox import TestResult, Verdict
 
 Kind = Literal["reference", "repair", "traceback", "spectrum", "structure", "syntax", "names"]
 TryAll = Callable[[Sequence[str]], Sequence[Verdict]]

@@ -1,0 +1,137 @@
+"""Where a method's advantages point, token by token, against what the tests say of the same answers.
+
+Runs of `sample_efficiency.py` keep strips: every few steps some training answers with their tokens and advantages.
+Here the `program` critic, which runs the tests and compares with the reference, marks right and wrong tokens of
+those answers; no training step saw these marks. An advantage has the wrong sign if it pushes a right token down or
+a wrong one up.
+
+    python experiments/credit_signs.py RUN ... [--runs runs/sample_efficiency] [--seeds 0 1 2]
+        [--answer ID --figure FILE]
+
+RUN is a run's folder below seed-N/ppo: `text2grad-0.0002-30-3-8`, `scalar-0.0002-30-3-8`. Prints a table. The last
+line of stdout is one JSON object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and `push` (mean
+advantage in the right direction; a step's root mean square is 1 unless `ppo.normalisation` is `none`), over all
+seeds. Kinds: `passing` (all tokens in answers that pass), `right` and `wrong` (marked tokens in answers that fail).
+With --figure the first strips of the training problem ID in the first seed's runs are drawn as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from figure import Strip, tokens_svg
+from sample_efficiency import settings
+from text2grad.align import Aligned, token_labels
+from text2grad.feedback import Critique
+from text2grad.stages.critics import make_critic, runner_of
+from text2grad.stages.folder import task_of
+
+KINDS = ("passing", "right", "wrong")
+Marked = tuple[str, np.ndarray]  # a kind, and (n,) advantages times the label of their tokens
+
+
+def main() -> None:
+    chosen = options()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    found: dict[str, dict[str, list[np.ndarray]]] = {name: defaultdict(list) for name in chosen.names}
+    for seed in chosen.seeds:
+        for name, kind, signed in marked(chosen.runs, seed, chosen.names):
+            found[name][kind].append(signed)
+    figures = {name: {kind: summary(kinds[kind]) for kind in KINDS} for name, kinds in found.items()}
+    if chosen.figure:
+        drawn = tokens_svg([strip_of(chosen, name) for name in chosen.names])
+        chosen.figure.write_text(drawn, encoding="utf-8")
+    print(table(figures))
+    print(json.dumps(figures))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", metavar="RUN")
+    parser.add_argument("--runs", type=Path, default=Path("runs/sample_efficiency"))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--answer", metavar="ID", help="a training problem whose strips are drawn: train-261")
+    parser.add_argument("--figure", type=Path, metavar="FILE")
+    chosen = parser.parse_args()
+    if bool(chosen.answer) != bool(chosen.figure):
+        parser.error("--answer and --figure come together")
+    return chosen
+
+
+def strips_of(runs: Path, seed: int, name: str) -> list[dict[str, Any]]:
+    path = runs / f"seed-{seed}" / "ppo" / name / "samples.jsonl"
+    if not path.is_file():
+        raise SystemExit(f"no {path} (python experiments/sample_efficiency.py --out {runs})")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def strip_of(chosen: argparse.Namespace, name: str) -> Strip:
+    """The first strip of one problem, with its advantages."""
+    strips = strips_of(chosen.runs, chosen.seeds[0], name)
+    if not (found := [strip for strip in strips if strip["id"] == chosen.answer]):
+        raise SystemExit(
+            f"{name} has no strip of {chosen.answer}, but of {', '.join(s['id'] for s in strips[:8])} ..."
+        )
+    return Strip(
+        f"{name.partition('-')[0]}, step {found[0]['step'] + 1}", found[0]["tokens"], found[0]["advantage"]
+    )
+
+
+def marked(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, np.ndarray]]:
+    """The marked tokens of one seed's strips: run, kind, advantages times labels."""
+    config = settings(runs, seed, "text2grad", {})
+    task = task_of(config)
+    examples = {example.id: example for example in task.examples("train")}
+    with runner_of(config) as runner:
+        critic = make_critic(config, "program", task, runner)
+        for name in names:
+            strips = strips_of(runs, seed, name)
+            judged = critic.critique([examples[s["id"]] for s in strips], [s["response"] for s in strips])
+            for strip, verdict in zip(strips, judged, strict=True):
+                if isinstance(verdict, Critique):
+                    yield from ((name, *each) for each in tokens_of(strip, verdict))
+
+
+def tokens_of(strip: dict[str, Any], verdict: Critique) -> Iterator[Marked]:
+    """The marked tokens of one answer: its kind, and advantages that are positive where they push the right way."""
+    if strip["failure"]:  # it could not be judged, and taught nothing
+        return
+    aligned = Aligned.of(strip["response"], np.array(strip["starts"]), np.array(strip["ends"]))
+    labels, advantages = token_labels(verdict.spans, aligned), np.array(strip["advantage"])
+    if verdict.score is not None and verdict.score > 0:
+        yield "passing", advantages[labels > 0]
+    else:
+        yield "right", advantages[labels > 0]
+        yield "wrong", -advantages[labels < 0]
+
+
+def summary(signed: list[np.ndarray]) -> dict[str, float]:
+    every = np.concatenate(signed) if signed else np.zeros(0)
+    if not every.size:
+        return {"tokens": 0}
+    wrong, push = float((every < 0).mean()), float(every.mean())
+    return {"tokens": int(every.size), "wrong_sign": round(wrong, 4), "push": round(push, 3)}
+
+
+def table(figures: dict[str, dict[str, dict[str, float]]]) -> str:
+    lines = ["| run | " + " | ".join(f"{kind}: wrong sign, push" for kind in KINDS) + " |"]
+    lines.append("| --- " * (1 + len(KINDS)) + "|")
+    for name, kinds in figures.items():
+        lines.append(f"| {name} | " + " | ".join(cell(kind) for kind in kinds.values()) + " |")
+    return "\n".join(lines)
+
+
+def cell(kind: dict[str, float]) -> str:
+    return f"{kind['wrong_sign']:.3f}, {kind['push']:+.2f}" if kind["tokens"] else "–"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""The folders that programs write in, where there are no mounts for each job: a new one for every job.
+
+A server makes a folder of its own, and in it one for each job. All work is done from descriptors of folders, and no
+link is ever followed: what a program puts in the place of a folder leads nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import time
+from collections.abc import Iterator
+
+BYTES = 16 << 20
+"""Total size of the files of one job, in bytes."""
+ENTRIES = 256
+"""How many files and folders one job may have, at any depth."""
+
+_PARENT = "/tmp"
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_JOB = "job"
+_COUNTS = 100
+_DYING_SECONDS = 1.0
+
+
+class Scratch:
+    """A folder of this process's own, and in it one of the job that runs, for the user that programs run as."""
+
+    def __init__(self, user: int | None) -> None:
+        """Raises OSError if none can be made."""
+        self._user = user
+        self._job = -1
+        self._made = (0, 0)
+        self._begin()
+
+    def _begin(self) -> None:
+        path = os.path.join(_PARENT, f"{_prefix(os.getpid())}{os.urandom(8).hex()}")
+        os.mkdir(path, 0o700)  # never one that exists
+        self._own = _opened(path)
+        os.fchmod(self._own, 0o700 if self._user is None else 0o711)
+        self.folder = os.path.join(path, _JOB)
+        self._removed = re.compile(rb" (\d+) +%s/.* \(deleted\)\n" % self.folder.encode())
+
+    def renew(self) -> bool:
+        """Make the folder of the next job: `folder`, which has another path from now on where it must.
+
+        Returns: whether it is a new one; one that no job has touched is as good.
+
+        Raises:
+            OSError: none can be made.
+        """
+        if self._job >= 0 and self._is_untouched():
+            return False
+        self._drop()
+        try:
+            self._make()
+        except OSError:  # a program without protection may have spoilt the folder of the server
+            os.close(self._own)
+            self._begin()
+            self._make()
+        return True
+
+    def _is_untouched(self) -> bool:
+        """Whether a folder is as it was made: nothing in it, and no change noted of it."""
+        return self._changes() == self._made and not os.listdir(self._job)
+
+    def _changes(self) -> tuple[int, int]:
+        """When the folder, and that of the server around it, were last changed."""
+        return os.fstat(self._job).st_ctime_ns, os.fstat(self._own).st_ctime_ns
+
+    def _make(self) -> None:
+        os.mkdir(_JOB, 0o700, dir_fd=self._own)
+        self._job = os.open(_JOB, os.O_RDONLY | _FOLDER, dir_fd=self._own)
+        if self._user is not None:
+            os.fchown(self._job, self._user, self._user)
+        self._made = self._changes()
+
+    def nameless(self, maps: int) -> int:
+        """How many removed files of the job a process still maps: `maps` is its /proc/<process>/maps, open.
+
+        They hold what was written to them, and no folder shows them.
+        """
+        found: set[bytes] = set()
+        os.lseek(maps, 0, os.SEEK_SET)
+        while lines := os.read(maps, 1 << 16):  # the kernel gives whole lines
+            found.update(self._removed.findall(lines))
+        return len(found)
+
+    def overfull(self, unnamed: int = 0) -> bool:
+        """Whether a job, which may be at work, has more files and folders or more bytes than one may have.
+
+        `unnamed` bytes of files that have no name any more are added. A count that misses what was renamed or
+        removed meanwhile is taken again. A job that lets no count be completed has too much, and so has one with
+        folders deeper than a path can be long.
+        """
+        for _ in range(_COUNTS):
+            try:
+                return self._exceeds(unnamed)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                break
+        return True
+
+    def _exceeds(self, size: int) -> bool:
+        entries, waiting = 0, ["."]
+        while waiting:
+            name = waiting.pop()
+            sizes, folders = _listed(name, self._job)
+            entries += len(sizes) + len(folders)
+            size += sum(sizes)
+            if entries > ENTRIES or size > BYTES:
+                return True
+            waiting += [f"{name}/{inner}" for inner in folders]
+        return False
+
+    def empty(self) -> None:
+        """Remove the folder of the job, which has ended, if it was touched; what cannot be removed is left for
+        `remove`."""
+        if self._job >= 0 and not self._is_untouched():
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._job >= 0:
+            _remove(_JOB, self._own)
+            os.close(self._job)
+            self._job = -1
+
+    def remove(self) -> None:
+        """Remove everything: the server ends."""
+        self._drop()
+        os.close(self._own)
+        remove_of(os.getpid())
+
+
+def remove_of(process: int) -> None:
+    """Remove the folders of a server that ends, or that was killed before it could.
+
+    What another user has put under such a name is left alone.
+    """
+    parent = os.open(_PARENT, os.O_RDONLY | _FOLDER)
+    try:
+        for name in os.listdir(parent):
+            if name.startswith(_prefix(process)) and _is_ours(name, parent):
+                _remove_with_jobs(name, parent)
+    finally:
+        os.close(parent)
+
+
+def _prefix(process: int) -> str:
+    return f"codeverdict-{process}-"
+
+
+def _is_ours(name: str, above: int) -> bool:
+    try:
+        return os.stat(name, dir_fd=above, follow_symlinks=False).st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
+
+
+def _remove_with_jobs(name: str, above: int) -> None:
+    """Remove the folder of a server, and the folders of jobs in it, which belong to the user programs run as."""
+    with contextlib.suppress(OSError):  # not a folder: nothing to look for in it
+        own = _opened(name, above)
+        try:
+            for job in os.listdir(own):
+                _remove(job, own, _DYING_SECONDS)
+        finally:
+            os.close(own)
+    _remove(name, above)
+
+
+def _remove(name: str, above: int, seconds: float = 0.0) -> None:
+    """Remove a folder with all that is in it, or what stands in its place. What cannot be removed is left.
+
+    It is tried again for some `seconds` where processes that were killed may still write for a moment.
+    """
+    deadline = time.monotonic() + seconds
+    while not _removed(name, above):
+        with contextlib.suppress(OSError):
+            _clear(name, above)
+        if _removed(name, above) or time.monotonic() >= deadline:
+            return
+        time.sleep(0.01)
+
+
+def _removed(name: str, above: int) -> bool:
+    """Remove an empty folder, a file or a link; whether it is gone."""
+    try:
+        try:
+            os.rmdir(name, dir_fd=above)
+        except NotADirectoryError:  # a link is removed, and not followed
+            os.unlink(name, dir_fd=above)
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    return True
+
+
+def _clear(name: str, above: int) -> None:
+    """Remove what is in a folder. What lies deeper is moved up into the folder before its turn comes, so that three
+    descriptors and a list are enough however deep it lies."""
+    folder = _opened(name, above)
+    try:
+        owners = {os.geteuid(), os.fstat(folder).st_uid}
+        moved = (f"{mark}{number}" for mark in [os.urandom(8).hex()] for number in itertools.count())
+        waiting = _folders_left(folder)
+        while waiting:
+            with contextlib.suppress(OSError):
+                waiting += _emptied(waiting.pop(), folder, owners, moved)
+    finally:
+        os.close(folder)
+
+
+def _emptied(name: str, above: int, owners: set[int], moved: Iterator[str]) -> list[str]:
+    """Remove a folder of these owners after moving the folders in it up; their new names."""
+    folder = _opened(name, above, owners)
+    found = []
+    try:
+        for inner in _folders_left(folder):
+            with contextlib.suppress(OSError):
+                os.close(_opened(inner, folder, owners))  # a folder that must not be written is not moved either
+                os.rename(inner, new := next(moved), src_dir_fd=folder, dst_dir_fd=above)
+                found.append(new)
+    finally:
+        os.close(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(name, dir_fd=above)
+    return found
+
+
+def _folders_left(folder: int) -> list[str]:
+    """Remove everything else, and name the folders."""
+    folders = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.name, dir_fd=folder)
+    return folders
+
+
+def _listed(name: str, above: int) -> tuple[list[int], list[str]]:
+    """The sizes of the files in a folder, and the names of the folders in it; of more than enough not all."""
+    folder = _opened(name, above)
+    sizes, folders = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                else:
+                    sizes.append(entry.stat(follow_symlinks=False).st_size)
+                if len(sizes) + len(folders) > ENTRIES:
+                    break
+    finally:
+        os.close(folder)
+    return sizes, folders
+
+
+def _opened(name: str, above: int | None = None, owners: set[int] | None = None) -> int:
+    """A descriptor of a folder (no link, and on the file system of the one above it), made usable for its owner.
+
+    Raises:
+        OSError: it is not there, or something else, or of another owner.
+    """
+    place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
+    try:
+        status = os.fstat(place)
+        if (owners and status.st_uid not in owners) or (
+            above is not None and os.fstat(above).st_dev != status.st_dev
+        ):
+            raise PermissionError(errno.EPERM, "not a folder of ours", name)
+        if status.st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{place}", 0o700)
+        return os.open(".", os.O_RDONLY | _FOLDER, dir_fd=place)
+    finally:
+        os.close(place)

@@ -1,0 +1,200 @@
+"""The warm server: it forks the processes of a job, and ends them. It never runs a line of untrusted code, and it
+never sees one: what it holds in memory, every process of every later job inherits.
+
+Packets (control.py): first `{tier, memory_mb, libraries, user, preload}`, answered by `{"ready": true, "probes":
+{...}}` or `{"refused": why}`; then for each job `{"start": "tests" | "script", seconds, modules}` with the ends of
+its pipes, and `{"end": gently}`, answered by `{"ends": [wait status, ...], "filled": bool}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from codeverdict.inside import (
+    control,
+    frames,
+    jail,
+    plug,
+    probes,
+    rehearsal,
+    solution_side,
+    system,
+    test_side,
+)
+from codeverdict.inside.job import Ground, Job
+
+_TICK_SECONDS = 0.05
+_GRACE_SECONDS = 1.0
+
+_ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
+_WARM = (
+    "array asyncio bisect calendar cmath collections.abc concurrent.futures copy csv dataclasses datetime "
+    "decimal enum fractions hashlib heapq inspect numbers pathlib pickle pprint queue random secrets "
+    "statistics string struct tempfile textwrap threading traceback unicodedata unittest unittest.mock "
+    "uuid warnings"
+)
+WARM = frozenset(_WARM.split())
+"""Modules of the standard library that the server imports when a job first names one, for that job and all later
+ones. Not before: a fork takes the longer the more memory the server has."""
+
+
+def main() -> None:
+    """Serve until the other side closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = control.Channel(os.dup(0))
+    jail.silence_streams()
+    setup, _ = channel.receive()
+    try:
+        server = Server(setup, channel)
+        reply: dict[str, Any] = {"ready": True, "probes": server.prove() if server.protected else {}}
+    except OSError as error:
+        channel.send({"refused": f"{error.strerror or error}"})
+        return
+    with contextlib.suppress(control.Closed):
+        channel.send(reply)
+        while True:
+            server.serve(*channel.receive())
+    server.close()
+
+
+class Server:
+    """What stays warm between jobs."""
+
+    def __init__(self, setup: dict[str, Any], channel: control.Channel) -> None:
+        self._channel = channel
+        self._cold = set(WARM)
+        self.protected = setup["tier"] != "none"
+        self._memory_mb = int(setup["memory_mb"])
+        self._warm_up(setup["libraries"], setup["preload"])
+        libraries = jail.library_folders([])
+        kept = _reachable(libraries, setup["user"])
+        prison = jail.Jail(self.protected, setup["user"], libraries)
+        namespaces = setup["tier"] == "namespaces"
+        self._ground = Ground(prison, namespaces, setup["user"], kept)
+        if namespaces:
+            system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+        for name in set(os.environ) - _ENVIRONMENT:
+            del os.environ[name]
+        os.environ["TMPDIR"] = self._ground.folder
+        rehearsal.rehearse()
+        plug.plug()
+
+    def close(self) -> None:
+        """Remove the server's folder."""
+        if self._ground.scratch is not None:
+            self._ground.scratch.remove()
+
+    def _warm_up(self, libraries: list[str], preload: list[str]) -> None:
+        sys.path[:] = [path for path in sys.path if not os.path.isdir(os.path.join(path, "codeverdict"))]
+        sys.path += [path for path in libraries if path not in sys.path]
+        for name in preload:
+            with contextlib.suppress(ImportError):
+                __import__(name)
+
+    def _warm_up_with(self, modules: list[str]) -> None:
+        """Import what a job is about to import, so that it happens once."""
+        wanted = self._cold.intersection(modules)
+        for name in sorted(wanted):
+            with contextlib.suppress(ImportError):
+                __import__(name)
+        if wanted:
+            self._cold -= wanted
+            plug.plug()
+
+    def prove(self) -> dict[str, bool]:
+        """Try to escape from inside. Returns what was tried and whether it was blocked."""
+        reader, writer = os.pipe()
+        server = os.getpid()
+        job = Job(self._ground, jail.Limits(5.0, self._memory_mb))
+        try:
+            job.start((lambda: probes.report(writer, server), (writer,)))
+            os.close(writer)
+            found: dict[str, bool] = frames.receive(reader)
+        except frames.Broken as error:
+            raise OSError("a process cannot be shut in") from error
+        finally:
+            job.end()
+            os.close(reader)
+        return found
+
+    def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        """Run one job until its caller has the verdict or is gone."""
+        self._warm_up_with(request["modules"])
+        job = Job(self._ground, jail.Limits(float(request["seconds"]), self._memory_mb))
+        try:
+            self._begin(job, request["start"], descriptors)
+            self._watch(job)
+        finally:
+            job.end()
+
+    def _begin(self, job: Job, kind: str, descriptors: list[int]) -> None:
+        pipes = [*os.pipe(), *os.pipe()] if kind == "tests" else []
+        if kind == "script":
+            source, output, errors = descriptors
+            job.start((lambda: solution_side.script(source, output, errors), (source, output, errors)))
+        else:
+            code, tests, verdict = descriptors
+            read_s, write_t, read_t, write_s = pipes
+            job.start(
+                (lambda: solution_side.serve(code, read_s, write_s), (code, read_s, write_s)),
+                (lambda: test_side.judge(tests, read_t, write_t, verdict), (tests, read_t, write_t, verdict)),
+            )
+        for descriptor in (*pipes, *descriptors):
+            os.close(descriptor)
+
+    def _watch(self, job: Job) -> None:
+        """Enforce the limits of a job until it is told to end."""
+        deadline = job.deadline + _GRACE_SECONDS
+        while not self._channel.waits(_TICK_SECONDS):
+            if job.filled_scratch() or time.monotonic() > deadline:  # whoever waits for the verdict keeps its time
+                job.kill()
+        request, _ = self._channel.receive()
+        ends = job.end(gently=request["end"] and not job.filled)
+        self._channel.send({"ends": ends, "filled": job.filled})
+
+
+def _reachable(libraries: list[str], user: int | None) -> tuple[int, ...]:
+    """Make libraries readable for the user programs run as, where folders above them are closed to it.
+
+    An open descriptor of a folder leads to it whatever lies above: `/proc/self/fd/N`. The descriptors to keep.
+    """
+    if user is None:
+        return ()
+    kept = []
+    for folder in libraries:
+        if _may_enter(folder, user):
+            continue
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        kept.append(descriptor)
+        _rename_folder(folder, f"/proc/self/fd/{descriptor}")
+    return tuple(kept)
+
+
+def _may_enter(folder: str, user: int) -> bool:
+    while True:
+        status = os.stat(folder)
+        if status.st_uid != user and not status.st_mode & 0o001:
+            return False
+        if folder == "/":
+            return True
+        folder = os.path.dirname(folder)
+
+
+def _rename_folder(old: str, new: str) -> None:
+    """Have the import system look in `new` for what it knows as `old`."""
+
+    def renamed(path: str) -> str:
+        real = os.path.realpath(path)
+        return new + real[len(old) :] if real == old or real.startswith(old + "/") else path
+
+    sys.path[:] = map(renamed, sys.path)
+    for module in list(sys.modules.values()):
+        folders = getattr(module, "__path__", None)
+        if isinstance(folders, list):
+            folders[:] = map(renamed, folders)
+    sys.path_importer_cache.clear()

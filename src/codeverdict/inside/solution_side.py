@@ -1,0 +1,216 @@
+"""The process that holds the solution: it loads it, and then does what the tests ask for."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import types
+import warnings
+from typing import Any
+
+from codeverdict.inside import frames, raised, rpc, values
+
+OUTPUT_CHARACTERS = 1 << 20
+ERROR_CHARACTERS = 300
+_PIECES = 1000
+
+
+def serve(source: int, reader: int, writer: int) -> None:
+    """Load the program that comes from `source` as the module `solution`, say what came of it, and serve the tests
+    until they end."""
+    job = frames.receive_once(source)
+    code, coverage = job.pop("code"), job["coverage"]
+    peer = rpc.Peer(reader, writer, first=1, wary=False, guard=lambda *_: True)
+    said: list[Any] = []
+    sys.stdout, sys.stderr = Output(said, False), Output(said, True)
+    peer.said = lambda: _taken(said)
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_: said.append(peer.pack_error(message))
+    lines = Lines() if coverage else None
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    peer.controls = {
+        "names": lambda args: [name for name in args[0] if name in module.__dict__],
+        "seed": lambda args: _seed(*args),
+        "begin": lambda args: lines.begin() if lines else None,
+        "lines": lambda args: lines.end() if lines else [],
+        "patch": lambda args: _patch(*args),
+        "log": lambda args: _log(said),
+        "environ": lambda args: set_environment(*args),
+        "chdir": lambda args: os.chdir(str(args[0])),
+        "derive": lambda args: peer.make_derived(*args),
+    }
+    try:
+        exec(compile(code, raised.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
+    except BaseException as error:
+        peer.send({"e": peer.pack_error(error)})
+        return
+    peer.send({"v": peer.pack_module(module)})
+    peer.serve_forever()
+
+
+def script(source: int, output: int, errors: int) -> None:
+    """Run the program that comes from `source` with its input; what it prints goes to `output`, and one line about
+    an exception that ends it to `errors`."""
+    job = frames.receive_once(source)
+    os.dup2(output, 1)
+    os.close(output)
+    try:
+        _run_program(job.pop("code"), job.pop("given"))
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            os.write(errors, f"SystemExit: {stop.code}"[:ERROR_CHARACTERS].encode("utf-8", "replace"))
+    except BaseException as error:
+        os.write(errors, values.describe(error).encode("utf-8", "replace"))
+
+
+def _run_program(code: str, given: str) -> None:
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode("utf-8", "surrogatepass")), encoding="utf-8")
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    try:
+        exec(compile(code, raised.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
+    finally:
+        sys.stdout.flush()
+
+
+_ORIGINALS: dict[tuple[str, str], Any] = {}
+
+
+def _patch(module: str, name: str, set_it: bool, value: Any) -> None:
+    """Set an attribute of a module of the standard library as the tests have set theirs, or put it back."""
+    holder = values.named_module(module)
+    if set_it:
+        _ORIGINALS.setdefault((module, name), getattr(holder, name, None))
+        setattr(holder, name, value)
+    elif (module, name) in _ORIGINALS:
+        setattr(holder, name, _ORIGINALS.pop((module, name)))
+
+
+def _log(said: list[Any]) -> None:
+    """Send log records to the tests, which know which levels they want."""
+    import logging
+
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append([record.levelno, record.name, record.getMessage()])  # type: ignore[method-assign]
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(1)
+    logging.lastResort = None
+
+
+def set_environment(name: str, value: str | None) -> None:
+    """Set a variable of the environment, or remove it."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _seed(value: Any, numpy_too: bool) -> None:
+    import random
+
+    random.seed(value)
+    if numpy_too:
+        import numpy
+
+        numpy.random.seed(value)
+
+
+def _taken(said: list[Any]) -> list[Any]:
+    taken = said[:]
+    said.clear()
+    return taken
+
+
+class Output(io.TextIOBase):
+    """Buffers the beginning of the output until the next message carries it."""
+
+    encoding = "utf-8"
+
+    def __init__(self, said: list[Any], is_error: bool) -> None:
+        self._said, self._is_error = said, is_error
+        self.buffer = _Bytes(self)
+
+    def write(self, text: str) -> int:
+        """Keep what still fits into the buffer."""
+        left = OUTPUT_CHARACTERS - sum(len(piece[1]) for piece in self._said if type(piece[0]) is bool)
+        if left > 0:
+            self._keep(str.__str__(text)[:left])
+        return len(text)
+
+    def _keep(self, text: str) -> None:
+        last: list[Any] = self._said[-1] if self._said else [None]
+        if last[0] is self._is_error:
+            last[1] += text
+        elif len(self._said) < _PIECES:
+            self._said.append([self._is_error, text])
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+
+class _Bytes(io.RawIOBase):
+    def __init__(self, text: Output) -> None:
+        self._text = text
+
+    def write(self, data: Any) -> int:
+        self._text.write(bytes(data).decode("utf-8", "replace"))
+        return len(data)
+
+
+class Lines:
+    """Which lines of the solution run between `begin` and `end`, from 1."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._monitored = hasattr(sys, "monitoring")
+        if self._monitored:
+            self._watch()
+
+    def begin(self) -> None:
+        """Forget what ran before."""
+        self._seen.clear()
+        if self._monitored:
+            _monitoring().restart_events()
+        else:
+            self._trace_with(self._trace)
+
+    def end(self) -> list[int]:
+        """The lines that ran, in order."""
+        if not self._monitored:
+            self._trace_with(None)
+        return sorted(self._seen)
+
+    def _trace_with(self, function: Any) -> None:
+        import threading
+
+        sys.settrace(function)
+        threading.settrace(function)
+
+    def _trace(self, frame: types.FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != raised.SOLUTION_FILE:
+            return None
+        if event == "line":
+            self._seen.add(frame.f_lineno)
+        return self._trace
+
+    def _watch(self) -> None:
+        monitoring = _monitoring()
+        tool = monitoring.COVERAGE_ID
+        monitoring.use_tool_id(tool, "codeverdict")
+        monitoring.register_callback(tool, monitoring.events.LINE, self._line)
+        monitoring.set_events(tool, monitoring.events.LINE)
+
+    def _line(self, code: types.CodeType, line: int) -> Any:
+        if code.co_filename == raised.SOLUTION_FILE:
+            self._seen.add(line)
+        return _monitoring().DISABLE
+
+
+def _monitoring() -> Any:
+    """`sys.monitoring`, from Python 3.12 on."""
+    return getattr(sys, "monitoring")  # noqa: B009 (the types of 3.11 do not have it)

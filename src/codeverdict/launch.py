@@ -1,0 +1,270 @@
+"""Start the warm server in the best tier of this machine, and talk to it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import py_compile
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import Any, Literal
+
+from codeverdict.cgroup import MemoryGroup
+from codeverdict.errors import NotSafeError
+from codeverdict.inside import control, landlock, scratch, seccomp
+from codeverdict.results import Tier
+
+TierChoice = Literal["auto", "namespaces", "landlock", "none"]
+START_SECONDS = 60.0
+GRACE_SECONDS = 5.0
+SERVER_MB = 512
+"""Memory for the server itself, beside the two processes of a job, in MiB."""
+
+_PACKAGE = Path(__file__).resolve().parent
+_SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from codeverdict.inside.server import main; main()"
+_USERS = itertools.count(1_900_000_000 + os.getpid() % 100_000 * 1000)
+"""Unused user numbers: when root starts the sandbox, the programs of each server run as a user of their own."""
+
+INSTALL = "on Debian and Ubuntu: apt install bubblewrap; or a Linux kernel of 6.2 or newer with Landlock"
+"""How to get protection on a machine that has none."""
+
+
+class Dead(Exception):
+    """The server ended, or did not answer in time."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Whether a tier works here: what was tried from inside and was blocked, or why the tier does not work."""
+
+    tier: Tier
+    works: bool
+    reason: str = ""
+    held: dict[str, bool] = field(default_factory=dict)
+
+
+class Server:
+    """A running server process. It serves one job at a time."""
+
+    def __init__(self, tier: Tier, memory_mb: int, preload: tuple[str, ...] = ()) -> None:
+        """Start it and have it probe its own protection.
+
+        Raises:
+            Dead: it does not work in this tier; says why.
+        """
+        self.tier = tier
+        self.memory_group = MemoryGroup((2 * memory_mb + SERVER_MB) << 20)
+        _compile()
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = control.Channel(here.detach())
+        with there:
+            self._process = subprocess.Popen(
+                self.memory_group.joined(_command(tier)),
+                stdin=there.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+            )
+        try:
+            with _dead_if_closed():
+                self._channel.send(_setup(tier, memory_mb, preload))
+                reply, _ = self._channel.receive(START_SECONDS)
+            self.held: dict[str, bool] = _proof(tier, reply)
+        except Dead:
+            self.close()
+            raise
+
+    @property
+    def process(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
+    def begin(self, words: dict[str, Any], descriptors: tuple[int, ...]) -> None:
+        """Start a job: the ends of its pipes are duplicated for its processes.
+
+        Raises:
+            Dead: the server is gone.
+        """
+        with _dead_if_closed():
+            self._channel.send(words, descriptors)
+
+    def end(self, gently: bool, seconds: float) -> tuple[tuple[int, ...], bool]:
+        """End the job; `gently` once its processes have ended or its time, of which `seconds` are left, is over.
+
+        Returns: the wait status of each process (job.RUNNING where it had to be killed), and whether it had
+            written more files than it may.
+
+        Raises:
+            Dead: the server is gone, or does not answer.
+        """
+        with _dead_if_closed():
+            self._channel.send({"end": gently})
+            reply, _ = self._channel.receive(seconds + GRACE_SECONDS)
+        return tuple(reply["ends"]), bool(reply["filled"])
+
+    def close(self) -> None:
+        """End it, and everything it started."""
+        self._channel.close()
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        scratch.remove_of(self.process)
+        self.memory_group.close()
+
+
+@contextlib.contextmanager
+def _dead_if_closed() -> Iterator[None]:
+    try:
+        yield
+    except control.Closed as error:
+        raise Dead(f"the server ended: {error}") from error
+
+
+def start(choice: TierChoice, memory_mb: int, preload: tuple[str, ...] = ()) -> Server:
+    """A server in the tier that was asked for, or for `auto` in the best that works here.
+
+    Raises:
+        NotSafeError: it does not work here, or none does; names the cure.
+    """
+    reasons = []
+    for tier in _BEST_FIRST if choice == "auto" else (choice,):
+        known = _PROBED.get(tier)
+        reason = known.reason if known and not known.works else _missing(tier)
+        if not reason:
+            try:
+                return Server(tier, memory_mb, preload)
+            except Dead as error:
+                reason = str(error)
+        _PROBED[tier] = Probe(tier, False, reason)
+        reasons.append(f"{tier}: {reason}")
+    raise NotSafeError(
+        f"programs cannot be run safely here ({'; '.join(reasons)})", f"{INSTALL}; the tier `none` protects nothing"
+    )
+
+
+_BEST_FIRST: tuple[Tier, ...] = ("namespaces", "landlock")
+_PROBED: dict[Tier, Probe] = {}
+
+
+def probe_tiers(memory_mb: int, tiers: tuple[Tier, ...] = _BEST_FIRST) -> Iterator[Probe]:
+    """Start each tier once in this process, and say whether it held."""
+    for tier in tiers:
+        if tier not in _PROBED:
+            _PROBED[tier] = _probe(tier, memory_mb)
+        yield _PROBED[tier]
+
+
+def _probe(tier: Tier, memory_mb: int) -> Probe:
+    if reason := _missing(tier):
+        return Probe(tier, False, reason)
+    try:
+        server = Server(tier, memory_mb)
+    except Dead as error:
+        return Probe(tier, False, str(error))
+    server.close()
+    return Probe(tier, True, held=server.held)
+
+
+def _compile() -> None:
+    """Compile the sources once: memory that a server spends on compiling is inherited by every job."""
+    for file in _PACKAGE.glob("inside/*.py"):
+        compiled = Path(cache_from_source(str(file)))
+        if not compiled.exists() or compiled.stat().st_mtime < file.stat().st_mtime:
+            with contextlib.suppress(OSError):  # a folder we may not write: servers are slower, and right
+                py_compile.compile(str(file))
+
+
+def _missing(tier: Tier) -> str:
+    """What this tier needs and this machine lacks; "" if nothing."""
+    if tier == "none":
+        return ""
+    if platform.system() != "Linux":
+        return "needs Linux"
+    if not seccomp.supported():
+        return f"no list of system calls for {platform.machine()}"
+    if landlock.abi() < landlock.MINIMUM_ABI:
+        return f"Landlock of version {landlock.MINIMUM_ABI} is needed, here is {landlock.abi()}"
+    if tier == "namespaces" and shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    return ""
+
+
+def _proof(tier: Tier, reply: dict[str, Any]) -> dict[str, bool]:
+    if "refused" in reply:
+        raise Dead(str(reply["refused"]))
+    held: dict[str, bool] = reply["probes"]
+    escaped = [name for name, kept in held.items() if not kept]
+    if escaped and tier != "none":
+        raise Dead(f"a program inside could {', '.join(escaped)}")
+    return held
+
+
+def _setup(tier: Tier, memory_mb: int, preload: tuple[str, ...]) -> dict[str, Any]:
+    user = next(_USERS) if tier != "none" and os.geteuid() == 0 else None
+    return {
+        "tier": tier,
+        "memory_mb": memory_mb,
+        "libraries": _site_packages(),
+        "user": user,
+        "preload": list(preload),
+    }
+
+
+def _site_packages() -> list[str]:
+    paths = sysconfig.get_paths()
+    return sorted({os.path.realpath(paths[name]) for name in ("purelib", "platlib")})
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "PATH": os.defpath,
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _command(tier: Tier) -> list[str]:
+    python = os.path.realpath(sys.executable)
+    serve = [python, "-S", "-s", "-P", "-c", _SERVE, str(_PACKAGE.parent)]
+    return [*_bubblewrap(), *serve] if tier == "namespaces" else serve
+
+
+def _bubblewrap() -> list[str]:
+    """A box with the system's libraries, Python, its packages and this one, all read-only, and no network.
+
+    Only the server has capabilities in it: it makes the namespaces of each job, and every job gives them up. Root
+    needs no user namespace for that and changes to another user in each job; others get a user namespace.
+    """
+    words = ["bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-net"]
+    words += ["--unshare-uts", "--unshare-cgroup-try", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/"]
+    capabilities = ["CAP_SYS_ADMIN"]
+    if os.geteuid() == 0:
+        words += ["--cap-drop", "ALL"]
+        capabilities += ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL"]
+    else:
+        words += ["--unshare-user", "--uid", "1000", "--gid", "1000"]
+    for capability in capabilities:
+        words += ["--cap-add", capability]
+    for path in ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"):
+        words += ["--ro-bind-try", path, path]
+    prefixes = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
+    bound = [path for path in sorted({*prefixes, *_site_packages(), str(_PACKAGE)}) if not path.startswith("/usr/")]
+    for folder in sorted({str(parent) for path in bound for parent in Path(path).parents} - {"/"}):
+        words += ["--perms", "0755", "--dir", folder]  # else as closed as the folder of that name outside
+    for path in bound:
+        words += ["--ro-bind", path, path]
+    return [*words, "--"]

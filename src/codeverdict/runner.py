@@ -1,0 +1,231 @@
+"""Run candidate programs against their tests in a sandbox, and get typed verdicts.
+
+A failure of the sandbox is never a verdict: it is an outcome of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Self
+
+from codeverdict.exchange import judge_script, judge_tests
+from codeverdict.launch import Dead, Server, TierChoice, start
+from codeverdict.results import NO_VERDICT, Outcome, TestResult, Tier, Verdict
+
+__all__ = ["Job", "Outcome", "Runner", "TestResult", "Tier", "Verdict"]
+
+_CODE_CHARACTERS = 1 << 20
+_TEST_CHARACTERS = 8 << 20
+_REMEMBERED = 4096
+_ATTEMPTS = 2
+_HEAVY = ("numpy",)
+
+REFERENCE_SECONDS = 60.0
+"""Wall clock limit of a reference, in seconds."""
+REFERENCE_TIMES = 4.0
+_HEAVY_WORDS = re.compile(r"\b(?:import|from)\s+(?:numpy|pandas|scipy)\b")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program and what it is judged by: a test file, or (input, expected output) pairs.
+
+    `seconds`: its wall clock, 0 for the runner's.
+    """
+
+    solution: str
+    tests: str = ""
+    cases: tuple[tuple[str, str], ...] = ()
+    coverage: bool = False
+    seconds: float = 0.0
+
+    def run(self, server: Server, seconds: float) -> Verdict:
+        """Have a server run it.
+
+        Raises:
+            Dead: the server ended.
+        """
+        if self.cases:
+            return judge_script(server, self.solution, self.cases, seconds)
+        return judge_tests(server, self.solution, self.tests, self.coverage, seconds)
+
+    def too_long(self) -> Verdict | None:
+        """The verdict on a job too long to be run; None for any other."""
+        if len(self.solution) > _CODE_CHARACTERS:
+            return Verdict("broken", error=f"more than {_CODE_CHARACTERS} characters of code")
+        if len(self.tests) + sum(len(text) for case in self.cases for text in case) > _TEST_CHARACTERS:
+            return Verdict("unsupported", error=f"more than {_TEST_CHARACTERS} characters of tests")
+        return None
+
+
+@dataclass
+class Runner:
+    """Warm sandboxed servers, `workers` of them, started when needed. Use as a context manager, or call `close`.
+
+    `seconds` is the wall clock of one program with all its tests, `memory_mb` what each of its two processes may
+    use. `tier`: `auto` takes the best protection that works here; below Landlock it refuses (NotSafeError) unless
+    `none` is asked for. `coverage`: note the lines that each test runs. Equal jobs are answered once.
+    """
+
+    seconds: float = 2.0
+    workers: int = 1
+    tier: TierChoice = "auto"
+    coverage: bool = False
+    memory_mb: int = 1024
+    _known: OrderedDict[Job, Verdict] = field(default_factory=OrderedDict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _pool: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
+    _own: threading.local = field(default_factory=threading.local, init=False, repr=False)
+    _servers: set[Server] = field(default_factory=set, init=False, repr=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the servers. Waits for the jobs that run."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+        while self._servers:
+            self._servers.pop().close()
+        self._own = threading.local()
+
+    def run(self, solution: str, tests: str, coverage: bool | None = None) -> Verdict:
+        """Judge one program by a test file.
+
+        Raises:
+            NotSafeError: programs cannot be run safely on this machine.
+        """
+        return self.submit(self._job(solution, tests, coverage)).result()
+
+    def run_all(
+        self, jobs: Sequence[tuple[str, str]], coverage: bool | None = None, references: Sequence[str] = ()
+    ) -> list[Verdict]:
+        """Judge (solution, tests) pairs, `workers` at a time; verdicts in the order of the pairs.
+
+        `references`: a right solution for each pair, "" where none is known. A program that ends without a verdict
+        where the reference has one has failed: it may have caused that itself. One that runs out of time gets
+        REFERENCE_TIMES as long as the reference takes, if that is more.
+        """
+        made = [self._job(solution, tests, coverage) for solution, tests in jobs]
+        futures = {job: self.submit(job) for job in dict.fromkeys(made)}
+        verdicts = [futures[job].result() for job in made]
+        return self._beside_references(made, verdicts, references) if references else verdicts
+
+    def _beside_references(
+        self, jobs: Sequence[Job], verdicts: Sequence[Verdict], references: Sequence[str]
+    ) -> list[Verdict]:
+        """The verdicts; where there is none, or time ran out, decided in view of the reference's own result."""
+        known: dict[tuple[Job, str], Future[Verdict]] = {}
+        pairs = list(zip(jobs, verdicts, references, strict=True))
+        for job, verdict, reference in pairs:
+            if reference and (verdict.outcome in NO_VERDICT or verdict.outcome == "timeout"):
+                patient = dataclasses.replace(
+                    job, solution=reference, coverage=False, seconds=max(REFERENCE_SECONDS, self.seconds)
+                )
+                known[job, reference] = self.submit(patient)
+        return [
+            self._settled(job, verdict, known[job, reference].result()) if (job, reference) in known else verdict
+            for job, verdict, reference in pairs
+        ]
+
+    def _settled(self, job: Job, verdict: Verdict, reference: Verdict) -> Verdict:
+        if reference.outcome in NO_VERDICT:
+            return verdict
+        if verdict.outcome in NO_VERDICT:
+            return dataclasses.replace(
+                verdict, outcome="failed", error=f"{verdict.error}; the reference has a verdict"
+            )
+        if reference.outcome == "timeout":
+            return dataclasses.replace(verdict, outcome="unsupported", error=f"the reference: {reference.error}")
+        seconds = REFERENCE_TIMES * reference.seconds
+        return (
+            self.submit(dataclasses.replace(job, seconds=seconds)).result() if seconds > self.seconds else verdict
+        )
+
+    def run_io(self, solution: str, cases: Sequence[tuple[str, str]]) -> Verdict:
+        """Judge a script by (standard input, expected output) pairs; trailing white space is ignored."""
+        if not cases:
+            return Verdict("no_tests", error="no cases")
+        return self.submit(Job(solution, cases=tuple((given, wanted) for given, wanted in cases))).result()
+
+    async def arun(self, solution: str, tests: str, coverage: bool | None = None) -> Verdict:
+        """`run` for asynchronous callers."""
+        return await asyncio.wrap_future(self.submit(self._job(solution, tests, coverage)))
+
+    def submit(self, job: Job) -> Future[Verdict]:
+        """Queue a job."""
+        known = self._known.get(job) or job.too_long()
+        if known is not None:
+            done: Future[Verdict] = Future()
+            done.set_result(known)
+            return done
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="sandbox")
+            return self._pool.submit(self._judge, job)
+
+    def _job(self, solution: str, tests: str, coverage: bool | None) -> Job:
+        return Job(solution, tests, coverage=self.coverage if coverage is None else coverage)
+
+    def _judge(self, job: Job) -> Verdict:
+        """Ask this thread's server; a server that dies is replaced, and the job is asked once more."""
+        for _ in range(_ATTEMPTS):
+            started = time.monotonic()
+            server = self._server(_wants_numpy(job))
+            try:
+                verdict = job.run(server, job.seconds or self.seconds)
+            except Dead as error:
+                reason = str(error)
+                self._forget(server)
+                continue
+            verdict = dataclasses.replace(verdict, tier=server.tier, seconds=time.monotonic() - started)
+            self._remember(job, verdict)
+            return verdict
+        return Verdict("crashed", error=f"the sandbox died {_ATTEMPTS} times with this program: {reason}")
+
+    def _server(self, heavy: bool) -> Server:
+        servers: dict[bool, Server] = self._own.__dict__.setdefault("servers", {})
+        if heavy not in servers:
+            servers[heavy] = self.start_server(_HEAVY if heavy else ())
+            self._servers.add(servers[heavy])
+        return servers[heavy]
+
+    def start_server(self, preload: tuple[str, ...]) -> Server:
+        """A new server in the tier of this runner, with these modules imported.
+
+        Raises:
+            NotSafeError: programs cannot be run safely on this machine.
+        """
+        return start(self.tier, self.memory_mb, preload)
+
+    def _forget(self, server: Server) -> None:
+        server.close()
+        self._servers.discard(server)
+        mine = self._own.servers
+        self._own.servers = {heavy: other for heavy, other in mine.items() if other is not server}
+
+    def _remember(self, job: Job, verdict: Verdict) -> None:
+        with self._lock:
+            self._known[job] = verdict
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+
+
+def _wants_numpy(job: Job) -> bool:
+    return (
+        bool(_HEAVY_WORDS.search(job.tests) or _HEAVY_WORDS.search(job.solution)) and find_spec("numpy") is not None
+    )

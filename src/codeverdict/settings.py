@@ -1,0 +1,21 @@
+"""How programs are run, as a section of a larger configuration."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from codeverdict.launch import TierChoice
+
+
+class SandboxSettings(BaseModel):
+    """How programs are run. Immutable, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tier: TierChoice = Field(
+        default="auto",
+        description="auto: the best protection that works here; none: run programs without protection",
+    )
+    workers: int = Field(default=1, ge=1, description="programs at a time")
+    seconds: float = Field(default=2.0, gt=0, description="wall clock of one program with all its tests")
+    memory_mb: int = Field(default=1024, ge=128, description="MiB that one process of a program may use")

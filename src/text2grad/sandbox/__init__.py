@@ -1,1 +1,0 @@
-"""Run untrusted Python: verdict and solution never share a process (RELIABILITY, "Running untrusted programs")."""

@@ -1,1 +1,0 @@
-"""What runs inside the sandbox: standard library only, and nothing of text2grad but this package."""

@@ -1,0 +1,35 @@
+"""What the tests of the sandbox share: the tiers that work here, and a runner in the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from codeverdict import Runner, Tier, probe_tiers
+
+
+@pytest.fixture(scope="module", params=["namespaces", "landlock"])
+def tier(request: pytest.FixtureRequest) -> Tier:
+    """Each tier that works here."""
+    return working(request.param)
+
+
+def working(tier: Tier) -> Tier:
+    """A tier, if it works here; else the test is skipped."""
+    [probe] = probe_tiers(1024, (tier,))
+    if not probe.works:
+        pytest.skip(f"{tier}: {probe.reason}")
+    return tier
+
+
+@pytest.fixture(scope="module")
+def landlock() -> Tier:
+    return working("landlock")
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    """A patient one, in the best tier that works here."""
+    with Runner(seconds=10.0) as made:
+        yield made

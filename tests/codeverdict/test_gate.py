@@ -1,0 +1,51 @@
+"""The stub gate: tests that a stub passes are no tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeverdict import Gate, Runner, stub_gate
+from codeverdict.gate import taken_names
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        ("from solution import f\ndef test():\n    assert f(1) is None\n", "returns None"),
+        ("from solution import f\ndef test():\n    f(1)\n", "returns None"),
+        ("from solution import f\ndef test():\n    assert f([1]) == [1]\n", "first argument"),
+        ("def test():\n    assert f(1)\n    assert g(0)\n", "always-equal object"),
+        (
+            "from solution import *\ndef test():\n    t = T()\n    t.add(1)\n    assert 1 in t\n",
+            "always-equal object",
+        ),
+        ("from solution import T\ndef test():\n    assert isinstance(T(), T)\n    assert T().ok\n", "a class of"),
+    ],
+)
+def test_a_task_that_a_stub_passes_is_rejected(runner: Runner, tests: str, reason: str) -> None:
+    gate = stub_gate(runner, tests)
+    assert not gate.accepted
+    assert reason in gate.reason
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "from solution import f\ndef test():\n    assert f(1) == 2\n",
+        "from solution import f\ndef test():\n    assert abs(f(1) - 2.0) < 1e-6\n",
+        "from solution import T\ndef test():\n    t = T()\n    t.add(1)\n    assert 1 in t and 2 not in t\n",
+        "import pytest\nfrom solution import f\ndef test():\n    with pytest.raises(ValueError):\n        f(1)\n",
+        "def test_f(:\n",
+    ],
+)
+def test_a_task_that_needs_a_solution_is_accepted(runner: Runner, tests: str) -> None:
+    assert stub_gate(runner, tests) == Gate(True)
+
+
+def test_names_are_read_from_the_tests() -> None:
+    assert taken_names(
+        "from solution import a, b as c\nimport os\ndef test():\n    assert c(d(len(os.name)))\n"
+    ) == (
+        *("a", "b"),
+        "d",
+    )

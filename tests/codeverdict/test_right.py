@@ -1,0 +1,42 @@
+"""Right programs with tests as people write them, in both tiers: none is scored wrong, next to none unsupported."""
+
+from __future__ import annotations
+
+import pytest
+from forging import LIMITS, RIGHT, Right, check_really, judged
+
+from codeverdict import Job, Runner, Tier, Verdict
+
+Verdicts = dict[Job, Verdict]
+MOST_UNSUPPORTED = 0.02
+
+
+@pytest.fixture(scope="module")
+def verdicts(tier: Tier) -> Verdicts:
+    with Runner(seconds=5.0, workers=2, tier=tier, memory_mb=512) as runner:
+        return judged(runner, [each.job() for each in (*RIGHT, *LIMITS)])
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
+def test_a_right_program_is_not_scored_wrong(verdicts: Verdicts, right: Right) -> None:
+    assert verdicts[right.job()].outcome in ("passed", "unsupported"), verdicts[right.job()]
+
+
+def test_next_to_none_is_unsupported(verdicts: Verdicts) -> None:
+    unsupported = [right.name for right in RIGHT if verdicts[right.job()].outcome == "unsupported"]
+    assert len(unsupported) <= MOST_UNSUPPORTED * len(RIGHT), unsupported
+
+
+def test_the_real_pytest_passes_them_all() -> None:
+    assert check_really("--right") == ""
+    assert check_really("--limits") == ""
+
+
+def test_the_known_limits_are_limits_still(verdicts: Verdicts) -> None:
+    """docs/sandbox.md says of these that they fail: one that passes belongs to the right programs."""
+    assert [limit.name for limit in LIMITS if verdicts[limit.job()].passed] == []
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len({each.name for each in RIGHT}) == len(RIGHT) >= 220
+    assert len({each.code + each.tests for each in RIGHT}) == len(RIGHT)

@@ -1,0 +1,308 @@
+"""The sandbox as a place to run tests: what may stand in a test file, and what each job comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from corpus import sections
+from hostile import is_alive
+
+from codeverdict import NotSafeError, Runner, Verdict, launch
+from codeverdict import runner as runner_module
+
+ONE = "def f(x):\n    return x + 1\n"
+TEST_ONE = "from solution import f\n\ndef test_f():\n    assert f(1) == 2\n"
+
+
+def outcome(runner: Runner, solution: str, tests: str) -> str:
+    verdict = runner.run(solution, tests)
+    return verdict.outcome + "".join(f"; {each.name}: {each.error}" for each in verdict.results if not each.passed)
+
+
+def read_cases() -> dict[str, tuple[str, str]]:
+    """Name -> (solution, tests)."""
+    found = {}
+    for name, body in sections("supported.txt"):
+        solution, tests = body.split("\n---\n")
+        found[name] = (solution + "\n", tests)
+    return found
+
+
+SUPPORTED = read_cases()
+
+
+@pytest.mark.parametrize("what", SUPPORTED)
+def test_what_test_files_may_use(runner: Runner, what: str) -> None:
+    assert outcome(runner, *SUPPORTED[what]) == "passed"
+
+
+def test_parametrized_cases_are_results_of_their_own(runner: Runner) -> None:
+    tests = "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_f(x):\n    assert f(x) == 2\n"
+    results = runner.run(ONE, tests).results
+    assert [(each.name, each.passed) for each in results] == [("test_f[1]", True), ("test_f[2]", False)]
+
+
+FAILING = {
+    "a wrong value": "def test():\n    assert f(1) == 3\n",
+    "pytest.fail": "import pytest\ndef test():\n    pytest.fail('so')\n",
+    "no exception": "import pytest\ndef test():\n    with pytest.raises(ValueError):\n        f(1)\n",
+    "another exception": "import pytest\ndef test():\n    with pytest.raises(ValueError):\n        f('a')\n",
+    "another message": "import pytest\ndef test():\n    with pytest.raises(TypeError, match='q'):\n        f('')\n",
+    "one of two": "def test_a():\n    assert f(1) == 2\ndef test_b():\n    assert f(1) == 1\n",
+    "approx": "from pytest import approx\ndef test():\n    assert f(1) == approx(2.1)\n",
+    "no warning": "import pytest\ndef test():\n    with pytest.warns(UserWarning):\n        f(1)\n",
+    "unittest": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(f(1), 3)\n"
+    ),
+    "a fixture's end": (
+        "import pytest\n@pytest.fixture\ndef x():\n    yield 1\n    assert f(1) == 3\ndef test(x):\n    pass\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_what_fails_is_failed(runner: Runner, what: str) -> None:
+    assert runner.run(ONE, FAILING[what]).outcome == "failed"
+
+
+UNSUPPORTED = {
+    "a package that is not installed": "import no_such_package\ndef test():\n    pass\n",
+    "another process": "import subprocess\ndef test():\n    pass\n",
+    "replaced modules": "from unittest.mock import patch\n@patch('sys.modules')\ndef test(m):\n    pass\n",
+    "a fixture nobody defines": "def test(benchmark):\n    pass\n",
+    "a value that cannot cross": "import re\ndef test():\n    f(re.match('a', 'a'))\n",
+    "the source of the solution": "import inspect\ndef test():\n    inspect.getsource(f)\n",
+}
+
+
+@pytest.mark.parametrize("what", UNSUPPORTED)
+def test_what_cannot_be_run_is_unsupported(runner: Runner, what: str) -> None:
+    verdict = runner.run(ONE, UNSUPPORTED[what])
+    assert (verdict.outcome, verdict.passed) == ("unsupported", False)
+    assert verdict.error
+
+
+@pytest.mark.parametrize(
+    ("solution", "tests", "expected"),
+    [
+        ("def f(:\n", TEST_ONE, "broken"),
+        ("this is not Python at all", TEST_ONE, "broken"),
+        ("x = 1 / 0\n", TEST_ONE, "broken"),
+        ("x" * (10 << 20), TEST_ONE, "broken"),
+        ("f = 1\0", TEST_ONE, "broken"),
+        ("(" * 10_000, TEST_ONE, "broken"),
+        ("def g(x):\n    return 1\n", TEST_ONE, "broken"),
+        (ONE, "", "no_tests"),
+        (ONE, "x = 1\n", "no_tests"),
+        (ONE, "def test_f(:\n", "bad_tests"),
+        (ONE, "1 / 0\n", "bad_tests"),
+        (ONE, "import pytest\n@pytest.mark.skip\ndef test():\n    pass\n", "no_tests"),
+        ("def f(x):\n    return f(x)\n", TEST_ONE, "failed"),
+    ],
+    ids=lambda text: text[:20].encode("unicode_escape").decode(),
+)
+def test_bad_input_has_one_outcome_each(runner: Runner, solution: str, tests: str, expected: str) -> None:
+    assert runner.run(solution, tests).outcome == expected
+
+
+def test_tests_that_never_end_are_a_timeout() -> None:
+    with Runner(seconds=0.5) as quick:
+        assert quick.run(ONE, "while True:\n    pass\n").outcome == "timeout"
+        finished = quick.run(ONE, "def test_a():\n    assert f(1) == 2\ndef test_b():\n    while True: pass\n")
+        assert (finished.outcome, [each.name for each in finished.results]) == ("timeout", ["test_a"])
+        assert quick.run(ONE, TEST_ONE).passed
+
+
+def test_where_the_reference_is_slow_a_program_has_more_time() -> None:
+    slow, endless = "import time\ntime.sleep(1.0)\n" + ONE, "while True:\n    pass\n"
+    with Runner(seconds=0.8) as quick:
+        jobs = [(slow + "# other", TEST_ONE), (slow + "# other", TEST_ONE), (endless, TEST_ONE)]
+        found = quick.run_all(jobs, references=[slow, ONE, slow])
+        assert [each.outcome for each in found] == ["passed", "timeout", "timeout"]
+
+
+def test_where_the_reference_does_not_end_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "REFERENCE_SECONDS", 0.6)
+    endless = "while True:\n    pass\n"
+    with Runner(seconds=0.5) as quick:
+        [found] = quick.run_all([(endless + "# other", TEST_ONE)], references=[endless])
+    assert (found.outcome, found.error) == ("unsupported", "the reference: no verdict within 0.6 s")
+
+
+def test_endless_recursion_without_a_limit_is_contained() -> None:
+    code = "import sys\nsys.setrecursionlimit(10**9)\ndef f(x):\n    return f(x) + 1\n"
+    with Runner(seconds=1.0) as quick:
+        assert quick.run(code, TEST_ONE).outcome in ("crashed", "failed", "timeout")
+        assert quick.run(ONE, TEST_ONE).passed
+
+
+def test_coverage_names_the_lines_of_each_test(runner: Runner) -> None:
+    code = "def f(x):\n    if x > 0:\n        return 'p'\n    y = 'n'\n    return y\nZ = 1\n"
+    tests = (
+        "def test_p():\n    assert f(1) == 'p'\ndef test_n():\n    assert f(-1) == 'n'\ndef test_o():\n    pass\n"
+    )
+    results = runner.run(code, tests, coverage=True).results
+    assert [each.lines for each in results] == [(2, 3), (2, 4, 5), ()]
+    assert all(each.lines == () for each in runner.run(code, tests).results)
+
+
+def test_operands_of_a_failed_assertion(runner: Runner) -> None:
+    tests = (
+        "def test_a():\n    x = 4\n    assert f(x) == 6\n"
+        "def test_b():\n    assert abs(f(1) - 3.5) < 1e-6\n"
+        "def test_c():\n    assert not f(1)\n"
+        "def test_d():\n    assert f(1) == 2 and f(2) == 5\n"
+    )
+    results = runner.run(ONE, tests).results
+    assert [(each.call, each.got, each.expected) for each in results] == [
+        ("f(x)", "5", "6"),
+        ("abs(f(1) - 3.5)", "1.5", "< 1e-06"),
+        ("not f(1)", "False", "a true value"),
+        ("f(2)", "3", "5"),
+    ]
+
+
+def test_the_line_of_an_error_is_the_solutions(runner: Runner) -> None:
+    code = "def g(x):\n    return x / 0\ndef f(x):\n    return g(x)\n"
+    [result] = runner.run(code, TEST_ONE).results
+    assert (result.line, result.error) == (2, "ZeroDivisionError: division by zero")
+
+
+def test_scripts_are_judged_by_their_output(runner: Runner) -> None:
+    code = "a, b = map(int, input().split())\nprint(a + b)\n"
+    verdict = runner.run_io(code, [("1 2\n", "3\n"), ("4 5\n", "9")])
+    assert [(each.name, each.passed) for each in verdict.results] == [("case_1", True), ("case_2", True)]
+    assert verdict.passed
+    wrong = runner.run_io(code, [("1 2\n", "4\n"), ("x\n", "1")])
+    assert (wrong.outcome, wrong.results[0].got, wrong.results[0].expected) == ("failed", "'3\\n'", "4\n")
+    assert wrong.results[1].error.startswith("ValueError")
+    assert runner.run_io("import os\nos._exit(0)\n", [("", "1")]).outcome == "failed"
+    assert runner.run_io(code, []).outcome == "no_tests"
+
+
+def test_several_workers_and_asynchronous_calls() -> None:
+    jobs = [(ONE + f"# {number % 7}\n", TEST_ONE) for number in range(20)]
+    with Runner(workers=2, seconds=10.0) as both:
+        verdicts = both.run_all(jobs)
+        assert len(verdicts) == 20 and all(verdict.passed for verdict in verdicts)
+
+        async def ask() -> list[Verdict]:
+            return await asyncio.gather(*(both.arun(ONE + f"# a{number}", TEST_ONE) for number in range(4)))
+
+        assert all(verdict.passed for verdict in asyncio.run(ask()))
+        assert len(both._servers) == 2
+
+
+def test_a_job_survives_a_dead_server() -> None:
+    with Runner(seconds=10.0) as runner:
+        assert runner.run(ONE, TEST_ONE).passed
+        [server] = runner._servers
+        server._process.kill()
+        assert runner.run(ONE + "# again", TEST_ONE).passed
+        [other] = runner._servers
+        assert other is not server
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_a_program_writes_is_gone_for_the_next_and_the_folder_with_the_server(killed: bool) -> None:
+    write = "import os\nos.mkdir('d')\nopen('d/x', 'w').write('x')\nopen('y', 'w').write('y')\n"
+    look = "import os\nfound = os.listdir('.')\ndef f(x):\n    return x + 1 if not found else found\n"
+    with Runner(seconds=10.0, tier="landlock") as runner:
+        assert runner.run(write + ONE, TEST_ONE).passed
+        assert runner.run(look, TEST_ONE).passed
+        [server] = runner._servers
+        folders = Path("/tmp").glob(f"codeverdict-{server.process}-*")
+        [folder] = folders
+        if killed:
+            server._process.kill()
+            server._process.wait()
+            (folder / "left").write_text("by a job that ran")
+    assert not folder.exists()
+
+
+def test_temporary_files_go_where_a_program_may_write(runner: Runner) -> None:
+    code = "import tempfile\ndef f(x):\n    with tempfile.TemporaryFile() as file:\n"
+    code += "        return x + file.write(b'1')\n"
+    assert runner.run(code, TEST_ONE).passed
+
+
+def test_modules_that_a_job_names_are_ready_for_the_next(runner: Runner) -> None:
+    code = "import decimal, uuid\nfrom statistics import mean\n" + ONE
+    assert runner.run(code, TEST_ONE).passed
+    look = "import sys\nready = {'decimal', 'uuid', 'statistics'} <= sys.modules.keys()\n"
+    assert runner.run(look + "def f(x):\n    return x + 1 if ready else 0\n", TEST_ONE).passed
+
+
+def test_every_verdict_names_its_tier(runner: Runner) -> None:
+    verdict = runner.run(ONE, TEST_ONE)
+    assert verdict.tier in ("namespaces", "landlock")
+    with Runner(tier="none") as open_runner:
+        assert open_runner.run(ONE, TEST_ONE).tier == "none"
+
+
+def test_a_runner_that_is_not_closed_leaves_no_process() -> None:
+    program = (
+        "from codeverdict import Runner\n"
+        f"runner = Runner()\nassert runner.run({ONE!r}, {TEST_ONE!r}).passed\n"
+        "[server] = runner._servers\nprint(server._process.pid)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert ended_soon(int(done.stdout))
+
+
+def test_a_process_that_nobody_has_reaped_is_no_process_left() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert ended_soon(process.pid)
+    process.wait()
+
+
+def test_a_process_that_runs_is_left() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not ended_soon(process.pid, seconds=0.1)
+
+
+def ended_soon(pid: int, seconds: float = 10.0) -> bool:
+    """Whether a process ends within some seconds. A zombie has ended: init may take its time to reap it."""
+    until = time.monotonic() + seconds
+    while is_alive(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not is_alive(pid)
+
+
+def test_a_memory_group_where_there_is_one_is_joined_and_removed() -> None:
+    with Runner() as runner:
+        assert runner.run(ONE, TEST_ONE).passed
+        [server] = runner._servers
+        folder = server.memory_group.path
+        if folder is None:
+            pytest.skip("this process may not make control groups")
+        assert str(server._process.pid) in (folder / "cgroup.procs").read_text().split()
+    assert not folder.exists()
+
+
+def test_without_any_protection_programs_are_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_PROBED", {})
+    monkeypatch.setattr(launch.shutil, "which", lambda name: None)
+    with Runner() as runner:
+        assert runner.run(ONE, TEST_ONE).tier == "landlock"
+    monkeypatch.setattr(launch, "_PROBED", {})
+    monkeypatch.setattr(launch.landlock, "abi", lambda: 0)
+    with Runner() as runner, pytest.raises(NotSafeError, match=r"bubblewrap.*Landlock.*tier `none`"):
+        runner.run(ONE, TEST_ONE)
+    with Runner(tier="none") as runner:
+        assert runner.run(ONE, TEST_ONE).passed
+
+
+def test_a_tier_that_a_program_gets_out_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(launch.Dead, match="a program inside could open a connection"):
+        launch._proof("landlock", {"ready": True, "probes": {"open a connection": False, "fork": True}})

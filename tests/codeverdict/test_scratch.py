@@ -1,0 +1,506 @@
+"""The folders of jobs without mounts of their own: counted whole, removed whole, and nobody else's touched.
+
+Where the tests run as root, what an ordinary user would meet is tried as one: in a forked process, or in another
+Python that such a user may run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import TESTS, is_alive, programs_of
+
+import codeverdict
+from codeverdict import Job, Runner, Tier
+from codeverdict.inside import job, scratch, system
+from codeverdict.inside.scratch import BYTES, ENTRIES, Scratch
+
+ROOT = os.geteuid() == 0
+SOMEBODY, SOMEBODY_ELSE = 65_534, 1_899_999_999
+RIGHT = "def f(x):\n    return x * x\n"
+
+
+def as_somebody(work: Callable[[], None]) -> None:
+    """Do the work in a forked process of an ordinary user; what it raises fails the test."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            if ROOT:
+                os.setgroups([])
+                os.setresgid(SOMEBODY, SOMEBODY, SOMEBODY)
+                os.setresuid(SOMEBODY, SOMEBODY, SOMEBODY)
+            work()
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(process, 0)
+    with open(reader, encoding="utf-8") as raised:
+        assert raised.read() == ""
+
+
+def folders_of(process: int) -> list[str]:
+    return [name for name in os.listdir("/tmp") if name.startswith(f"codeverdict-{process}-")]
+
+
+@pytest.fixture
+def own() -> Iterator[Scratch]:
+    made = Scratch(SOMEBODY_ELSE if ROOT else None)
+    made.renew()
+    yield made
+    made.remove()
+    assert folders_of(os.getpid()) == []
+
+
+@contextlib.contextmanager
+def inside(folder: str) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def nest(folder: str, depth: int, name: str = "d", mode: int = 0o700) -> None:
+    """Folders in folders, with a file in each, deeper than a path can be long."""
+    with inside(folder):
+        for _ in range(depth):
+            Path("file").write_text("of a job")
+            os.mkdir(name, 0o700)
+            os.chdir(name)
+        os.chmod(".", mode)
+
+
+def test_each_job_has_a_new_folder_of_the_programs_user(own: Scratch) -> None:
+    first = os.stat(own.folder)
+    assert first.st_mode & 0o777 == 0o700
+    assert first.st_uid == (SOMEBODY_ELSE if ROOT else os.getuid())
+    assert os.stat(os.path.dirname(own.folder)).st_uid == os.geteuid()
+    Path(own.folder, "x").mkdir()
+    held = os.open(own.folder, os.O_RDONLY)
+    own.empty()
+    assert not os.path.exists(own.folder)
+    own.renew()
+    assert os.listdir(own.folder) == []
+    assert not os.path.samestat(os.fstat(held), os.stat(own.folder))
+    os.close(held)
+
+
+@pytest.mark.parametrize(("depth", "name"), [(60, "d"), (3000, "d"), (3000, "long" * 60)])
+def test_nested_folders_are_removed_however_deep(own: Scratch, depth: int, name: str) -> None:
+    nest(own.folder, depth, name)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))  # as a server has
+    try:
+        own.empty()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert os.listdir(os.path.dirname(own.folder)) == []
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o300, 0o500])
+def test_folders_that_their_owner_closed_are_counted_and_removed(mode: int) -> None:
+    def work() -> None:
+        made = Scratch(None)
+        made.renew()
+        for number in range(3):
+            nest(made.folder, 3, f"{number}", mode)
+        Path(made.folder, "2", "2", "closed").mkdir(mode)
+        assert not made.overfull()
+        full = Path(made.folder, "full")
+        full.mkdir()
+        for number in range(ENTRIES):
+            Path(full, str(number)).touch(0o000)
+        full.chmod(mode)
+        assert made.overfull()
+        os.chmod(made.folder, mode)
+        made.empty()
+        assert os.listdir(os.path.dirname(made.folder)) == []
+        made.remove()
+        assert folders_of(os.getpid()) == []
+
+    as_somebody(work)
+
+
+def test_links_lead_nowhere(own: Scratch, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("x")
+    for number, target in enumerate((kept, kept / "file", "/nowhere", ".", "..")):
+        os.symlink(target, f"{own.folder}/{number}")
+    os.mkdir(f"{own.folder}/inner")
+    os.symlink(kept, f"{own.folder}/inner/link")
+    with contextlib.suppress(OSError):  # another file system
+        os.link(kept / "file", f"{own.folder}/hard")
+    os.mkfifo(f"{own.folder}/inner/fifo", 0)
+    assert not own.overfull()
+    own.empty()
+    assert os.listdir(os.path.dirname(own.folder)) == []
+    assert (kept / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("of_server", [False, True], ids=["the job's folder", "the server's folder"])
+def test_a_link_in_place_of_a_folder_does_not_lead_out(tmp_path: Path, of_server: bool) -> None:
+    (tmp_path / "file").write_text("x")
+    made = Scratch(None)
+    made.renew()
+    replaced = os.path.dirname(made.folder) if of_server else made.folder
+    shutil.rmtree(replaced)
+    os.symlink(tmp_path, replaced)
+    made.overfull()
+    made.empty()
+    made.renew()
+    assert os.listdir(made.folder) == []
+    made.remove()
+    assert folders_of(os.getpid()) == []
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_a_program_that_closes_the_folder_of_its_server_ends_nothing() -> None:
+    def work() -> None:
+        made = Scratch(None)
+        made.renew()
+        os.chmod(os.path.dirname(made.folder), 0)
+        made.empty()
+        made.renew()
+        assert os.listdir(made.folder) == []
+        made.remove()
+        assert folders_of(os.getpid()) == []
+
+    as_somebody(work)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can make files of another user")
+def test_what_another_user_put_under_such_a_name_is_left() -> None:
+    process = 4_194_305  # a number that no process has
+    folder = Path(f"/tmp/codeverdict-{process}-theirs")
+    (folder / "inner").mkdir(parents=True)
+    link = Path(f"/tmp/codeverdict-{process}-link")
+    link.symlink_to(folder)
+    for path in (folder, folder / "inner", link):
+        os.chown(path, SOMEBODY, SOMEBODY, follow_symlinks=False)
+    try:
+        scratch.remove_of(process)
+        assert (folder / "inner").is_dir() and link.is_symlink()
+        as_somebody(lambda: scratch.remove_of(process))
+        assert folders_of(process) == []
+    finally:
+        link.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can make files of another user")
+def test_a_folder_of_another_user_in_a_jobs_folder_is_left() -> None:
+    made = Scratch(SOMEBODY_ELSE)
+    made.renew()
+    theirs = Path(made.folder, "theirs")
+    theirs.mkdir()
+    (theirs / "file").write_text("x")
+    os.chown(theirs, SOMEBODY, SOMEBODY)
+    made.empty()
+    assert (theirs / "file").read_text() == "x"
+    made.renew()
+    assert os.listdir(made.folder) == []  # in another folder of the server's
+    os.chown(theirs, 0, 0)
+    made.remove()
+    assert folders_of(os.getpid()) == []
+
+
+def test_bytes_and_entries_are_counted_at_any_depth(own: Scratch) -> None:
+    deep = Path(own.folder, *"abcdefgh")
+    deep.mkdir(parents=True)
+    for number in range(16):
+        with open(deep / str(number), "wb") as file:
+            file.truncate(BYTES // 16)
+    assert not own.overfull()
+    assert own.overfull(1)
+    Path(own.folder, "a", "one").write_bytes(b"x")
+    assert own.overfull()
+    Path(own.folder, "a", "one").unlink()
+    for number in range(ENTRIES - 24):
+        (deep / f"empty{number}").touch()
+    assert not own.overfull()
+    (deep.parent / "more").mkdir()
+    assert own.overfull()
+
+
+def test_a_job_deeper_than_a_path_has_too_much(own: Scratch) -> None:
+    nest(own.folder, 17, "d" * 255)
+    assert own.overfull()
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, NotADirectoryError])
+def test_a_count_that_missed_something_is_taken_again(
+    own: Scratch, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """Renaming folders all the time must not hide them; folders that come and go are not too much."""
+    missed = 0
+
+    def listed(name: str, above: int) -> tuple[list[int], list[str]]:
+        nonlocal missed
+        missed += 1
+        if name != "." and missed % 50:
+            raise error(name)
+        return counted(name, above)
+
+    counted = scratch._listed
+    monkeypatch.setattr(scratch, "_listed", listed)
+    Path(own.folder, "a").mkdir()
+    assert not own.overfull()
+    for number in range(ENTRIES):
+        Path(own.folder, "a", str(number)).touch()
+    missed = 0
+    assert own.overfull()
+
+
+def test_who_lets_no_count_be_completed_has_too_much(own: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(name: str, above: int) -> tuple[list[int], list[str]]:
+        raise FileNotFoundError(name)
+
+    monkeypatch.setattr(scratch, "_listed", listed)
+    assert own.overfull()
+
+
+# What programs leave, through a runner without mounts of its own.
+
+NESTED = (
+    "import os\nfor _ in range({depth}):\n    open('file', 'w').write('x')\n    os.mkdir('d')\n    os.chdir('d')\n"
+)
+LEAVING = {
+    "nothing": "",
+    "sixty nested folders": NESTED.format(depth=60),
+    "three thousand nested folders": NESTED.format(depth=3000) + "import time\ntime.sleep(60)\n",
+    "closed folders": "import os\nfor mode in (0o000, 0o300, 0o500):\n    os.mkdir(str(mode), mode)\n",
+    "files in a closed folder": "import os\nos.mkdir('d', 0o300)\nopen('d/x', 'w').write('x')\n",
+    "a closed folder by its mask": "import os\nos.umask(0o777)\nos.mkdir('d')\nopen('x', 'w').close()\n",
+    "names that are no text": "import os\nos.mkdir(b'\\xff\\n')\nopen(b'\\xff\\n/\\x01', 'w').close()\n",
+    "a temporary file": "import tempfile\ntempfile.NamedTemporaryFile(delete=False).write(b'x')\n",
+}
+TOO_MUCH = "three thousand nested folders"
+FILLING = {
+    "bytes in folders": (
+        "import os\nfor n in range(4000):\n    os.makedirs(f'{n % 7}/{n % 5}', exist_ok=True)\n"
+        "    open(f'{n % 7}/{n % 5}/{n}', 'wb').write(b'x' * (1 << 20))\n"
+    ),
+    "bytes in a folder nobody may read": (
+        "import os\nos.mkdir('d', 0o300)\nfor n in range(4000):\n    open(f'd/{n}', 'wb').write(b'x' * (1 << 20))\n"
+    ),
+    "folders in folders": "import os\nfor n in range(100_000):\n    os.makedirs(f'{n % 9}/{n}')\n",
+    "files that are mapped and have no name": (
+        "import ctypes, os\nmap_file = ctypes.CDLL(None).mmap\nmap_file.restype = ctypes.c_void_p\n"
+        "for n in range(4000):\n    fd = os.open('x', os.O_RDWR | os.O_CREAT)\n    os.write(fd, bytes(1 << 20))\n"
+        "    map_file(None, ctypes.c_size_t(9), 1, 2, fd, ctypes.c_long(0))\n    os.close(fd)\n    os.unlink('x')\n"
+    ),
+}
+LOOKING = (
+    "import os, tempfile\ntop = os.getcwd()\nassert tempfile.gettempdir() == top == os.environ['TMPDIR']\n"
+    "def f(x):\n    return x * x if os.listdir(top) == [] and os.stat(top).st_nlink == 2 else os.listdir(top)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def runner(landlock: Tier) -> Iterator[Runner]:
+    with Runner(seconds=10.0, tier=landlock) as made:
+        yield made
+
+
+def in_folders(process: int) -> list[str]:
+    """What lies in the folder of a server, besides an empty folder for the next job."""
+    return [str(path) for name in folders_of(process) for path in Path("/tmp", name).glob("*/*")]
+
+
+@pytest.mark.parametrize("what", LEAVING)
+def test_the_next_job_finds_nothing(runner: Runner, what: str) -> None:
+    verdict = runner.run(LEAVING[what] + RIGHT, TESTS)
+    assert verdict.outcome == ("crashed" if what == TOO_MUCH else "passed")
+    [server] = runner._servers
+    assert in_folders(server.process) == []
+    verdict = runner.run(f"{LOOKING}# after {what}", TESTS)
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("what", FILLING)
+def test_who_fills_the_folder_is_ended(runner: Runner, what: str) -> None:
+    verdict = runner.run(FILLING[what] + "import time\ntime.sleep(60)\n" + RIGHT, TESTS)
+    assert (verdict.outcome, verdict.error) == ("crashed", "more output or files than a program may make")
+    [server] = runner._servers
+    assert in_folders(server.process) == []
+    assert runner.run(f"{LOOKING}# after {what}", TESTS).passed
+
+
+def test_what_a_program_may_have_it_can_use(runner: Runner) -> None:
+    code = "import os, time\nos.makedirs('a/b')\nfor n in range(15):\n"
+    code += "    open(f'a/b/{n}', 'wb').write(b'x' * (1 << 20))\ntime.sleep(.3)\n"
+    assert runner.run(code + RIGHT, TESTS).passed
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_is_ended_in_the_middle_of_a_job_leaves_no_process_and_no_folder(
+    how: signal.Signals, runner: Runner
+) -> None:
+    code = NESTED.format(depth=60) + f"import time\ntime.sleep(20)  # {how}\n" + RIGHT
+    with Runner(seconds=3.0, tier="landlock") as own:
+        assert own.run(RIGHT, TESTS).passed
+        [server] = own._servers
+        verdict = own.submit(Job(code, TESTS))  # asked again, of another server
+        assert until(lambda: len(programs_of(server.process, "landlock")) == 2)
+        programs = programs_of(server.process, "landlock")
+        assert until(lambda: in_folders(server.process))
+        os.kill(server.process, how)
+        assert until(lambda: not any(map(is_alive, programs)))
+        assert until(lambda: not folders_of(server.process))
+        assert verdict.result().outcome == "timeout"
+
+
+def until(true: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Whether it became true in time."""
+    deadline = time.monotonic() + seconds
+    while not (found := bool(true())) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
+# The same as a user who is not root, with a Python that this user may run.
+
+DRIVER = """
+import json, os, sys
+from codeverdict import Runner, probe_tiers
+tier, programs, after, tests = json.load(sys.stdin)
+[probe] = probe_tiers(1024, (tier,))
+if not probe.works:
+    sys.exit(print(json.dumps(probe.reason)))
+found = {}
+with Runner(seconds=10.0, tier=tier) as runner:
+    for what, code in programs.items():
+        verdict = runner.run(code, tests)
+        [server] = runner._servers
+        names = [name for name in os.listdir("/tmp") if name.startswith(f"codeverdict-{server.process}-")]
+        jobs = [f"/tmp/{name}/{job}" for name in names for job in os.listdir(f"/tmp/{name}")]
+        left = [each for job in jobs for each in os.listdir(job)]
+        found[what] = [verdict.outcome, verdict.error, left, runner.run(after + "# " + what, tests).outcome]
+    runner.run(programs[what] + "# last", tests)
+left = [name for name in os.listdir("/tmp") if name.startswith(f"codeverdict-{server.process}-")]
+print(json.dumps([found, left]))
+"""
+
+
+def somebodys_python() -> list[str]:
+    """A Python of the right version that an ordinary user may run, and that finds this package."""
+    source = str(Path(codeverdict.__file__).parents[1])
+    for python in dict.fromkeys(
+        [os.path.realpath(sys.executable), *filter(None, [shutil.which("python3", path=os.defpath)])]
+    ):
+        start = f"import sys; assert sys.version_info >= (3, 11); sys.path.insert(0, {source!r})\n"
+        command = [python, "-P", "-s", "-c", start + DRIVER]
+        tried = run_as_somebody([*command[:-1], start + "import codeverdict.runner"], "")
+        if tried is not None and tried.returncode == 0:
+            return command
+    pytest.skip("no Python here that an ordinary user may run")
+
+
+def run_as_somebody(command: list[str], text: str) -> subprocess.CompletedProcess[str] | None:
+    user = {"user": SOMEBODY, "group": SOMEBODY, "extra_groups": []} if ROOT else {}
+    try:
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, cwd="/", env={}, timeout=120, **user
+        )
+    except PermissionError:
+        return None
+
+
+def somebodys_answer(tier: str, programs: dict[str, str], after: str) -> list[Any]:
+    """What came of programs of an ordinary user, and what was left when the runner was closed."""
+    done = run_as_somebody(somebodys_python(), json.dumps([tier, programs, after, TESTS]))
+    assert done is not None and done.returncode == 0, done
+    answer: list[Any] | str = json.loads(done.stdout)
+    if isinstance(answer, str):
+        pytest.skip(f"{tier}: {answer}")
+    return answer
+
+
+def test_an_ordinary_user_gets_the_same() -> None:
+    programs = {what: code + RIGHT for what, code in LEAVING.items()}
+    programs |= {what: code + "import time\ntime.sleep(60)\n" + RIGHT for what, code in FILLING.items()}
+    found, left = somebodys_answer("landlock", programs, LOOKING)
+    ended = ["crashed", "more output or files than a program may make", [], "passed"]
+    too_much = {*FILLING, TOO_MUCH}
+    assert found == {what: ended if what in too_much else ["passed", "", [], "passed"] for what in programs}
+    assert left == []
+
+
+THREADS = (
+    "import threading, time\nthreading.stack_size(32768)\nstarted = 0\ntry:\n    while started < 5000:\n"
+    "        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n        started += 1\n"
+    "except RuntimeError:\n    pass\nassert started < 64, started\n"
+)
+
+
+def test_threads_of_an_ordinary_users_programs_are_limited_in_namespaces() -> None:
+    """Elsewhere by the memory they take: a limit would count all other processes of this user."""
+    programs = {f"threads {number}": f"# {number}\n{THREADS}{RIGHT}" for number in range(5)}
+    found, _ = somebodys_answer("namespaces", programs, RIGHT)
+    assert found == {what: ["passed", "", [], "passed"] for what in programs}
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become a user that has no processes")
+def test_threads_of_roots_programs_are_limited(tier: Tier) -> None:
+    with Runner(seconds=10.0, tier=tier) as made:
+        for number in range(5):
+            verdict = made.run(f"# {number}\n{THREADS}{RIGHT}", TESTS)
+            assert verdict.passed, verdict
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become a user that has no processes")
+def test_a_fork_that_is_refused_is_an_error() -> None:
+    """It was process -1: who ends that one ends every process there is."""
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        with pytest.raises(BlockingIOError):
+            system.fork()
+
+    as_somebody(work)
+
+
+def test_a_fork_waits_for_processes_that_are_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = iter([BlockingIOError, BlockingIOError])
+
+    def fork() -> int:
+        for refusal in refusals:
+            raise refusal
+        return 17
+
+    monkeypatch.setattr(system, "fork", fork)
+    assert job._forked(lambda: None) == 17
+    monkeypatch.setattr(job, "_FORK_SECONDS", 0.0)
+    refusals = iter([BlockingIOError] * 100)
+    with pytest.raises(BlockingIOError):
+        job._forked(lambda: None)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_a_script_that_fills_the_folder_is_ended_whether_it_speaks_or_not(speaks: bool) -> None:
+    code = "import os, time\nos.mkdir('d')\n"
+    code += "say = lambda n: print(n, flush=True)\n" if speaks else "os.close(1)\nsay = lambda n: None\n"
+    code += (
+        "for n in range(700):\n    open(f'd/{n}', 'wb').write(bytes(1 << 20))\n    say(n)\n    time.sleep(0.01)\n"
+    )
+    with Runner(seconds=60.0, tier="landlock") as runner:
+        verdict = runner.run_io(code, [("", "1")])
+    assert (verdict.outcome, verdict.error) == ("crashed", "more output or files than a program may make")

@@ -1,0 +1,129 @@
+"""What the experiments say in numbers, from curves that are given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from places import ROOT
+
+sys.path.insert(0, str(ROOT / "experiments"))
+
+import credit_signs
+import noise
+import sample_efficiency
+from figure import Strip, tokens_svg
+from recipe import recipe_of, refuse_other_recipe
+from text2grad.config import Config, find_config, load_config
+from text2grad.feedback import Critique, Span
+
+
+def run(arm: str, seed: int, *rates: float, stopped: str | None = None) -> dict[str, Any]:
+    curve = [{"rollouts": 100 * n, "sampled": rate, "greedy": rate} for n, rate in enumerate(rates)]
+    return {"arm": arm, "seed": seed, "lr": 1e-4, "steps": 2, "curve": curve, "stopped": stopped}
+
+
+def test_sample_efficiency_compares_curves_on_each_seed() -> None:
+    runs = [
+        run("text2grad", 0, 0.2, 0.6, 0.8), run("scalar", 0, 0.2, 0.3, 0.5),
+        run("text2grad", 1, 0.4, 0.5, 0.7), run("scalar", 1, 0.4, 0.5, 0.6),
+    ]  # fmt: skip
+    found = sample_efficiency.figures(runs)
+    assert found["text2grad_final"] == 0.75 and found["scalar_final"] == 0.55
+    assert found["collapsed"] == []
+    ratios = [found["seeds"][seed]["rollout_ratio"] for seed in (0, 1)]
+    assert ratios == [pytest.approx(75 / 200), pytest.approx(150 / 200)]  # between two measurements, by a line
+    assert found["rollout_ratio"] == pytest.approx(sum(ratios) / 2)
+    assert "| text2grad | 0.0001 | 0.800 / 0.700 | 0.750 |" in sample_efficiency.table([], runs)
+
+
+def test_sample_efficiency_counts_what_fell_and_what_never_arrives() -> None:
+    runs = [
+        run("text2grad", 0, 0.4, 0.5, 0.3), run("scalar", 0, 0.4, 0.5, 0.6),
+        run("text2grad", 1, 0.4, 0.9, stopped="4 of 7 critiques failed"), run("scalar", 1, 0.4, 0.5, 0.6),
+    ]  # fmt: skip
+    found = sample_efficiency.figures(runs)
+    assert found["collapsed"] == ["text2grad 0", "text2grad 1"]
+    assert found["rollout_ratio"] is None and found["seeds"][0]["rollout_ratio"] is None
+
+
+def test_the_best_rate_is_the_one_that_ends_highest_on_the_tuning_seeds() -> None:
+    tried = [run("scalar", 100, 0.2, rate) | {"lr": lr} for lr, rate in ((1e-5, 0.3), (1e-4, 0.6), (1e-3, 0.1))]
+    assert sample_efficiency.best_rate([1e-5, 1e-4, 1e-3], tried) == 1e-4
+
+
+def test_another_recipe_under_the_same_name_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {
+        "arm": "no_verdict",
+        "lr": 1e-4,
+        "seed": 3,
+        "out": tmp_path,
+        "steps": 2,
+        "every": 1,
+        "samples": 1,
+        "set": [],
+    }
+    (tmp_path / "seed-3").mkdir()
+    trained = []
+
+    def train(given: dict[str, Any], config: Any, name: str) -> tuple[list[dict[str, float]], None]:
+        trained.append(config)
+        return [{"rollouts": 0, "sampled": 0.5}], None
+
+    monkeypatch.setattr(sample_efficiency, "train", train)
+    first = sample_efficiency.trained(one)
+    assert sample_efficiency.trained(one) == first and len(trained) == 1
+    assert trained[0].credit.outcome_weight == 0 and trained[0].run.seed == 3
+    monkeypatch.setitem(sample_efficiency.PARTS, "no_verdict", {"credit.outcome_weight": 0.1})
+    sample_efficiency.trained(one)
+    assert len(trained) == 2
+    demo = load_config(find_config("demo"))
+    elsewhere = demo.model_copy(update={"run": demo.run.model_copy(update={"folder": tmp_path})})
+    assert recipe_of(demo) == recipe_of(elsewhere) != recipe_of(trained[0])
+
+
+def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
+    def of(*words: str) -> Config:
+        return load_config(find_config("demo"), [f"--run.folder={tmp_path}", *words])
+
+    refuse_other_recipe(of())
+    refuse_other_recipe(of("--ppo.lr=1e-3", "--credit.outcome_weight=0"))
+    with pytest.raises(SystemExit, match="made with other settings: take another --out"):
+        refuse_other_recipe(of("--tiny.hidden=320"))
+    refuse_other_recipe(of())
+
+
+def test_the_noise_study_says_where_the_gain_ends() -> None:
+    rates = {"sft": 0.3, "scalar_ppo": 0.6, "text2grad": 0.8, "flip_20": 0.7, "flip_40": 0.55, "drop_40": 0.75}
+    rows = [{"arm": arm, "seed": seed, "greedy": r, "sampled": r} for arm, r in rates.items() for seed in (0, 1)]
+    found = noise.summary(rows, ("flip", "drop"), (0.0, 0.2, 0.4))
+    assert found["gain_ends"] == {"flip": 0.4, "drop": None}
+    assert found["text2grad"]["flip"]["0.2"]["sampled"] == 0.7
+    ElementTree.fromstring(noise.figure(found))
+
+
+def test_a_sign_is_wrong_where_a_right_token_is_pushed_down() -> None:
+    strip = {"response": "good bad", "starts": [0, 4], "ends": [4, 8], "advantage": [-2.0, -1.0], "failure": None}
+    spans = (Span(start=0, end=4, label=1, text="good"), Span(start=5, end=8, label=-1, text="bad"))
+    found = dict(credit_signs.tokens_of(strip, Critique(text="", spans=spans, score=-1.0)))
+    assert found["right"].tolist() == [-2.0] and found["wrong"].tolist() == [1.0]
+    assert credit_signs.summary([found["right"], np.array([3.0])]) == {"tokens": 2, "wrong_sign": 0.5, "push": 0.5}
+    passing = dict(credit_signs.tokens_of(strip, Critique(text="", spans=spans[:1], score=1.0)))
+    assert passing["passing"].tolist() == [-2.0]
+    assert not list(credit_signs.tokens_of(strip | {"failure": {"kind": "invalid"}}, Critique(text="")))
+
+
+def test_the_picture_of_an_answer_has_a_ground_for_every_token() -> None:
+    drawn = tokens_svg([Strip("a <b>", ["def ", "f", ":\n  ", "x<1", ""], [1.0, -0.5, 0.0, -1.0, 2.0])])
+    tree = ElementTree.fromstring(drawn)
+    texts = ["".join(each.itertext()) for each in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == ["a <b>", "def ", "f", ":", "x<1"]
+    fills = [each.get("fill") for each in tree.iter("{http://www.w3.org/2000/svg}rect")]
+    assert (
+        len(fills) == 1 + 5 and str(fills[1]).startswith("rgba(11,110,79") and str(fills[2]).startswith("rgba(190")
+    )

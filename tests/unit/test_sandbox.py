@@ -1,0 +1,77 @@
+"""The sandbox as this package uses it: our errors and settings, and known verdicts on published programs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from codeverdict import launch
+from places import SHARED
+from text2grad.config import find_config, load_config
+from text2grad.errors import UsageError, UserError
+from text2grad.sandbox import Runner, SandboxSettings
+from text2grad.tasks.code import SHAPES
+from text2grad.tasks.loaders import read_examples
+
+SECONDS = 60.0  # mbpp-123 takes ten on a busy machine
+
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data")
+
+
+def test_a_machine_without_protection_is_one_line_with_the_option_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_PROBED", {})
+    monkeypatch.setattr(launch.landlock, "abi", lambda: 0)
+    with Runner() as runner, pytest.raises(UserError, match=r"bubblewrap.*Landlock.*--sandbox.tier none") as raised:
+        runner.run("def f(): pass\n", "def test(): pass\n")
+    assert "\n" not in str(raised.value)
+
+
+def test_its_settings_are_a_section_of_ours() -> None:
+    demo = find_config("demo")
+    sandbox = load_config(demo, ["--sandbox.tier=none", "--sandbox.seconds=3"]).sandbox
+    assert isinstance(sandbox, SandboxSettings) and (sandbox.tier, sandbox.seconds) == ("none", 3.0)
+    with pytest.raises(UsageError, match="did you mean"):
+        load_config(demo, ["--sandbox.worker=3"])
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with Runner(seconds=SECONDS, workers=2) as made:
+        yield made
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("file", "count"),
+    [("humaneval/HumanEval.jsonl", 164), ("mbpp/mbpp.jsonl", 974), ("mbpp/sanitized-mbpp.json", 427)],
+)
+def test_reference_solutions_pass(runner: Runner, file: str, count: int) -> None:
+    examples = read_examples(str(SHARED / file), SHAPES)
+    verdicts = runner.run_all([(example.reference, str(example.meta["tests"])) for example in examples])
+    failed = {
+        example.id: verdict for example, verdict in zip(examples, verdicts, strict=True) if not verdict.passed
+    }
+    assert (len(examples), failed) == (count, {})
+
+
+def ilf_rows() -> list[dict[str, Any]]:
+    text = (SHARED / "ilf_code_feedback" / "surge_annotations.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def ilf_tests(row: dict[str, Any]) -> str:
+    name = [line for line in row["prompt"].splitlines() if line.startswith("def ")][-1][4:].partition("(")[0]
+    return f"from solution import {name}\n{row['test']}\ndef test_it():\n    check({name})\n"
+
+
+@needs_shared
+def test_human_repairs_pass_and_what_they_repair_does_not(runner: Runner) -> None:
+    rows = ilf_rows()
+    fixed = runner.run_all([(row["unedited_annotator_completion"], ilf_tests(row)) for row in rows])
+    assert Counter(verdict.outcome for verdict in fixed) == {"passed": 195}
+    wrong = runner.run_all([(row["original_model_completion"], ilf_tests(row)) for row in rows])
+    assert len(wrong) == 195 and not any(verdict.passed for verdict in wrong)
