@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from text2grad.critics.program.case import Case, ordered
+from text2grad.critics.program.case import Case, ordered, praise
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.feedback import Critique, Span
 
@@ -12,7 +12,7 @@ from text2grad.feedback import Critique, Span
 def brief_critique(case: Case) -> Critique:
     """Statement by statement against the reference; else the line of the traceback; else the whole program."""
     if case.verdict.passed:
-        return _praise(case)
+        return praise(case, "Passes the tests.")
     what = _what(case)
     if case.code is None:
         line = case.verdict.line or 1
@@ -34,12 +34,6 @@ def _what(case: Case) -> str:
     if case.verdict.outcome == "timeout":
         return "Does not finish in time."
     return "Fails the tests." if case.failed else "Does not run."
-
-
-def _praise(case: Case) -> Critique:
-    extents = [case.code.extent_of(node) for node in case.code.statements()] if case.code else []
-    spans = [span for start, end in extents for span in case.mark(start, end, 1)]
-    return Critique(text="Passes the tests.", spans=ordered(spans), score=1.0)
 
 
 def _by_reference(case: Case, equal: Sequence[Difference], different: Sequence[Difference], what: str) -> Critique:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from text2grad.critics.program.extract import Program, extract_program, wanted_names
 from text2grad.critics.program.source import Code, Lines, read_code
-from text2grad.feedback import Example, Label, Span
+from text2grad.feedback import Critique, Example, Label, Span
 from text2grad.sandbox import Runner, TestResult, Verdict
 
 
@@ -106,6 +106,19 @@ class Case:
     def mark_all(self, label: Label, reason: str = "") -> tuple[Span, ...]:
         """The span of the whole program."""
         return self.mark(0, len(self.program.code), label, reason)
+
+
+def praise(case: Case, text: str, reason: str = "") -> Critique:
+    """A program that passes: the statements that the tests ran are good; without coverage, all of them."""
+    run = set[int]().union(*(result.lines for result in case.verdict.results))
+    extents = map(case.code.extent_of, case.code.statements()) if case.code else ()
+    spans = [
+        span
+        for start, end in extents
+        if not run or not run.isdisjoint(case.lines.numbers(start, end))
+        for span in case.mark(start, end, 1, reason)
+    ]
+    return Critique(text=text, spans=ordered(spans), score=1.0)
 
 
 def ordered(spans: Iterable[Span]) -> tuple[Span, ...]:

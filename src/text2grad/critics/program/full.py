@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from text2grad.critics.program.case import Case, ordered
+from text2grad.critics.program.case import Case, ordered, praise
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import Code
 from text2grad.critics.program.spectrum import cleared
@@ -33,7 +33,9 @@ _WORDS: dict[Kind, str] = {
 def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
     """The critique of a program by its tests; `budget` edits of it may be run to find the place of a fault."""
     if case.verdict.passed:
-        return _praise(case)
+        count = len(case.verdict.results)
+        text = f"Passes all {count} tests." if count > 1 else "Passes the test."
+        return praise(case, text, "run by the tests, and all of them pass")
     if case.code is None and case.verdict.outcome == "broken":
         return _unreadable(case) if "Error" in case.verdict.error else _refused(case)
     if case.code is not None and (missing := missing_names(case.code, case.attempt.names)):
@@ -57,18 +59,6 @@ def missing_names(code: Code, names: Sequence[str]) -> list[str]:
             elif isinstance(node, _DEFINITION):
                 defined.add(node.name)
     return [name for name in names if name not in defined] if "*" not in defined else []
-
-
-def _praise(case: Case) -> Critique:
-    run = set().union(*(result.lines for result in case.verdict.results))
-    spans: list[Span] = []
-    code = case.code
-    for start, end in map(code.extent_of, code.statements()) if code else ():
-        if not run or not run.isdisjoint(case.lines.numbers(start, end)):
-            spans += case.mark(start, end, 1, "run by the tests, and all of them pass")
-    count = len(case.verdict.results)
-    text = f"Passes all {count} tests." if count > 1 else "Passes the test."
-    return Critique(text=text, spans=ordered(spans), score=1.0)
 
 
 def _unreadable(case: Case) -> Critique:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -79,7 +78,7 @@ def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> 
     a: ast.AST = mine
     b: ast.AST = theirs
     while type(a) is type(b) and not isinstance(a, ast.JoinedStr):
-        pairs = list(_children(a, b))
+        pairs = _children(a, b)
         if len(pairs) != 1 or not hasattr(pairs[0][0], "lineno"):
             break
         if any(isinstance(child, TOO_SMALL) for child in pairs[0]):
@@ -92,23 +91,20 @@ def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> 
     return Difference(start, end, reference.text[low:high])
 
 
-def _children(a: ast.AST, b: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Pairs of children in which two nodes of one type differ; a difference elsewhere gives a dead end."""
+def _children(a: ast.AST, b: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    """Pairs of children in which two nodes of one type differ; a difference elsewhere is a pair of its own."""
+    elsewhere = [(ast.Load(), ast.Load())]
+    found: list[tuple[ast.AST, ast.AST]] = []
     for name, left in header_fields(a):
-        right = getattr(b, name)
-        if _dump(left) == _dump(right):
-            continue
-        lefts = left if isinstance(left, list) else [left]
-        rights = right if isinstance(right, list) else [right]
+        lefts, rights = ([value] if not isinstance(value, list) else value for value in (left, getattr(b, name)))
         if len(lefts) != len(rights):
-            yield ast.Load(), ast.Load()
+            found += elsewhere
             continue
         for one, other in zip(lefts, rights, strict=True):
             if _dump(one) == _dump(other):
                 continue
             if isinstance(one, ast.comprehension) and isinstance(other, ast.comprehension):
-                yield from _children(one, other)
-            elif isinstance(one, ast.AST) and isinstance(other, ast.AST):
-                yield one, other
+                found += _children(one, other)
             else:
-                yield ast.Load(), ast.Load()
+                found += [(one, other)] if isinstance(one, ast.AST) and isinstance(other, ast.AST) else elsewhere
+    return found
