@@ -63,8 +63,7 @@ def main(folder: Path) -> None:
         t2g.PPOSettings(steps=20, rollouts=16, lr=1e-2, kl_coefficient=0.0, max_kl=None),
         t2g.CreditSettings(),
         t2g.GenerationSettings(max_new_tokens=8),
-        folder / "run",
-        seed=0,
+        t2g.RunOptions(folder / "run", title="train"),
     )
     print(f"digits in what the model writes: {before:.0%} before, {digits_of(policy, examples * 20):.0%} after")
 
