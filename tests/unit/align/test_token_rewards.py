@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from conftest import word_piece_tokenizer
 from text2grad.align import CreditSettings, TokenTable, critic_token_rewards, scored, token_rewards
 from text2grad.align.credit import Scheme, Weighting
 from text2grad.errors import UserError
@@ -40,9 +39,11 @@ class Says:
 
 @pytest.fixture(scope="module")
 def tables(
-    tokenizer: PreTrainedTokenizerFast, sentencepiece_tokenizer: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast,
+    sentencepiece_tokenizer: PreTrainedTokenizerFast,
+    word_piece: PreTrainedTokenizerFast,
 ) -> dict[str, TokenTable]:
-    made = {"byte": tokenizer, "piece": sentencepiece_tokenizer, "word": word_piece_tokenizer()}
+    made = {"byte": tokenizer, "piece": sentencepiece_tokenizer, "word": word_piece}
     return {kind: TokenTable(each) for kind, each in made.items()}
 
 
@@ -97,9 +98,11 @@ def test_the_rewards_are_those_of_our_own_trainer(
 
 
 def test_plain_tokenizers_and_those_of_transformers_give_the_same(
-    tokenizer: PreTrainedTokenizerFast, sentencepiece_tokenizer: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast,
+    sentencepiece_tokenizer: PreTrainedTokenizerFast,
+    word_piece: PreTrainedTokenizerFast,
 ) -> None:
-    for each in (tokenizer, sentencepiece_tokenizer, word_piece_tokenizer()):
+    for each in (tokenizer, sentencepiece_tokenizer, word_piece):
         plain = each.backend_tokenizer
         ids = [*plain.encode(TEXT, add_special_tokens=False).ids, 1]
         text = TokenTable(each).align(ids).text
