@@ -86,7 +86,7 @@ class Critique(Record):
     `score` is None when the critic gives no verdict. `unmatched` counts quotes that are not in the
     response, `ambiguous` quotes that occur more than once and do not say which; neither yields a span
     (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one. `normalised` and
-    `fuzzy` count quotes that were found, but not to the letter (`wire.QuoteSearch`); `lost` are the unmatched
+    `fuzzy` count quotes that were found, but not to the letter (`wire.LocateSettings`); `lost` are the unmatched
     quotes themselves, as far as they are known. `forced` is 1 where the token limit, not the model, ended the
     answer (grounded decoding closes it in time); of several critiques that voted, how many. `omissions` is what
     the response leaves out, which no span can point at. `meta` is what else the critic knows (of a program:

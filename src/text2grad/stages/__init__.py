@@ -2,29 +2,29 @@
 
 Each stage takes a `Config`, reads what earlier stages left in `run.folder`, writes its own part, and returns
 a plain summary. Nothing here computes: it opens files, builds the parts and hands them to the layer below.
+A stage is imported when it is asked for: not every one needs torch.
 """
 
 from __future__ import annotations
 
-from text2grad.stages.annotate import run_annotate
-from text2grad.stages.evaluate import run_evaluate, run_evaluate_samples
-from text2grad.stages.folder import write_json
-from text2grad.stages.intake import run_import
-from text2grad.stages.merge import run_merge
-from text2grad.stages.ppo import run_train
-from text2grad.stages.report import run_report
-from text2grad.stages.reward_model import run_train_reward
-from text2grad.stages.supervised import run_sft
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "run_annotate",
-    "run_evaluate",
-    "run_evaluate_samples",
-    "run_import",
-    "run_merge",
-    "run_report",
-    "run_sft",
-    "run_train",
-    "run_train_reward",
-    "write_json",
-]
+_PLACES = {
+    "run_annotate": "annotate",
+    "run_evaluate": "evaluate",
+    "run_evaluate_samples": "evaluate",
+    "run_import": "intake",
+    "run_merge": "merge",
+    "run_report": "report",
+    "run_sft": "supervised",
+    "run_train": "ppo",
+    "run_train_reward": "reward_model",
+    "write_json": "folder",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, Span
-from text2grad.wire.ground import Found, Interval, QuoteSearch, in_word, inside_word, search
+from text2grad.wire.locate import Found, Interval, LocateSettings, in_word, inside_word, locate
 from text2grad.wire.shown import shown
 
 Ambiguity = Literal["first", "all", "skip"]
@@ -67,19 +67,23 @@ def boundaries(response: str) -> list[int]:
 
 
 def resolve(
-    quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity, grounding: QuoteSearch | None = None
+    quotes: Sequence[Quote],
+    response: str,
+    label: Label,
+    ambiguity: Ambiguity,
+    tolerance: LocateSettings | None = None,
 ) -> Resolved:
-    """Turn the quotes of one label's list into spans (METHOD, "quote found twice" and "quote not found").
+    """Turn the quotes of one label's list into spans.
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
-    unmatched. A blank quote says nothing unless its `occurrence` does. Without `grounding` only what stands in
+    unmatched. A blank quote says nothing unless its `occurrence` does. Without `tolerance` only what stands in
     the response to the letter is found.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
     seen: Counter[tuple[str, bool]] = Counter()
     resolved = Resolved([], 0, Counter(), [])
     ambiguous = 0
-    candidates = lru_cache(maxsize=None)(partial(_candidates, response=response, grounding=grounding))
+    candidates = lru_cache(maxsize=None)(partial(_candidates, response=response, tolerance=tolerance))
     for quote in quotes:
         places, how = candidates(quote._replace(reason="", occurrence=None))
         if quote.occurrence is not None:
@@ -103,11 +107,11 @@ def resolve(
     return resolved._replace(ambiguous=ambiguous)
 
 
-def _candidates(quote: Quote, response: str, grounding: QuoteSearch | None) -> Found:
+def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -> Found:
     exact = _exact(quote, response) or _quoted_as_shown(quote, response)
-    if exact or grounding is None or not quote.text.strip():
+    if exact or tolerance is None or not quote.text.strip():
         return Found(exact, "exact")
-    return search(quote.text, response, grounding)
+    return locate(quote.text, response, tolerance)
 
 
 def _exact(quote: Quote, response: str) -> list[Interval]:

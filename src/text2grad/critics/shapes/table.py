@@ -13,7 +13,7 @@ from text2grad.critics.shapes.marks import edits, human_record
 from text2grad.feedback import Critique, Feedback
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
-from text2grad.wire.ground import QuoteSearch
+from text2grad.wire.locate import LocateSettings
 from text2grad.wire.quotes import Quote, in_order, resolve, to_quotes
 
 KEYS = frozenset({"response", "critique"})
@@ -66,7 +66,7 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     yield human_record(cells["id"] or fallback_id, cells["prompt"], response, critique, meta, cells["annotator"])
 
 
-G = QuoteSearch()
+G = LocateSettings()
 
 
 def _quotes(cell: str) -> list[Quote]:

@@ -70,7 +70,7 @@ def read_prices(path: Path) -> dict[str, Price]:
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the prices {path}", "check annotate.prices") from error
+        raise UserError(f"cannot read the prices {path}", "check critic.prompted.prices") from error
     except YAMLMistakeError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())[:120]}", "mend the price file") from error
     if not isinstance(content, dict):

@@ -1,8 +1,9 @@
 """One chat request to an OpenAI-compatible server, and what came of it.
 
-Written on `http1`: the openai SDK takes 3.7 ms of CPU for a request (docs/LOG.md), and with 64 requests in flight
-one core must do more than a thousand a second. It never retries and never raises for what the
-server does: whoever asks decides (`asking`). The key is sent and redacted, and goes nowhere else.
+Not through the openai SDK, which takes 3.7 ms of CPU for a request (docs/LOG.md): with 64 requests
+in flight one core must do more than a thousand a second. It never retries and never raises for what
+the server does: whoever asks decides (`asking`). The key is sent and redacted, and goes nowhere
+else.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from text2grad.annotation.http1 import Answer, Connection, CutError, OversizedError
-from text2grad.annotation.secrets import redactor
+from text2grad.chat.journal import amount
+from text2grad.chat.secrets import redactor
+from text2grad.chat.transport import Answer, Connection, CutError, OversizedError
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json
-from text2grad.journal import amount
 
 OPENAI_URL = "https://api.openai.com/v1"
 LONGEST_WAIT = 300.0
@@ -50,10 +51,11 @@ class Reply:
 class Problem:
     """No answer, and why.
 
-    `unreachable`: nobody there. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for patience. `broken`:
-    5xx, or an answer that is none. `oversized`: an answer too long, or nested too deeply, to be read. `refused`: a
-    content filter. `unfit`: the server will never take this request (other 4xx). `fatal`: it will take none (key,
-    model, quota, another address); `cure` mends it. `wait`: seconds it asked for.
+    `unreachable`: nobody there. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for
+    patience. `broken`: 5xx, or an answer that is none. `oversized`: an answer too long, or nested
+    too deeply, to be read. `refused`: a content filter. `unfit`: the server will never take this
+    request (other 4xx). `fatal`: it will take none (key, model, quota, another address); `cure`
+    mends it. `wait`: seconds it asked for.
     """
 
     kind: Trouble
@@ -97,17 +99,17 @@ class Endpoint:
         url = self.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
         self._url = urlsplit(url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise UserError(f"base_url {url!r} is no http(s) address", "for example http://localhost:8000/v1")
+            raise UserError(f"base_url {url!r} is not an http(s) address", "for example http://localhost:8000/v1")
         if not url.isascii() or not url.isprintable():
-            raise UserError(f"base_url {url!a} has characters no address has", "write it in ASCII")
+            raise UserError(f"base_url {url!a} has characters that no address has", "write it in ASCII")
         if self._url.username or self._url.password:
-            raise UserError("a base_url may hold no password", "export OPENAI_API_KEY=... instead")
+            raise UserError("a base_url must not hold a password", "export OPENAI_API_KEY=... instead")
         self._key = key_for(self._url.hostname, self.key_variable)
         if self.asks and not self._key and url == OPENAI_URL:
             name = self.key_variable
-            raise UserError(f"no API key in {name}", f"export {name}=... or set critic.base_url")
+            raise UserError(f"no API key in {name}", f"export {name}=... or set critic.prompted.base_url")
         if not (self._key.isascii() and self._key.isprintable()):
-            raise UserError("the API key has characters no key has", f"export {self.key_variable} again")
+            raise UserError("the API key has characters that no key has", f"export {self.key_variable} again")
         self.redact = redactor(self._key)
         query = f"?{self._url.query}" if self._url.query else ""
         lines = [
@@ -201,7 +203,7 @@ class Endpoint:
             text, refusal = _text(message.get("content")), _text(message.get("refusal"))
             finish = _text(choice.get("finish_reason"))
         except (LookupError, TypeError, AttributeError):
-            return Problem("broken", f"{self.name} answered with something that is no chat completion", 200)
+            return Problem("broken", f"{self.name} answered with something that is not a chat completion", 200)
         if finish == "content_filter":
             refusal = refusal or "content filter"
         usage = _usage(body.get("usage"))
@@ -217,7 +219,7 @@ class Endpoint:
             return Problem("fatal", f"{self.name} refused the key ({status})", status, cure="check OPENAI_API_KEY")
         if status == 404:
             return Problem(
-                "fatal", f"{self.name} has no such model", status, cure="check critic.model and base_url"
+                "fatal", f"{self.name} has no such model", status, cure="check critic.prompted.model and base_url"
             )
         if code == "insufficient_quota" or status == 402:
             return Problem("fatal", f"{self.name}: the account's quota is used up", status, cure="add credit")
@@ -232,7 +234,11 @@ class Endpoint:
     def _elsewhere(self, status: int, headers: Mapping[str, str]) -> Problem:
         """A server that sends us on: nobody follows, because the key and the responses would go there."""
         where = _address(self.redact(headers.get("location", "")))
-        cure = f"if you trust it, --critic.base_url {where}" if where else "set critic.base_url to its address"
+        cure = (
+            f"if you trust it, --critic.prompted.base_url {where}"
+            if where
+            else "set critic.prompted.base_url to its address"
+        )
         return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
 
 

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import re
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -30,6 +31,14 @@ from text2grad.feedback import ExcessiveJSONError, FailureKind, from_json
 
 State = Literal["ok", "refused", "invalid", "exhausted"]
 STATES: tuple[State, ...] = get_args(State)
+STATE_OF: Mapping[FailureKind, State] = {
+    "refused": "refused",
+    "invalid": "invalid",
+    "truncated": "invalid",
+    "unsupported": "invalid",
+    "exhausted": "exhausted",
+}
+"""How a question ends whose answer is such a failure."""
 SYNC_SECONDS = 0.5
 """At most so long an answer waits for its fsync: what a loss of power may cost, not a crash of the program."""
 _PIECE = 1 << 14
@@ -112,7 +121,7 @@ class Journal:
         except BlockingIOError as error:
             os.close(journal._handle)
             raise UserError(f"another process is writing {path}", "wait for it, or choose another --out") from error
-        journal._guard, journal._synced = Lock(), time.monotonic()
+        journal._synced = time.monotonic()
         try:
             journal._end = journal._cut_torn_tail()
             for offset, line in journal._lines():
@@ -120,6 +129,15 @@ class Journal:
         except BaseException:
             os.close(journal._handle)
             raise
+        return journal
+
+    @classmethod
+    def temporary(cls) -> Self:
+        """A journal that is gone when it is closed."""
+        handle, name = tempfile.mkstemp(prefix="text2grad.")
+        os.unlink(name)
+        journal = cls(Path(name))
+        journal._handle = handle
         return journal
 
     _handle: int = field(default=-1, init=False, repr=False)
