@@ -18,7 +18,7 @@ from text2grad.chat.journal import STATES, Journal, State
 from text2grad.chat.prices import price_of
 from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
-from text2grad.errors import EXIT_BUDGET, UserError
+from text2grad.errors import EXIT_BUDGET, UsageError, UserError
 from text2grad.feedback import Overlap
 
 Questions = Callable[[], Iterable[Question]]
@@ -61,6 +61,8 @@ class OpenAIChat:
         asks: bool = True,
         progress: bool = False,
     ) -> None:
+        if not settings.model:
+            raise UsageError("no model to ask", "--critic.prompted.model NAME")
         self.name, self.settings = settings.model, settings
         endpoint = Endpoint(settings.base_url, settings.timeout, asks=asks)
         price = price_of(settings.model, settings.prices)

@@ -104,9 +104,11 @@ def annotate_samples(
             return _paid_samples(config, (items, target), (held, heldout), options)
         tally = criticise(config, critic, lambda: items, target, replaces=critic.source.kind)
         others = criticise(config, critic, lambda: held, heldout, replaces=critic.source.kind)
-    made = [record for record in read_jsonl(target, Feedback) if record.source.kind == "program"] if
-    pairs else [] return {**tally.summary(others), **(write_pairs(config, made) if pairs else {}),
-    "out": str(target)}
+    summary = tally.summary(others)
+    if pairs:
+        made = [record for record in read_jsonl(target, Feedback) if record.source.kind == "program"]
+        summary |= write_pairs(config, made)
+    return {**summary, "out": str(target)}
 
 
 def _paid_samples(

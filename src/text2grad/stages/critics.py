@@ -145,8 +145,11 @@ def critic_inputs(config: Config) -> dict[str, str]:
     from text2grad.train.checkpoint import sha256
     from text2grad.train.state import digest_of_texts, flatten
 
+    kinds = ("prompted", "program", "reward_model")
     manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}
-    found = flatten(manner, critic=config.critic)
+    found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
+    if config.critic.kind in kinds:
+        found |= flatten(manner, **{f"critic.{config.critic.kind}": getattr(config.critic, config.critic.kind)})
     if config.critic.kind == "program":
         found |= flatten({"sandbox.workers"}, sandbox=config.sandbox)
     if config.critic.kind == "human":

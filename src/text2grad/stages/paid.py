@@ -63,6 +63,8 @@ def refuse_endpoint_options(options: AnnotateOptions) -> None:
     """
     given, usual = asdict(options), asdict(AnnotateOptions(limit=options.limit))
     words = {"requests": "write-requests", "answers": "read-answers", "resume": "no-resume"}
+    if options.canaries is False:
+        words["canaries"] = "no-canaries"
     odd = [f"--{words.get(name, name.replace('_', '-'))}" for name in given if given[name] != usual[name]]
     if odd:
         raise UsageError(f"{', '.join(odd)}: only where a chat model is asked", "--annotate.critic prompted")

@@ -207,8 +207,8 @@ def test_the_key_is_struck_out_and_a_url_may_hold_no_password(monkeypatch: pytes
     assert endpoint.redact("key sk-secret!") == "key [key]!" and "sk-secret" not in repr(endpoint)
     for url, words in (
         ("http://höst/v1", "in ASCII"),
-        ("ftp://x", "no http"),
-        ("http://me:pw@host/v1", "no password"),
+        ("ftp://x", "not an http"),
+        ("http://me:pw@host/v1", "must not hold a password"),
     ):
         with pytest.raises(UserError, match=words):
             Endpoint(url, 1.0)

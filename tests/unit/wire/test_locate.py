@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from text2grad.align import CreditSettings, TokenTable, credit
-from text2grad.annotation.verdicts import Reader
+from text2grad.chat import Completion
+from text2grad.critics.prompted import Reader, ReadingSettings
 from text2grad.critics.votes import voted
 from text2grad.feedback import Critique, Failure, Span
 from text2grad.wire import LocateSettings, parse
@@ -115,9 +116,9 @@ def test_votes() -> None:
 
 
 def test_validation() -> None:
-    absent = {"is": "answer", "text": '{"critique": "c", "good_spans": ["zzz", "word"], "poor_spans": []}'}
+    absent = Completion(text='{"critique": "c", "good_spans": ["zzz", "word"], "poor_spans": []}')
     for validation, broken, kept in (("keep", False, True), ("ask", True, True), ("drop", True, False)):
-        reader = Reader(validation=validation)  # type: ignore[arg-type]
+        reader = Reader(ReadingSettings(validation=validation))  # type: ignore[arg-type]
         judgement = reader.read(absent, "word")
         assert reader.broken(judgement) is broken
         assert isinstance(reader.validated(judgement), Critique) is kept
