@@ -18,7 +18,8 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import load_policy
-from text2grad.stages import annotate, evaluate, folder, ppo, reward_data, reward_model, supervised
+from text2grad.stages import evaluate, folder, ppo, reward_data, reward_model, supervised
+from text2grad.stages.records import other_feedback
 from text2grad.tasks.base import question_of
 from text2grad.train.settings import PPOSettings, SupervisedSettings
 from text2grad.train.supervised import Pair
@@ -351,6 +352,6 @@ def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) 
     people = feedback(config)
     program = people[0].model_copy(update={"id": "p", "source": Source(kind="program")})
     write_jsonl(path, [*people, program])
-    assert annotate.other_feedback(path, Source(kind="program", model="another")) == people
-    assert annotate.other_feedback(path, Source(kind="human")) == [program]
-    assert annotate.other_feedback(path.with_name("none.jsonl"), Source(kind="human")) == []
+    assert list(other_feedback(path, "program")) == people
+    assert list(other_feedback(path, "human")) == [program]
+    assert list(other_feedback(path.with_name("none.jsonl"), "human")) == []
