@@ -133,7 +133,7 @@ def rewards_absent(text: str, table: TokenTable, tokenizer: Any, dice: random.Ra
     judgement = parse(json.dumps({"critique": "", "good_spans": [quote], "poor_spans": []}), text)
     assert isinstance(judgement, Critique), judgement.message
     paid = credit(judgement, table.align(sampled(text, tokenizer, dice)), CreditSettings())
-    return bool(paid.delta.any()) or judgement.unmatched != 1
+    return bool(paid.delta.any()) or judgement.quotes.unmatched != 1
 
 
 def speed(texts: Sequence[str], table: TokenTable, tokenizer: Any, dice: random.Random) -> float:

@@ -140,7 +140,7 @@ def _invalid(policy: Policy, responses: Sequence[str], limit: int, temperature: 
             wrong += 1
             continue
         read = parse(answer.text, response)
-        wrong += isinstance(read, Failure) or bool(read.unmatched or read.ambiguous)
+        wrong += isinstance(read, Failure) or bool(read.quotes.unmatched or read.quotes.ambiguous)
     return wrong
 
 

@@ -18,9 +18,9 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.sandbox.runner import Runner
 from text2grad.stages.critics import critic_over, make_critic, reward_model_folder
 from text2grad.stages.records import judged
-from text2grad.stages.sampled import sampled_items
 from text2grad.stages.reward_data import reward_pair
 from text2grad.stages.reward_model import label_loss
+from text2grad.stages.sampled import sampled_items
 from text2grad.tasks.base import Task
 from text2grad.train.run import Resume
 from text2grad.train.state import Randomness

@@ -8,7 +8,7 @@ import numpy as np
 
 from text2grad.align import Aligned
 from text2grad.eval.spans import SpanCase
-from text2grad.feedback import Critique, Failure, Judgement, Label, Span
+from text2grad.feedback import Critique, Failure, Judgement, Label, QuoteCounts, Span
 
 TEXT = "the cat sat on the mat and the dog slept"
 UNREADABLE = Failure(kind="invalid", message="not JSON")
@@ -35,7 +35,9 @@ def word_span(label: Label, first: int, last: int) -> Span:
 
 
 def critique(*spans: Span, unmatched: int = 0, ambiguous: int = 0, forced: int = 0) -> Critique:
-    return Critique(text="because", spans=spans, unmatched=unmatched, ambiguous=ambiguous, forced=forced)
+    return Critique(
+        text="because", spans=spans, quotes=QuoteCounts(unmatched=unmatched, ambiguous=ambiguous), forced=forced
+    )
 
 
 def case(gold: Critique, predicted: Judgement) -> SpanCase:

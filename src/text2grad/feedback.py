@@ -80,34 +80,44 @@ class Failure(Record):
     meta: dict[str, Any] = Field(default_factory=dict, exclude=True)
 
 
+class QuoteCounts(Record):
+    """Quotes (or marks) of a critique that gave no span, or were found in another form; `+` adds them up.
+
+    No span: `unmatched` are not in the response, `ambiguous` occur more than once without saying which (unless
+    `ambiguity` asked for one), `no_polarity` are neither praise nor blame, `repeated` say again what another one
+    says. Found, but not to the letter (`wire.LocateSettings`): `normalised`, `fuzzy`.
+    """
+
+    unmatched: int = 0
+    ambiguous: int = 0
+    normalised: int = 0
+    fuzzy: int = 0
+    no_polarity: int = 0
+    repeated: int = 0
+
+    def __add__(self, other: QuoteCounts) -> QuoteCounts:
+        return QuoteCounts(**{name: count + getattr(other, name) for name, count in self})
+
+
 class Critique(Record):
     """Feedback on one response: free text, the spans it talks about, and a verdict in [-1, 1].
 
-    `score` is None when the critic gives no verdict. `unmatched` counts quotes that are not in the
-    response, `ambiguous` quotes that occur more than once and do not say which; neither yields a span
-    (METHOD, "quote not found" and "quote found twice"), unless `ambiguity` asked for one. `normalised` and
-    `fuzzy` count quotes that were found, but not to the letter (`wire.LocateSettings`); `lost` are the unmatched
-    quotes themselves, as far as they are known. `forced` is 1 where the token limit, not the model, ended the
-    answer (grounded decoding closes it in time); of several critiques that voted, how many. `omissions` is what
-    the response leaves out, which no span can point at. `meta` is what else the critic knows (of a program:
-    outcome, tier, evidence); it goes into the meta of the feedback record.
+    `score` is None when the critic gives no verdict. `quotes` counts what became of its quotes, `lost` are those
+    that are not in the response, as far as they are known. `forced` is 1 where the token limit, not the model,
+    ended the answer (grounded decoding closes it in time); of several critiques that voted, how many. `omissions`
+    is what the response leaves out, which no span can point at. `meta` is what else the critic knows (of a
+    program: outcome, tier, evidence); it goes into the meta of the feedback record.
     """
 
     text: str
     spans: tuple[Span, ...] = ()
     score: float | None = Field(default=None, ge=-1.0, le=1.0)
-    unmatched: int = 0
-    ambiguous: int = 0
-    normalised: int = 0
-    fuzzy: int = 0
+    quotes: QuoteCounts = QuoteCounts()
     forced: int = 0
     lost: tuple[str, ...] = ()
     omissions: tuple[str, ...] = ()
     meta: dict[str, Any] = Field(default_factory=dict)
 
-
-_COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy", "forced")
-_LISTS = ("lost", "omissions")
 
 Judgement = Critique | Failure
 
@@ -194,8 +204,8 @@ class Feedback(Record):
         common = {"id": example.id, "prompt": example.prompt, "response": response, "source": source}
         if isinstance(judgement, Failure):
             return cls(**common, error=judgement, meta={**example.meta, **judgement.meta})
-        found = {name: getattr(judgement, name) for name in _COUNTS}
-        found |= {name: list(getattr(judgement, name)) for name in _LISTS}
+        found = {**judgement.quotes.model_dump(), "forced": judgement.forced}
+        found |= {"lost": list(judgement.lost), "omissions": list(judgement.omissions)}
         return cls(
             **common,
             critique=judgement.text,
@@ -212,9 +222,17 @@ class Feedback(Record):
             text=self.critique,
             spans=self.spans,
             score=self.score,
-            **{name: int(self.meta.get(name, 0)) for name in _COUNTS},
-            **{name: tuple(self.meta.get(name, ())) for name in _LISTS},
+            quotes=self.quotes,
+            forced=int(self.meta.get("forced", 0)),
+            lost=tuple(self.meta.get("lost", ())),
+            omissions=tuple(self.meta.get("omissions", ())),
         )
+
+    @property
+    def quotes(self) -> QuoteCounts:
+        """What became of the quotes, of those of a critique that was dropped for them too."""
+        known = {name: self.meta.get(name) for name in QuoteCounts.model_fields}
+        return QuoteCounts(**{name: count for name, count in known.items() if isinstance(count, int)})
 
 
 R = TypeVar("R", bound=Record)

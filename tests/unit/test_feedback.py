@@ -20,6 +20,7 @@ from text2grad.feedback import (
     Feedback,
     Judgement,
     Message,
+    QuoteCounts,
     Source,
     Span,
     append_jsonl,
@@ -33,7 +34,7 @@ EXAMPLE = Example(id="1", prompt=(Message(role="user", content="Sum up."),), met
 SOURCE = Source(kind="human", model="ann")
 SPAN = Span(start=3, end=5, label=-1, text="中🙂", reason="no")
 JUDGEMENTS = [
-    Critique(text="So\nso.", spans=(SPAN,), score=-0.5, unmatched=2, ambiguous=1),
+    Critique(text="So\nso.", spans=(SPAN,), score=-0.5, quotes=QuoteCounts(unmatched=2, ambiguous=1)),
     Critique(text=""),
     Failure(kind="truncated", message="cut", raw='{"cri'),
 ]
@@ -47,6 +48,19 @@ def test_a_record_holds_its_judgement(judgement: Judgement, tmp_path: Path) -> N
     assert again == record
     assert again.judgement() == judgement
     assert again.meta["post"] == 7
+
+
+def test_counts_of_quotes_add_up_and_stand_in_the_record_one_by_one() -> None:
+    found = QuoteCounts(unmatched=2, fuzzy=1) + QuoteCounts(unmatched=1, repeated=3)
+    assert found == QuoteCounts(unmatched=3, fuzzy=1, repeated=3)
+    record = Feedback.of(EXAMPLE, "ab", Critique(text="", quotes=found), SOURCE)
+    assert record.meta == {"post": 7, "unmatched": 3, "fuzzy": 1, "repeated": 3}
+    assert record.quotes == found
+
+
+def test_a_count_in_meta_that_is_none_of_ours_is_left_alone() -> None:
+    record = Feedback(id="1", prompt=EXAMPLE.prompt, response="", source=SOURCE, meta={"repeated": "often"})
+    assert record.quotes == QuoteCounts()
 
 
 @given(st.text(), st.text())

@@ -14,7 +14,7 @@ from pathlib import Path
 from text2grad.critics import finegrained, squality
 from text2grad.critics.shapes import argilla, defacto, label_studio, mqm, prodigy, table
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Example, Failure, Feedback, Judgement, Record, Source, read_jsonl
+from text2grad.feedback import Example, Failure, Feedback, Judgement, QuoteCounts, Record, Source, read_jsonl
 from text2grad.tasks.loaders import Row, bad_record, read_rows
 
 Reader = Callable[[Row, str], Iterator[Feedback]]
@@ -255,18 +255,15 @@ def _imported(source: str, records: list[Feedback], path: Path) -> Imported:
 
 
 def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
-    counts = {
-        name: sum(int(record.meta.get(name, 0)) for record in records)
-        for name in ("unmatched", "ambiguous", "no_polarity", "repeated", "normalised")
-    }
+    counts = sum((record.quotes for record in records), QuoteCounts())
     spans = sum(len(record.spans) for record in records)
-    found = spans + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
+    found = spans + counts.ambiguous + counts.no_polarity + counts.repeated
     return ImportReport(
         source=source,
         records=len(records),
         spans=spans,
-        exact=found - counts["normalised"],
+        exact=found - counts.normalised,
         no_spans=sum(not record.spans for record in records),
         failed=sum(record.error is not None for record in records),
-        **counts,
+        **counts.model_dump(exclude={"fuzzy"}),
     )

@@ -17,7 +17,7 @@ from typing import Any
 from text2grad.critics.finegrained import shortened
 from text2grad.critics.polarity import polarity
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Feedback, Message, Source, Span
+from text2grad.feedback import Critique, Example, Feedback, Message, QuoteCounts, Source, Span
 from text2grad.tasks.loaders import Row, bad_record, optional_text, read_rows, text_of
 
 NESTED_KEYS = frozenset({"passage-id", "questions"})
@@ -100,16 +100,12 @@ def _feedback(review: Review) -> Feedback:
         text=_text(review),
         spans=spans,
         score=round(review.ratings["overall"] / 50 - 1, 2),  # a model has to learn to write it
-        unmatched=counts["unmatched"],
-        ambiguous=counts["ambiguous"],
-        normalised=counts["normalised"],
+        quotes=counts,
     )
-    extra = {name: counts[name] for name in ("no_polarity", "repeated") if counts[name]}
-    example = example.model_copy(update={"meta": {**example.meta, **extra}})
     return Feedback.of(example, review.response, critique, Source(kind="human"))
 
 
-def _spans(review: Review) -> tuple[tuple[Span, ...], Counter[str]]:
+def _spans(review: Review) -> tuple[tuple[Span, ...], QuoteCounts]:
     """The spans that can be placed and labelled, sorted, and why the others cannot: each mark counts once."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
@@ -125,7 +121,7 @@ def _spans(review: Review) -> tuple[tuple[Span, ...], Counter[str]]:
             counts["repeated"] += (start, end, -label) in spans
             quote = review.response[start:end]
             spans[start, end, -label] = Span(start=start, end=end, label=label, text=quote, reason=comment)
-    return tuple(spans[key] for key in sorted(spans)), counts
+    return tuple(spans[key] for key in sorted(spans)), QuoteCounts(**counts)
 
 
 def _text(review: Review) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from text2grad.feedback import Critique, Judgement, Span
+from text2grad.feedback import Critique, Judgement, QuoteCounts, Span
 
 SAME_SPAN = 0.5
 """Two spans of one label are the same vote if they share at least half of the characters they cover together."""
@@ -33,8 +33,8 @@ def voted(judgements: Sequence[Judgement]) -> Judgement:
         update={
             "spans": tuple(sorted(kept, key=lambda span: (span.start, span.end, -span.label))),
             "score": round(fmean(scores), 4) if scores else None,
-            **{name: sum(getattr(c, name) for c in critiques) for name in ("unmatched", "ambiguous")},
-            **{name: sum(getattr(c, name) for c in critiques) for name in ("normalised", "fuzzy", "forced")},
+            "quotes": sum((critique.quotes for critique in critiques), QuoteCounts()),
+            "forced": sum(critique.forced for critique in critiques),
             "lost": tuple(dict.fromkeys(quote for c in critiques for quote in c.lost)),
         }
     )

@@ -42,7 +42,7 @@ def reward_report(
         "verdict": mean([said.score for said, _ in read if said.score is not None]),
         "length": mean([float(len(place)) for _, place in read]),
         "critic_failed": 1 - len(read) / len(pairs),
-        "unmatched": sum(said.unmatched for said, _ in read) / max(1, len(read)),
+        "unmatched": sum(said.quotes.unmatched for said, _ in read) / max(1, len(read)),
     }
 
 

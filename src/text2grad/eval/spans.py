@@ -203,9 +203,9 @@ def tally_lost(case: SpanCase) -> dict[str, float]:
         "answers": 1,
         "unreadable_answers": 0,
         "forced_answers": int(said.forced > 0),
-        "quotes": len(said.spans) + said.unmatched + said.ambiguous,
-        "unmatched_quotes": said.unmatched,
-        "ambiguous_quotes": said.ambiguous,
+        "quotes": len(said.spans) + said.quotes.unmatched + said.quotes.ambiguous,
+        "unmatched_quotes": said.quotes.unmatched,
+        "ambiguous_quotes": said.quotes.ambiguous,
     }
 
 

@@ -26,8 +26,8 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
         "labelled": sum(item.labelled for item in answered.credits) / float(mask.sum()),
         "critic_failed": 1 - len(good) / count,
-        "unmatched": sum(judgement.unmatched for judgement in good) / count,
-        "ambiguous": sum(judgement.ambiguous for judgement in good) / count,
+        "unmatched": sum(judgement.quotes.unmatched for judgement in good) / count,
+        "ambiguous": sum(judgement.quotes.ambiguous for judgement in good) / count,
         "forced": sum(judgement.forced > 0 for judgement in good) / count,
         "cancelled": sum(item.cancelled for item in answered.credits) / count,
         "uncovered": sum(item.uncovered for item in answered.credits) / count,
@@ -83,7 +83,11 @@ def _lost(judgement: Judgement) -> dict[str, Any]:
     """The quotes of a critique that became no span: a token they speak of may still gain from its neighbours."""
     if isinstance(judgement, Failure):
         return {"lost": [], "unmatched": 0, "ambiguous": 0}
-    return {"lost": list(judgement.lost), "unmatched": judgement.unmatched, "ambiguous": judgement.ambiguous}
+    return {
+        "lost": list(judgement.lost),
+        "unmatched": judgement.quotes.unmatched,
+        "ambiguous": judgement.quotes.ambiguous,
+    }
 
 
 def _row(column: Tensor, row: int, length: int) -> list[float]:

@@ -96,8 +96,8 @@ def parse(
 ) -> Critique | Failure:
     """Read a critic's answer about `response`.
 
-    Quotes that are not in the response are counted in `unmatched` and kept in `lost`, single quotes with several
-    candidates in `ambiguous` (and mean what `ambiguity` says). `tolerance` says how far a quote may be from the
+    Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
+    candidates as `ambiguous` (and mean what `ambiguity` says). `tolerance` says how far a quote may be from the
     letter; without it, not at all. What a judge reasons before its critique is not part of it. Spans come sorted
     by (start, end, good first), each once.
 
@@ -119,18 +119,14 @@ def _critique(found: Found, response: str, ambiguity: Ambiguity, tolerance: Loca
     fields = _fields(found)
     good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity, tolerance)
     poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity, tolerance)
-    lost = [*good.lost, *poor.lost]
     # Code that works but could be better is neither good nor poor: it is read, and gets no label.
     list(_quotes(fields.get("improvable") or []))
     return Critique(
         text=_string(fields["critique"], "the critique"),
         spans=in_order([*good.spans, *poor.spans]),
         score=_score(fields.get("score")),
-        unmatched=len(lost),
-        ambiguous=good.ambiguous + poor.ambiguous,
-        normalised=good.how["normalised"] + poor.how["normalised"],
-        fuzzy=good.how["fuzzy"] + poor.how["fuzzy"],
-        lost=tuple(quote[:_LONGEST_LOST] for quote in lost),
+        quotes=good.counts + poor.counts,
+        lost=tuple(quote[:_LONGEST_LOST] for quote in (*good.lost, *poor.lost)),
         omissions=_omissions(fields.get("omissions")),
     )
 

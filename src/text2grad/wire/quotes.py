@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Literal, NamedTuple
 
-from text2grad.feedback import Label, Span
+from text2grad.feedback import Label, QuoteCounts, Span
 from text2grad.wire.locate import Found, Interval, LocateSettings, in_word, inside_word, locate
 from text2grad.wire.shown import shown
 
@@ -32,14 +32,10 @@ class Quote(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The spans of some quotes, and how many quotes gave none (or, if `ambiguity` allowed it, too many).
-
-    `how` counts quotes by the rung that found them, `lost` are those that are not in the response.
-    """
+    """The spans of some quotes, what became of the other quotes, and those that are not in the response."""
 
     spans: list[Span]
-    ambiguous: int
-    how: Counter[str]
+    counts: QuoteCounts
     lost: list[str]
 
 
@@ -81,8 +77,9 @@ def resolve(
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
     seen: Counter[tuple[str, bool]] = Counter()
-    resolved = Resolved([], 0, Counter(), [])
-    ambiguous = 0
+    counts: Counter[str] = Counter()
+    spans: list[Span] = []
+    lost: list[str] = []
     candidates = lru_cache(maxsize=None)(partial(_candidates, response=response, tolerance=tolerance))
     for quote in quotes:
         places, how = candidates(quote._replace(reason="", occurrence=None))
@@ -94,17 +91,18 @@ def resolve(
             chosen = places[seen[_key(quote)] :][:1]
             seen[_key(quote)] += 1
         elif len(places) > 1:
-            ambiguous += 1
-            resolved.spans.extend(_spans(_allowed(places, ambiguity), quote, response, label))
+            counts["ambiguous"] += 1
+            spans.extend(_spans(_allowed(places, ambiguity), quote, response, label))
             continue
         else:
             chosen = places
         if chosen:
-            resolved.how[how] += 1
+            counts[how] += 1
         else:
-            resolved.lost.append(quote.text)
-        resolved.spans.extend(_spans(chosen, quote, response, label))
-    return resolved._replace(ambiguous=ambiguous)
+            lost.append(quote.text)
+        spans.extend(_spans(chosen, quote, response, label))
+    found = {how: counts[how] for how in ("ambiguous", "normalised", "fuzzy")}
+    return Resolved(spans, QuoteCounts(unmatched=len(lost), **found), lost)
 
 
 def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -> Found:

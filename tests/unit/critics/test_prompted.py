@@ -52,7 +52,7 @@ def test_ambiguity_is_passed_on() -> None:
     z = '{"critique": "c", "good_spans": ["ha"], "poor_spans": []}'
     (skipped,) = ask([z], ["ha ha"])
     (first,) = ask([z], ["ha ha"], ambiguity="first")
-    assert isinstance(skipped, Critique) and skipped.spans == () and skipped.ambiguous == 1
+    assert isinstance(skipped, Critique) and skipped.spans == () and skipped.quotes.ambiguous == 1
     assert isinstance(first, Critique) and [(s.start, s.end) for s in first.spans] == [(0, 2)]
     with pytest.raises(ValidationError, match="'first', 'all' or 'skip'"):
         ask([z], ["ha"], ambiguity="last")
@@ -211,7 +211,7 @@ def test_what_a_judge_copies_with_its_marks_quotes_the_response_itself(
     quotes = [f"{text} and then", f"then {text} again", f"Fine a < b {text}"]
     z = json.dumps({"critique": "c", "good_spans": [as_data(quote) for quote in quotes], "poor_spans": [quotes[1]]})
     read = wire.parse(z, response, ambiguity)
-    assert isinstance(read, Critique) and read.unmatched == 0, read
+    assert isinstance(read, Critique) and read.quotes.unmatched == 0, read
     assert {(span.text, span.label) for span in read.spans} == {*((q, 1) for q in quotes), (quotes[1], -1)}
     assert all(response[span.start : span.end] == span.text for span in read.spans)
 

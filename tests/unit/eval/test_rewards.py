@@ -7,7 +7,7 @@ import pytest
 
 from text2grad.align import Aligned, CreditSettings
 from text2grad.eval.rewards import reward_report
-from text2grad.feedback import Critique, Failure, Span
+from text2grad.feedback import Critique, Failure, QuoteCounts, Span
 
 
 def words(text: str) -> Aligned:
@@ -23,7 +23,7 @@ def critique(*labels: int, score: float | None = None, unmatched: int = 0) -> Cr
         for i, label in enumerate(labels)
         if label
     ]
-    return Critique(text="", spans=tuple(spans), score=score, unmatched=unmatched)
+    return Critique(text="", spans=tuple(spans), score=score, quotes=QuoteCounts(unmatched=unmatched))
 
 
 def test_means_over_tokens_and_answers() -> None:

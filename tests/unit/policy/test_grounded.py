@@ -59,7 +59,7 @@ def draw(vocabulary: Vocabulary, response: str, room: int, seed: int, greedy: bo
 def assert_resolves(z: str, response: str) -> None:
     read = parse(z, response)
     assert isinstance(read, Critique), (z, read)
-    assert (read.unmatched, read.ambiguous) == (0, 0), z
+    assert (read.quotes.unmatched, read.quotes.ambiguous) == (0, 0), z
 
 
 @pytest.mark.parametrize("greedy", [True, False])
@@ -256,7 +256,7 @@ def test_the_critic_hands_over_the_responses(policy: Policy) -> None:
     critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
     example = Example(id="1", prompt=(Message(role="user", content="?"),))
     judged_ones = critic.critique([example] * 2, ["the cat", "a dog"])
-    assert all(isinstance(judgement, Critique) and not judgement.unmatched for judgement in judged_ones)
+    assert all(isinstance(judgement, Critique) and not judgement.quotes.unmatched for judgement in judged_ones)
 
 
 def test_a_chat_that_cannot_be_grounded_is_asked_as_before() -> None:
@@ -264,7 +264,7 @@ def test_a_chat_that_cannot_be_grounded_is_asked_as_before() -> None:
     critic = PromptedCritic(chat, "{{response}}", Source(kind="llm"))
     example = Example(id="1", prompt=(Message(role="user", content="?"),))
     (judgement,) = critic.critique([example], ["the cat"])
-    assert isinstance(judgement, Critique) and judgement.unmatched == 1
+    assert isinstance(judgement, Critique) and judgement.quotes.unmatched == 1
 
 
 def missing(name: str) -> None:

@@ -41,41 +41,46 @@ def found(quote: Any, search: LocateSettings | None = SEARCH, response: str = RE
 )
 def test_other_quotes_dashes_and_spaces_lead_to_the_responses_own_characters(quote: str, there: str) -> None:
     critique = found(quote)
-    assert [span.text for span in critique.spans] == [there] and critique.normalised == 1
-    assert (found(quote, None).unmatched, found(quote, LocateSettings(normalised=False)).lost) == (1, (quote,))
+    assert [span.text for span in critique.spans] == [there] and critique.quotes.normalised == 1
+    assert (found(quote, None).quotes.unmatched, found(quote, LocateSettings(normalised=False)).lost) == (
+        1,
+        (quote,),
+    )
 
 
 @pytest.mark.parametrize("quote", ["the FAIR ends", "go..", "fai", "The fair ends on the 5th!", "’t", " \n "])
 def test_what_is_another_text_or_part_of_a_word_stays_unmatched(quote: str) -> None:
     critique = found(quote)
-    assert critique.spans == () and (critique.unmatched or critique.ambiguous or not quote.strip("."))
-    assert critique.normalised == 0
+    assert critique.spans == () and (critique.quotes.unmatched or critique.quotes.ambiguous or not quote.strip("."))
+    assert critique.quotes.normalised == 0
 
 
 def test_case_and_the_final_dot_count_unless_they_are_said_not_to() -> None:
     assert [s.text for s in found("the FAIR ends", LocateSettings(ignore_case=True)).spans] == ["The  fair\tends"]
     assert [s.text for s in found("STRASSE", LocateSettings(ignore_case=True)).spans] == ["Straße"]
     assert [s.text for s in found("ends on the.", LocateSettings(ignore_final_dot=True)).spans] == ["ends on the"]
-    assert found("ends on the.").unmatched == 1
+    assert found("ends on the.").quotes.unmatched == 1
 
 
 def test_repeats_go_by_order_or_by_index_here_too() -> None:
     places = [i for i in range(len(RESPONSE)) if RESPONSE.startswith("Don’t go", i)]
     assert [span.start for span in found(["Don't go", "Don't go"]).spans] == places
     assert [span.start for span in found({"quote": "Don't go", "occurrence": 2}).spans] == places[1:]
-    assert found("Don't go").ambiguous == 1
+    assert found("Don't go").quotes.ambiguous == 1
 
 
 def test_fuzzy_only_when_asked_at_word_edges_and_never_for_short_or_doubtful_quotes() -> None:
     text = "The committee postponed its decision until Friday because nobody came."
     search = LocateSettings(fuzzy=90)
-    assert found("postponed its descision until Fridy", SEARCH, text).unmatched == 1
+    assert found("postponed its descision until Fridy", SEARCH, text).quotes.unmatched == 1
     critique = found("postponed its descision until Fridy", search, text)
-    assert [span.text for span in critique.spans] == ["postponed its decision until Friday"] and critique.fuzzy == 1
+    assert [span.text for span in critique.spans] == [
+        "postponed its decision until Friday"
+    ] and critique.quotes.fuzzy == 1
     for quote in ("cam", "approved its budget until Monday", "x"):
-        assert found(quote, search, text).unmatched == 1, quote
+        assert found(quote, search, text).quotes.unmatched == 1, quote
     twice = "He postponed the decision. She postponed the decision."
-    assert found("postponed the descision", search, twice).ambiguous == 1
+    assert found("postponed the descision", search, twice).quotes.ambiguous == 1
     with pytest.raises(ValidationError):
         LocateSettings(fuzzy=89)
 

@@ -67,7 +67,7 @@ def test_render_refuses_a_span_of_another_text() -> None:
 
 def test_a_word_is_not_found_inside_another() -> None:
     assert places(read(ask(["art"]), "The start of art.")) == [(13, 16, 1)]
-    assert read(ask(["art"]), "A start.").unmatched == 1
+    assert read(ask(["art"]), "A start.").quotes.unmatched == 1
 
 
 @pytest.mark.parametrize("joined", ["art_1", "art2", "éart", "Smart", "artÄ", "art\u0301"])
@@ -86,17 +86,17 @@ def test_a_part_may_stand_inside_a_word() -> None:
 
 def test_occurrence_counts_candidates_only() -> None:
     assert places(read(ask([{"quote": "art", "occurrence": 2}]))) == [(37, 40, 1)]
-    assert read(ask([{"quote": "art", "occurrence": 3}])).unmatched == 1
+    assert read(ask([{"quote": "art", "occurrence": 3}])).quotes.unmatched == 1
 
 
 def test_the_kth_repeat_is_the_kth_candidate() -> None:
     found = read(ask(["art", "art", "art"]))
     assert places(found) == [(17, 20, 1), (37, 40, 1)]
-    assert (found.unmatched, found.ambiguous) == (1, 0)
+    assert (found.quotes.unmatched, found.quotes.ambiguous) == (1, 0)
 
 
 def test_repeats_are_counted_in_each_list_apart() -> None:
-    assert read(ask(["art"], ["art"])).ambiguous == 2
+    assert read(ask(["art"], ["art"])).quotes.ambiguous == 2
 
 
 @pytest.mark.parametrize(
@@ -105,17 +105,17 @@ def test_repeats_are_counted_in_each_list_apart() -> None:
 )
 def test_one_mention_of_a_repeated_quote(ambiguity: Ambiguity, wanted: list[tuple[int, int, int]]) -> None:
     found = read(ask(poor=["art"]), ambiguity=ambiguity)
-    assert (places(found), found.ambiguous, found.unmatched) == (wanted, 1, 0)
+    assert (places(found), found.quotes.ambiguous, found.quotes.unmatched) == (wanted, 1, 0)
 
 
 @pytest.mark.parametrize("quote", ["", " ", "\n", "the artist", "The Start"])
 def test_a_quote_that_is_not_there_is_unmatched(quote: str) -> None:
     found = read(ask([quote], [quote]))
-    assert (found.spans, found.unmatched) == ((), 2)
+    assert (found.spans, found.quotes.unmatched) == ((), 2)
 
 
 def test_overlapping_occurrences_count() -> None:
-    assert read(ask(["la la"]), "la la la").ambiguous == 1
+    assert read(ask(["la la"]), "la la la").quotes.ambiguous == 1
 
 
 def test_good_inside_poor() -> None:

@@ -155,7 +155,7 @@ def _lost(read: Sequence[Judgement]) -> dict[str, object]:
     if not critiques:
         return {}
     return {
-        "unmatched": sum(critique.unmatched for critique in critiques),
+        "unmatched": sum(critique.quotes.unmatched for critique in critiques),
         "dropped_spans": sum(len(critique.spans) for critique in critiques),
         "lost": [quote for critique in critiques for quote in critique.lost],
     }

@@ -47,13 +47,13 @@ class Reader:
         """Whether a fresh sample is worth its price."""
         if isinstance(judgement, Failure):
             return judgement.kind in ("invalid", "truncated")
-        return self.settings.validation != "keep" and judgement.unmatched > 0
+        return self.settings.validation != "keep" and judgement.quotes.unmatched > 0
 
     def validated(self, judgement: Judgement) -> Judgement:
         """The judgement as it is kept: with `drop`, one that quotes what is not there is a failure."""
-        if isinstance(judgement, Failure) or self.settings.validation != "drop" or not judgement.unmatched:
+        if isinstance(judgement, Failure) or self.settings.validation != "drop" or not judgement.quotes.unmatched:
             return judgement
-        message = f"{judgement.unmatched} of its quotes are not in the response"
+        message = f"{judgement.quotes.unmatched} of its quotes are not in the response"
         return Failure(kind="invalid", message=message, raw="; ".join(judgement.lost))
 
     def _parse(self, text: str, response: str) -> Judgement:
@@ -77,7 +77,7 @@ class Reader:
             read = self._parse(json.dumps(value, ensure_ascii=False), response)
         except (ValueError, RecursionError):  # of something nested too deeply, or a number without end
             return None
-        return read if isinstance(read, Critique) and not (read.unmatched or read.ambiguous) else None
+        return read if isinstance(read, Critique) and not (read.quotes.unmatched or read.quotes.ambiguous) else None
 
 
 def gives_a_key_twice(text: str, value: Any) -> bool:

@@ -30,8 +30,8 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
         spans, counts = placed(marks, response)
         score = next((float(number) for number in numbers if -1 <= number <= 1), None)
-        critique = Critique(text="\n".join(texts), spans=spans, score=score, unmatched=counts["unmatched"])
-        meta = {"dataset": "argilla", **{n: counts[n] for n in ("no_polarity", "repeated")}}
+        critique = Critique(text="\n".join(texts), spans=spans, score=score, quotes=counts)
+        meta = {"dataset": "argilla"}
         yield human_record(id if len(answers) == 1 else f"{id}-{who}", prompt, response, critique, meta, who)
 
 

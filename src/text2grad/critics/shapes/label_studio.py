@@ -45,9 +45,9 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
             text="\n".join(_comments(results)) or first_text(data, ("critique",)),
             spans=spans,
             score=_score(results),
-            unmatched=counts["unmatched"],
+            quotes=counts,
         )
-        meta = {"dataset": "label_studio", **{n: counts[n] for n in ("no_polarity", "repeated")}}
+        meta = {"dataset": "label_studio"}
         name = id if len(kept) == 1 else f"{id}-{annotation.get('id', number)}"
         yield human_record(name, first_text(data, PROMPT_KEYS), response, critique, meta, who)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from text2grad.feedback import Critique, Example, Feedback, Label, Message, Source, Span
+from text2grad.feedback import Critique, Example, Feedback, Label, Message, QuoteCounts, Source, Span
 from text2grad.wire.quotes import in_order
 
 GOOD_WORDS = frozenset({"good", "positive", "praise", "correct", "strength", "+", "+1", "1"})
@@ -38,7 +38,7 @@ def polarity_of(label: str) -> Label | None:
     return -1 if word in POOR_WORDS else None
 
 
-def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], Counter[str]]:
+def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
     """The spans of marks, in order, and how many marks gave none and why."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
@@ -55,7 +55,7 @@ def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], Coun
             text = response[mark.start : mark.end]
             span = Span(start=mark.start, end=mark.end, label=label, text=text, reason=mark.reason)
             spans[mark.start, mark.end, label] = span
-    return in_order(spans.values()), counts
+    return in_order(spans.values()), QuoteCounts(**counts)
 
 
 def human_record(

@@ -61,10 +61,10 @@ def _record(errors: Iterable[Row], id: str, system: str, rater: str) -> Feedback
         text=" ".join(sentences) or "No error was found.",
         spans=spans,
         score=round(max(-1.0, 1 - points / 12.5), 4),
-        unmatched=counts["unmatched"],
+        quotes=counts,
         omissions=tuple(omissions),
     )
-    meta = {"dataset": "mqm", "system": system, "repeated": counts["repeated"]}
+    meta = {"dataset": "mqm", "system": system}
     return human_record(id, prompt, response, critique, meta, rater)
 
 

@@ -47,10 +47,9 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
         text=first_text(told, ("critique", "user_input", "comment")),
         spans=spans,
         score=float(score) if isinstance(score, int | float) and -1 <= score <= 1 else None,
-        unmatched=counts["unmatched"],
+        quotes=counts,
     )
-    counted = {n: counts[n] for n in ("no_polarity", "repeated")}
-    yield human_record(id, prompt, response, critique, {"dataset": "prodigy", **counted}, who)
+    yield human_record(id, prompt, response, critique, {"dataset": "prodigy"}, who)
 
 
 def row_of(record: Feedback) -> Row:

@@ -51,15 +51,12 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     omissions: tuple[str, ...] = ()
     if not (cells["good"] or cells["poor"]) and cells["corrected"]:
         spans, omissions = edits(response, cells["corrected"])
-    lost = [*good.lost, *poor.lost]
     critique = Critique(
         text=cells["critique"],
         spans=spans,
         score=_score(cells["score"]),
-        unmatched=len(lost),
-        ambiguous=good.ambiguous + poor.ambiguous,
-        normalised=good.how["normalised"] + poor.how["normalised"],
-        lost=tuple(lost),
+        quotes=good.counts + poor.counts,
+        lost=(*good.lost, *poor.lost),
         omissions=omissions,
     )
     meta = {"dataset": "csv", "corrected": cells["corrected"]}
