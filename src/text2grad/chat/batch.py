@@ -7,23 +7,20 @@ before a batch is submitted, and the batch carries its tag: a crash in between d
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from text2grad.chat.asking import Verdict
 from text2grad.chat.client import OpenAIChat, Questions
-from text2grad.chat.endpoint import LONGEST_MESSAGE, OPENAI_URL, Endpoint, Problem, Reply, key_for
+from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint, Problem, Reply
 from text2grad.chat.journal import Journal
 from text2grad.chat.questions import Question
-from text2grad.chat.secrets import redactor
-from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json, writing
 
@@ -132,7 +129,7 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Cal
     Raises:
         UserError: the service failed the batch.
     """
-    journal, service = chat.journal, OpenAIBatches(chat.settings)
+    journal, service = chat.journal, OpenAIBatches(chat.asker.endpoint)
     _find_unnoted(journal, service)
     waiting: dict[str, Any] | None = journal.notes.get("batch")
     if waiting:
@@ -177,14 +174,13 @@ class OpenAIBatches:
         UserError: from every method, what the service says against it.
     """
 
-    def __init__(self, settings: EndpointSettings) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         import openai
 
-        url = settings.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        self._redact = endpoint.redact
         # Local servers take any key, but the SDK insists on one.
-        key = key_for(str(urlsplit(url).hostname)) or "none"
-        self._redact = redactor(key)
-        self._client = openai.OpenAI(api_key=key, base_url=url, timeout=settings.timeout, max_retries=5)
+        key, timeout = endpoint.key or "none", endpoint.timeout
+        self._client = openai.OpenAI(api_key=key, base_url=endpoint.url, timeout=timeout, max_retries=5)
 
     def submit(self, file: Path, tag: str) -> str:
         """Upload, then create."""
@@ -222,10 +218,8 @@ class OpenAIBatches:
         batch = _called(lambda: self._client.batches.retrieve(id))
         for file_id in (batch.output_file_id, batch.error_file_id):
             if file_id:
-                yield from self._text(file_id).split("\n")  # JSON may hold other line breaks
-
-    def _text(self, file_id: str) -> str:
-        return str(_called(lambda: self._client.files.content(file_id).text))
+                text = str(_called(partial(self._client.files.content, file_id)).text)
+                yield from text.split("\n")  # JSON may hold other line breaks
 
 
 T = TypeVar("T")

@@ -6,7 +6,6 @@ and explains them.
 
 from text2grad.config.loading import (
     PRESETS,
-    RECIPES,
     dump_config,
     find_config,
     laid_over,
@@ -16,28 +15,14 @@ from text2grad.config.loading import (
     with_tiny_rates,
 )
 from text2grad.config.reference import Setting, describe_settings, suggestion
-from text2grad.config.sections import (
-    TINY,
-    AnnotateSettings,
-    Config,
-    CriticKind,
-    CriticSettings,
-    EvaluateSettings,
-    RewardModelSettings,
-    RunSettings,
-)
+from text2grad.config.sections import TINY, Config, CriticKind, RewardModelSettings
 
 __all__ = [
     "PRESETS",
-    "RECIPES",
     "TINY",
-    "AnnotateSettings",
     "Config",
     "CriticKind",
-    "CriticSettings",
-    "EvaluateSettings",
     "RewardModelSettings",
-    "RunSettings",
     "Setting",
     "describe_settings",
     "dump_config",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,30 +62,23 @@ def make_critic(
     `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
     weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
     """
-    critic = _critic_of(config, kind, task, runner, policy, chat)
+    makers: dict[CriticKind, Callable[[], Critic]] = {
+        "human": lambda: human_critic(config),
+        "program": lambda: ProgramCritic(runner, **config.critic.program.model_dump()),
+        "prompted": lambda: prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task),
+        "reference": ReferenceCritic,
+        "reward_model": lambda: reward_model_critic(config, policy),
+    }
+    critic = makers[kind]()
     return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
 
 
-def _critic_of(
-    config: Config,
-    kind: CriticKind,
-    task: Task | None,
-    runner: Runner,
-    policy: Policy | None,
-    chat: OpenAIChat | None,
-) -> Critic:
-    if kind == "program":
-        return ProgramCritic(runner, **config.critic.program.model_dump())
-    if kind == "reference":
-        return ReferenceCritic()
-    if kind == "human":
-        from text2grad.critics.human import HumanCritic
-        from text2grad.stages.folder import read_feedback
+def human_critic(config: Config) -> Critic:
+    """What people said, as this run has imported it."""
+    from text2grad.critics.human import HumanCritic
+    from text2grad.stages.folder import read_feedback
 
-        return HumanCritic(read_feedback(config.run.folder / "feedback.jsonl"))
-    if kind == "reward_model":
-        return reward_model_critic(config, policy)
-    return prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task)
+    return HumanCritic(read_feedback(config.run.folder / "feedback.jsonl"))
 
 
 def prompted_critic(
