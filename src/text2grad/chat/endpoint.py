@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from email.message import Message
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -33,6 +34,7 @@ LONGEST_MESSAGE = 300
 LONGEST_ERROR = 100_000
 """Characters of an error that are read."""
 
+Headers = Mapping[str, str] | Message
 Trouble = Literal["unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "unfit", "fatal"]
 
 
@@ -205,7 +207,7 @@ class Endpoint:
         counts = usage if isinstance(usage, dict) else {}
         return Reply(self.redact(text), finish == "length", counts, round(seconds, 3), refusal)
 
-    def _problem(self, status: int, headers: Mapping[str, str], raw: bytes) -> Problem:
+    def _problem(self, status: int, headers: Headers, raw: bytes) -> Problem:
         code, words = _error_of(raw.decode("utf-8", "replace"))
         words = self.redact(words)
         if 300 <= status < 400:
@@ -226,7 +228,7 @@ class Endpoint:
             return Problem("broken", f"{self.name} answered {status}", status, retry_after(headers))
         return Problem("unfit", f"{self.name} answered {status}: {words}"[:LONGEST_MESSAGE], status)
 
-    def _elsewhere(self, status: int, headers: Mapping[str, str]) -> Problem:
+    def _elsewhere(self, status: int, headers: Headers) -> Problem:
         """A server that sends us on: nobody follows, because the key and the responses would go there."""
         where = _address(self.redact(headers.get("location", "")))
         setting = "critic.prompted.base_url"
@@ -262,7 +264,7 @@ def _error_of(text: str) -> tuple[str, str]:
     return "", " ".join(text.split())
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def retry_after(headers: Headers) -> float | None:
     """Seconds of Retry-After (a number or a date) or retry-after-ms; None where the server says nothing."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:

@@ -10,8 +10,8 @@ import io
 import socket
 import time
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead, LineTooLong
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -36,10 +36,10 @@ class OversizedError(CutError):
 
 @dataclass(frozen=True)
 class Answer:
-    """Status, headers by their names in lower case, and the body; whether the connection stays open."""
+    """Status, headers (names in any case) and the body; whether the connection stays open."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
     keep: bool
 
@@ -102,7 +102,7 @@ class _Received(io.RawIOBase):
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """What `http.client` asks of a socket."""
-        return io.BufferedReader(self, 1 << 16)
+        return io.BufferedReader(self)
 
     def readable(self) -> bool:
         return True
@@ -134,7 +134,6 @@ def _answer(received: _Received) -> Answer:
         body = response.read()
         if delimited and received.ended:
             raise IncompleteRead(body)
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status, headers, body, not response.will_close)
+        return Answer(response.status, response.headers, body, not response.will_close)
     finally:
         response.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, QuoteCounts, Span
@@ -80,16 +79,18 @@ def resolve(
     counts: Counter[str] = Counter()
     spans: list[Span] = []
     lost: list[str] = []
-    candidates = lru_cache(maxsize=None)(partial(_candidates, response=response, tolerance=tolerance))
+    known: dict[tuple[str, bool], Found] = {}
     for quote in quotes:
-        places, how = candidates(quote._replace(reason="", occurrence=None))
+        if (key := _key(quote)) not in known:
+            known[key] = _candidates(quote, response, tolerance)
+        places, how = known[key]
         if quote.occurrence is not None:
             chosen = places[quote.occurrence - 1 : quote.occurrence]
         elif not quote.text.strip():
             chosen = []
-        elif mentions[_key(quote)] > 1:
-            chosen = places[seen[_key(quote)] :][:1]
-            seen[_key(quote)] += 1
+        elif mentions[key] > 1:
+            chosen = places[seen[key] :][:1]
+            seen[key] += 1
         elif len(places) > 1:
             counts["ambiguous"] += 1
             spans.extend(_spans(_allowed(places, ambiguity), quote, response, label))
