@@ -32,15 +32,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from text2grad.annotation.asking import Asker, Budget
-from text2grad.annotation.endpoint import Endpoint
-from text2grad.annotation.items import Item
-from text2grad.annotation.pace import Pace
-from text2grad.annotation.questions import Decoding, Prompt, Questioner
-from text2grad.annotation.verdicts import Reader
-from text2grad.annotation.work import settle_all, tally
-from text2grad.feedback import Example, Message
-from text2grad.journal import Journal
+from text2grad.chat import EndpointSettings, OpenAIChat
+from text2grad.chat.questions import Question
+from text2grad.critics.prompted import Pair, PromptedCritic, PromptedSettings
+from text2grad.feedback import Example, Message, Source
 from text2grad.tasks.base import read_prompt
 
 DELAY = 0.05
@@ -90,28 +85,20 @@ def main() -> None:
 def job(url: str, first: int, count: int, flight: int) -> float:
     """Judge `count` responses, numbered from `first`; the seconds it took."""
 
-    def items() -> Iterator[Item]:
-        return (item(number) for number in range(first, first + count))
+    settings = EndpointSettings(model="judge", base_url=url, max_tokens=512, timeout=30.0, concurrency=flight)
+    source = Source(kind="llm", model="judge", prompt_version="qa")
+    with tempfile.TemporaryDirectory() as folder, OpenAIChat(settings, Path(folder) / "journal") as chat:
+        chat.asker.capability = "json_schema"
+        critic = PromptedCritic(chat, read_prompt("qa"), source, PromptedSettings())
 
-    questioner = Questioner(
-        "judge", Decoding(512), Prompt(read_prompt("qa"), "qa"), Prompt(read_prompt("ground"), "g")
-    )
-    with tempfile.TemporaryDirectory() as folder, Journal.open(Path(folder) / "journal") as journal:
-        asker = Asker(
-            Endpoint(url, 30.0),
-            questioner,
-            Reader(),
-            journal,
-            Pace(flight),
-            Budget(None, None, journal),
-            None,
-            5,
-            "json_schema",
-        )
+        def questions() -> Iterator[Question]:
+            pairs = (pair(number) for number in range(first, first + count))
+            return (question for each in pairs for question in critic.questions(*each))
+
         start = time.perf_counter()
-        settle_all(asker, items, flight)
+        chat.settle(questions(), critic.verdict)
         seconds = time.perf_counter() - start
-        assert tally(questioner, items, journal).ended == {"ok": count}
+        assert chat.tally(questions())["ok"] == count
     return seconds
 
 
@@ -140,12 +127,10 @@ def bare_rate(url: str, count: int, flight: int) -> float:
     return count / seconds
 
 
-def item(number: int) -> Item:
+def pair(number: int) -> Pair:
     """A question of 900 characters and an answer of 300, all different."""
     prompt = Message(role="user", content=f"What is number {number}? " + "Here is some context. " * 40)
-    return Item(
-        Example(id=str(number), prompt=(prompt,)), f"It was {number}, long ago. " + "More words of it. " * 15
-    )
+    return Example(id=str(number), prompt=(prompt,)), f"It was {number}, long ago. " + "More words of it. " * 15
 
 
 def peak_rss_mb() -> float:

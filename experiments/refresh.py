@@ -19,9 +19,10 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.sandbox import Runner
-from text2grad.stages.annotate import sample_feedback
 from text2grad.stages.critics import critic_over, make_critic, reward_model_folder
+from text2grad.stages.records import judged
 from text2grad.stages.reward_data import reward_pair
+from text2grad.stages.sampled import sampled_items
 from text2grad.tasks.base import Task
 from text2grad.train.supervised import train_supervised
 
@@ -55,7 +56,7 @@ class RefreshedCritic:
         before = Randomness.now()
         chance = random.Random(f"{self._config.run.seed}/{step}")
         prompts = chance.sample(self._prompts, min(PROMPTS, len(self._prompts)))
-        records = sample_feedback(policy, prompts, self._tests, self._config, SAMPLES)
+        records = list(judged(self._tests, sampled_items(policy, prompts, self._config, SAMPLES)))
         records += chance.sample(self._first, min(len(records), len(self._first)))
         settings = self._config.reward_model
         pairs = [pair for record in records if (pair := reward_pair(record, settings))]

@@ -13,7 +13,7 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from text2grad.annotation.batch import PENDING
+from text2grad.chat.batch import PENDING
 
 KEY = "sk-planted-key-that-must-stay-secret"
 GOOD = '{"critique": "Fine.", "good_spans": ["answer"], "poor_spans": [], "omissions": ["when"], "score": 0.5}'

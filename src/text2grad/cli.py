@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from importlib import metadata
@@ -58,6 +57,8 @@ Configuration = Annotated[
     ),
 ]
 DEMO = ["demo"]
+JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
+"""Settings under those given, where a file is judged without a configuration: no policy is needed."""
 UNSET: list[str] = []
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as one JSON object, the last line of stdout.")
@@ -156,13 +157,9 @@ def export_feedback(
     """
     _no_settings(context, "export")
     from text2grad.feedback import Feedback, read_jsonl
+    from text2grad.formats.export import export
 
-    def stage() -> Mapping[str, Any]:
-        from text2grad.formats.export import export
-
-        return {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}
-
-    run_stage(stage, as_json)
+    run_stage(lambda: {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}, as_json)
 
 
 @app.command("feedback-report")
@@ -191,8 +188,8 @@ def feedback_report(
       text2grad feedback-report feedback.jsonl --page quality.html
     """
     _no_settings(context, "feedback-report")
-    from text2grad.annotation.canaries import canaries_path
-    from text2grad.annotation.prices import cost_by
+    from text2grad.chat.prices import cost_by
+    from text2grad.critics.canaries import canaries_path
     from text2grad.report.quality import report_quality
 
     cost, canaries, named = cost_by(prices), canaries_path(source), None if as_json else 10
@@ -204,7 +201,7 @@ def annotate(
     context: typer.Context,
     responses: Annotated[
         Path | None,
-        typer.Option("--responses", metavar="FILE", help="Judge these responses (.jsonl, .csv), sample none."),
+        typer.Option("--responses", metavar="FILE", help="Judge these responses (.jsonl, .csv); sample none."),
     ] = None,
     pairs: Annotated[
         bool,
@@ -216,17 +213,17 @@ def annotate(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it would cost, and leave.")] = False,
     budget: Annotated[
-        float | None, typer.Option("--budget-usd", min=0.0, metavar="USD", help="Never spend more on this file.")
+        float | None, typer.Option("--budget-usd", min=0.0, metavar="USD", help="Never spend more on FILE.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Judge the first so many responses.")] = None,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep the answers that are there.")] = True,
     again: Annotated[bool, typer.Option("--again", help="Ask again what was refused or unreadable.")] = False,
-    ground: Annotated[
+    anchor: Annotated[
         bool,
         typer.Option(
-            "--ground",
+            "--anchor",
             help="Find the words that people's critiques are about: of records without spans in FILE, or, without"
-            " --responses, of the drafts that the task's data bring.",
+            " --responses, of the drafts in the task's data.",
         ),
     ] = False,
     batch: Annotated[
@@ -242,65 +239,39 @@ def annotate(
         bool | None,
         typer.Option(
             "--canaries/--no-canaries",
-            help="Try the judge on responses with known labels first. [default: where an endpoint is asked]",
+            help="Try a chat model on responses with known labels first. [default: where it is asked]",
         ),
     ] = None,
-    config: Configuration = DEMO,
+    config: Configuration = UNSET,
     as_json: AsJson = False,
 ) -> None:
-    """Have responses judged.
+    """Have responses judged, by any critic.
 
-    The critic is set by critic.kind: program (runs unit tests) or prompted (a chat model behind any
-    OpenAI-compatible endpoint). Without --responses the policy's own are sampled first. Every answer of an
-    endpoint goes to a journal before it is read: stopped or killed, the same command asks only for what is
-    missing. Exit code 3: some were refused or unreadable, 4: the budget is reached, 75: a batch is pending.
+    The critic is annotate.critic, else critic.kind: prompted (a chat model behind an OpenAI-compatible
+    endpoint), program (runs unit tests), reference, human, or reward_model (your own). It judges the
+    responses of FILE, or those of the policy, which are sampled first.
+
+    A chat model is asked through a journal: every answer is written to it before it is read. Stopped or
+    killed, the same command asks only for what is missing. --plan to --canaries are for chat models.
+
+    Exit code 3: some were refused or unreadable, 4: the budget is reached, 75: a batch is pending.
 
     \b
     Examples:
-      text2grad annotate --config mine.yaml --critic.kind prompted --critic.model gpt-4o
-      text2grad annotate --responses answers.jsonl --out feedback.jsonl --critic.model gpt-4o --plan
+      text2grad annotate --config mine.yaml --annotate.critic program
+      text2grad annotate --responses answers.jsonl --out feedback.jsonl --task.name qa \\
+        --critic.kind prompted --critic.prompted.model gpt-4o --plan
     """
-    chosen = _configuration(context, config)
+    bare = responses is not None and not config
+    chosen = _configuration(context, config or ([] if bare else DEMO), JUDGED_ALONE if bare else ())
 
-    def stage() -> Mapping[str, Any]:
-        from text2grad.judging import JudgingOptions
-
-        options = JudgingOptions(
-            plan, budget, limit, resume, again, ground, batch, write_requests, read_answers, canaries
-        )
-        return _annotate(chosen, responses, out, pairs, options)
-
-    run_stage(stage, as_json)
-
-
-def _annotate(
-    config: Config, responses: Path | None, out: Path | None, pairs: bool, options: Any
-) -> Mapping[str, Any]:
-    if pairs and responses is not None:
-        raise UsageError("--pairs needs programs of the policy's own", "leave out --responses")
-    if responses is not None:
-        from text2grad.judging import judge_file
-
-        return judge_file(config, responses, out, options)
-    if (config.annotate.critic or config.critic.kind) == "prompted" and not pairs:
-        from text2grad.stages.annotate import judge_sampled
-
-        return judge_sampled(config, out, options)
-    _refuse_journal_options(out, options)
     from text2grad.stages.annotate import run_annotate
+    from text2grad.stages.paid import AnnotateOptions
 
-    return run_annotate(config, pairs)
-
-
-def _refuse_journal_options(out: Path | None, options: Any) -> None:
-    """A critic that samples and judges at once has no journal: it must not seem to have planned anything."""
-    given = {**asdict(options), "out": out}
-    usual = {**asdict(type(options)()), "out": None}
-    words = {"requests": "write-requests", "answers": "read-answers"}
-    if odd := [f"--{words.get(name, name).replace('_', '-')}" for name in given if given[name] != usual[name]]:
-        raise UsageError(
-            f"{', '.join(odd)}: only where a chat model is asked", "--critic.kind prompted, or --responses FILE"
-        )
+    options = AnnotateOptions(
+        plan, budget, limit, resume, again, anchor, batch, write_requests, read_answers, canaries
+    )
+    run_stage(lambda: run_annotate(chosen, responses, out, pairs, options), as_json)
 
 
 @with_settings()
@@ -620,13 +591,13 @@ def _resume_mode(restart: bool, force: bool) -> ResumeMode:
     return "restart" if restart else "force" if force else "auto"
 
 
-def _configuration(context: typer.Context, names: Sequence[str]) -> Config:
+def _configuration(context: typer.Context, names: Sequence[str], under: Sequence[str] = ()) -> Config:
     from text2grad.config import find_config, load_config, recipe_names
 
-    if names[0] in recipe_names():
+    if names and names[0] in recipe_names():
         cure = f"lay it over one: --config mine.yaml --config {names[0]}"
         raise UsageError(f"{names[0]} is a recipe and not a whole configuration", cure)
-    return load_config([find_config(name) for name in names], context.obj or ())
+    return load_config([find_config(name) for name in names], [*under, *(context.obj or ())])
 
 
 def _no_settings(context: typer.Context, command: str) -> None:

@@ -85,7 +85,7 @@ class QuoteCounts(Record):
 
     No span: `unmatched` are not in the response, `ambiguous` occur more than once without saying which (unless
     `ambiguity` asked for one), `no_polarity` are neither praise nor blame, `repeated` say again what another one
-    says. Found, but not to the letter (`wire.QuoteSearch`): `normalised`, `fuzzy`.
+    says. Found, but not to the letter (`wire.LocateSettings`): `normalised`, `fuzzy`.
     """
 
     unmatched: int = 0

@@ -18,7 +18,14 @@ from tiny_runs import tiny_model
 HERE = Path(__file__).parent
 PROFILES = HERE.parents[1] / "configs" / "accelerate"
 SETTINGS = (
-    *("--task.name", f"dying_task:{DyingTask.__name__}", "--critic.kind", "program", "--critic.gate", "false"),
+    *(
+        "--task.name",
+        f"dying_task:{DyingTask.__name__}",
+        "--critic.kind",
+        "program",
+        "--critic.program.gate",
+        "false",
+    ),
     *("--run.threads", "1", "--policy.device", "cpu", "--sandbox.workers", "1", "--generation.max_new_tokens", "8"),
     *("--ppo.steps", "3", "--ppo.rollouts", "6", "--ppo.max_failed", "1", "--ppo.lr", "1e-3"),
 )

@@ -23,7 +23,14 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'text2grad[ray]'"
 )
 SETTINGS = (
-    *("--task.name", f"dying_task:{DyingTask.__name__}", "--critic.kind", "program", "--critic.gate", "false"),
+    *(
+        "--task.name",
+        f"dying_task:{DyingTask.__name__}",
+        "--critic.kind",
+        "program",
+        "--critic.program.gate",
+        "false",
+    ),
     *("--run.threads", "1", "--policy.device", "cpu", "--sandbox.workers", "1", "--generation.max_new_tokens", "8"),
     *("--ppo.steps", "6", "--ppo.rollouts", "6", "--ppo.checkpoint_every", "2", "--ppo.max_failed", "1"),
     *("--ppo.value_warmup", "1", "--ppo.lr", "1e-3"),

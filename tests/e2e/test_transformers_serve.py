@@ -71,12 +71,13 @@ def test_a_real_server(server: str, model_folder: Path, command: Command, tmp_pa
         file,
         "--out",
         out,
-        "--critic.base_url",
+        "--critic.prompted.base_url",
         server,
-        "--critic.model",
+        "--critic.prompted.model",
         model_folder,
     ]
-    words += ["--critic.prompt", short, "--critic.max_tokens", "12", "--critic.concurrency", "2"]
+    words += ["--critic.prompted.prompt", short, "--critic.prompted.max_tokens", "12"]
+    words += ["--critic.kind", "prompted", "--critic.prompted.concurrency", "2"]
     words += ["--no-canaries", "--json"]  # a model of random weights judges nothing right
     ended = command(*words)
     summary = json.loads(ended.out.splitlines()[-1])

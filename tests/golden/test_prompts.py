@@ -13,11 +13,11 @@ from text2grad.tasks.base import read_prompt
 
 GOLDEN = Path(__file__).parent / "prompts"
 NAMES = (
+    "anchor",
     "code",
     "code_plain",
     "code_plain_tested",
     "code_tested",
-    "ground",
     "qa",
     "qa_plain",
     "reward_model",

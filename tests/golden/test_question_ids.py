@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from text2grad.annotation.items import HUMAN_FEEDBACK, Item
-from text2grad.annotation.questions import Decoding, Prompt, Questioner
-from text2grad.feedback import Example, Message
+from text2grad.chat import EndpointSettings, OpenAIChat
+from text2grad.critics.prompted import Prompt, PromptedCritic, ReadingSettings
+from text2grad.feedback import HUMAN_FEEDBACK, Example, Message, Source
 from text2grad.tasks.base import read_prompt
 
 PLACE = Path(__file__).with_name("question_ids.json")
@@ -28,14 +28,19 @@ CALM = {
 def questions() -> dict[str, str]:
     ids = {}
     for prompt in PROMPTS:
-        questioner = Questioner(
-            "judge", Decoding(512, 0.5, 2), Prompt(read_prompt(prompt), "v"), Prompt(read_prompt("ground"), "g")
+        settings = EndpointSettings(
+            model="judge", base_url="http://localhost:1/v1", max_tokens=512, temperature=0.5
+        )
+        source = Source(kind="llm", model="judge", prompt_version="v")
+        anchor = Prompt(read_prompt("anchor"), "g")
+        critic = PromptedCritic(
+            OpenAIChat(settings), read_prompt(prompt), source, ReadingSettings(votes=2), anchor=anchor
         )
         for name, text in CALM.items():
             turns = (Message(role="system", content="Be brief."), Message(role="user", content=f"Why? {text}"))
             meta = {"tests": text, "passed": 1, **({HUMAN_FEEDBACK: "So so."} if name == "html" else {})}
-            item = Item(Example(id=name, prompt=turns, reference=text[::-1], meta=meta), text)
-            for question in questioner.questions(item):
+            example = Example(id=name, prompt=turns, reference=text[::-1], meta=meta)
+            for question in critic.questions(example, text):
                 ids[f"{prompt} {name} {question.sample}"] = question.id
     return ids
 

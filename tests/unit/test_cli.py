@@ -23,6 +23,7 @@ from text2grad.config import Config
 from text2grad.console import split_overrides
 from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.eval.reward_model import reward_model_report
+from text2grad.stages.paid import AnnotateOptions
 from text2grad.stages.summary import Summary, inlined
 
 Run = Callable[..., tuple[int, str, str]]
@@ -94,8 +95,13 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
             "run_import",
             (Path("in.json"), "auto", None),
         ),
-        (["annotate"], "run_annotate", (False,)),
-        (["annotate", "--pairs"], "run_annotate", (True,)),
+        (["annotate"], "run_annotate", (None, None, False, AnnotateOptions())),
+        (["annotate", "--pairs"], "run_annotate", (None, None, True, AnnotateOptions())),
+        (
+            ["annotate", "--out", "o.jsonl", "--limit", "3", "--anchor"],
+            "run_annotate",
+            (None, Path("o.jsonl"), False, AnnotateOptions(limit=3, anchor=True)),
+        ),
         (["sft"], "run_sft", ("auto",)),
         (["sft", "--restart"], "run_sft", ("restart",)),
         (["train-reward", "--force"], "run_train_reward", ("force",)),
@@ -240,9 +246,6 @@ def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
         (["train", "--config", "paper"], "paper is a recipe .*--config mine.yaml --config paper"),
         (["train", "--config", "demo", "--config", "papr"], r"no preset 'papr' \(did you mean 'paper'\?\)"),
         (["train", "--name", "../x"], r"'../x' cannot name a run"),
-        (["annotate", "--plan"], r"--plan: only where a chat model is asked \(--critic.kind prompted"),
-        (["annotate", "--limit", "3", "--out", "o.jsonl"], r"--limit, --out: only where a chat model is asked"),
-        (["annotate", "--write-requests", "r.jsonl"], r"--write-requests: only where a chat model is asked"),
         (["import", "x", "--kind", "squality"], r"import does not know where to write \(give --out FILE"),
     ],
 )

@@ -15,7 +15,7 @@ from text2grad.feedback import Critique, Feedback
 from text2grad.formats.marks import edits, human_record, score_of
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
-from text2grad.wire.ground import QuoteSearch
+from text2grad.wire.locate import LocateSettings
 from text2grad.wire.quotes import Quote, in_order, resolve, to_quotes
 
 KEYS = frozenset({"response", "critique"})
@@ -47,8 +47,8 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     if not cells["response"]:
         raise ValueError("the response is empty")
     response = cells["response"]
-    good = resolve(_quotes(cells["good"]), response, 1, "skip", QuoteSearch())
-    poor = resolve(_quotes(cells["poor"]), response, -1, "skip", QuoteSearch())
+    good = resolve(_quotes(cells["good"]), response, 1, "skip", LocateSettings())
+    poor = resolve(_quotes(cells["poor"]), response, -1, "skip", LocateSettings())
     spans = in_order([*good.spans, *poor.spans])
     omissions: tuple[str, ...] = ()
     if not (cells["good"] or cells["poor"]) and cells["corrected"]:

@@ -1,30 +1,33 @@
-"""The critic that a configuration names."""
+"""The critic that a configuration names. What needs torch is imported only for the critic that needs it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
 from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
-from text2grad.critics.prompted import PromptedCritic
+from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.durable.checkpoint import sha256
 from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
-from text2grad.policy.adapters import beside
-from text2grad.policy.generate import LocalChat
-from text2grad.policy.grounded import vocabulary_for
-from text2grad.policy.load import load_policy
-from text2grad.policy.model import Policy
-from text2grad.policy.settings import PolicySettings
 from text2grad.sandbox import Runner
-from text2grad.stages.folder import read_feedback
-from text2grad.tasks.base import Task, prompt_version, read_prompt
+from text2grad.tasks.base import Task, load_task, prompt_version, read_prompt
+
+if TYPE_CHECKING:
+    from text2grad.policy.model import Policy
 
 REWARD_MODEL_PROMPT = "reward_model"
 ADAPTER = "reward_model"
+ANCHOR = "anchor"
+TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
+"""Prompts that show what came of the tests, by those that do not."""
 
 
 def runner_of(config: Config) -> Runner:
@@ -33,59 +36,113 @@ def runner_of(config: Config) -> Runner:
     return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
 
 
+@contextmanager
+def open_critic(
+    config: Config,
+    kind: CriticKind,
+    task: Task,
+    runner: Runner,
+    policy: Policy | None = None,
+    journal: Path | None = None,
+) -> Iterator[Critic]:
+    """`make_critic`, with the answers of an endpoint in a journal of its own, which is closed in the end."""
+    endpoint = kind == "prompted"
+    with OpenAIChat(config.critic.prompted, journal) if endpoint else nullcontext() as chat:
+        yield make_critic(config, kind, task, runner, policy, chat)
+
+
 def make_critic(
-    config: Config, kind: CriticKind, task: Task, runner: Runner, policy: Policy | None = None
+    config: Config,
+    kind: CriticKind,
+    task: Task | None,
+    runner: Runner,
+    policy: Policy | None = None,
+    chat: OpenAIChat | None = None,
 ) -> Critic:
     """The critic named by `kind`, with `critic.noise`. All of them are the same to whoever calls them.
 
-    `policy` is the one in training, whose base weights the reward model may share (`reward_model.shared`).
+    `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
+    weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
     """
-    critic = _critic_of(config, kind, task, runner, policy)
+    makers: dict[CriticKind, Callable[[], Critic]] = {
+        "human": lambda: human_critic(config),
+        "program": lambda: ProgramCritic(runner, **config.critic.program.model_dump()),
+        "prompted": lambda: prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task),
+        "reference": ReferenceCritic,
+        "reward_model": lambda: reward_model_critic(config, policy),
+    }
+    critic = makers[kind]()
     return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
 
 
-def _critic_of(config: Config, kind: CriticKind, task: Task, runner: Runner, policy: Policy | None) -> Critic:
-    if kind == "program":
-        settings = config.critic
-        return ProgramCritic(runner, brief=settings.brief, repairs=settings.repairs, gate=settings.gate)
-    if kind == "reference":
-        return ReferenceCritic()
-    if kind == "human":
-        from text2grad.critics.human import HumanCritic
+def human_critic(config: Config) -> Critic:
+    """What people said, as this run has imported it."""
+    from text2grad.critics.human import HumanCritic
+    from text2grad.stages.folder import read_feedback
 
-        return HumanCritic(read_feedback(config.run.folder / "feedback.jsonl"))
-    if kind == "reward_model":
-        return reward_model_critic(config, policy)
-    from text2grad.chat import OpenAIChat
+    return HumanCritic(read_feedback(config.run.folder / "feedback.jsonl"))
 
-    prompt = read_prompt(config.critic.prompt or task.critic_prompt)
-    chat = OpenAIChat(
-        config.critic.model,
-        base_url=config.critic.base_url,
-        max_tokens=config.critic.max_tokens,
-        temperature=config.critic.temperature,
-        concurrency=config.critic.concurrency,
-        grounded=config.critic.grounded,
+
+def prompted_critic(
+    config: Config, chat: OpenAIChat, task: Task | None = None, known: bool = False
+) -> PromptedCritic:
+    """The prompted critic over an endpoint.
+
+    With `known`, what is known about the very responses is used: the outcome of their tests is shown, and where a
+    person wrote about one, that feedback is anchored instead of a second opinion.
+    """
+    settings = config.critic.prompted
+    refuse_equal_votes(settings.votes, settings.temperature, "critic.prompted.temperature")
+    name = settings.prompt or (task.critic_prompt if task else annotator_prompt(config))
+    source = Source(kind="llm", model=settings.model, prompt_version=prompt_version(name))
+    tested = TESTED.get(name) if known else None
+    return PromptedCritic(
+        chat,
+        read_prompt(name),
+        source,
+        settings,
+        tested=Prompt(read_prompt(tested), prompt_version(tested)) if tested else None,
+        anchor=anchor_prompt() if known else None,
     )
-    version = prompt_version(config.critic.prompt or task.critic_prompt)
-    source = Source(kind="llm", model=config.critic.model, prompt_version=version)
-    _refuse_equal_votes(config.critic.votes, config.critic.temperature, "critic.temperature")
-    return PromptedCritic(chat, prompt, source, config.critic.ambiguity, config.critic.votes)
 
 
-def _refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> None:
+def anchor_prompt() -> Prompt:
+    """The prompt that finds the words a person's feedback is about.
+
+    Its version keeps the name the file had at first: the ids of questions that were paid for hold it.
+    """
+    return Prompt(read_prompt(ANCHOR), prompt_version(ANCHOR).replace(f"{ANCHOR}@", "ground@"))
+
+
+def annotator_prompt(config: Config) -> str:
+    """The prompt of the task's annotator, without loading the task's data where it is one of ours."""
+    ours = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
+    return ours.get(config.task.name) or load_task(config.task).critic_prompt
+
+
+def refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> None:
+    """Several greedy critiques are one, paid for several times.
+
+    Raises:
+        UserError: they are asked for.
+    """
     if votes > 1 and temperature == 0:
-        raise UserError(f"critic.votes {votes}: greedy critiques are all the same", f"--{setting} 0.7")
+        raise UserError(f"{votes} votes at temperature 0 are the same critique", f"--{setting} 0.7")
 
 
 def reward_model_folder(config: Config) -> Path:
     """Where the reward model is: the one named, or this run's own."""
-    return Path(config.critic.model) if config.critic.model else config.run.folder / "reward_model" / "policy"
+    return config.critic.reward_model.folder or config.run.folder / "reward_model" / "policy"
 
 
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
-    found = flatten({"critic.concurrency"}, critic=config.critic)
+
+    kinds = ("prompted", "program", "reward_model")
+    manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}
+    found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
+    if config.critic.kind in kinds:
+        found |= flatten(manner, **{f"critic.{config.critic.kind}": getattr(config.critic, config.critic.kind)})
     if config.critic.kind == "program":
         found |= flatten({"sandbox.workers"}, sandbox=config.sandbox)
     if config.critic.kind == "human":
@@ -104,6 +161,10 @@ def critic_inputs(config: Config) -> dict[str, str]:
 
 def reward_model_critic(config: Config, policy: Policy | None = None) -> PromptedCritic:
     """The trained reward model: the prompted critic over a local model, or over an adapter beside `policy`'s."""
+    from text2grad.policy.adapters import beside
+    from text2grad.policy.load import load_policy
+    from text2grad.policy.settings import PolicySettings
+
     folder = reward_model_folder(config)
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
@@ -115,24 +176,25 @@ def reward_model_critic(config: Config, policy: Policy | None = None) -> Prompte
 
 def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
     """A reward model as a critic."""
-    temperature = config.reward_model.generation.temperature
-    _refuse_equal_votes(config.critic.votes, temperature, "reward_model.generation.temperature")
-    vocabulary = vocabulary_for(model, config.reward_model.grounded)
-    whole = config.reward_model.whole_quotes
-    chat = LocalChat(model, config.reward_model.generation, name, vocabulary, whole)
-    prompt = read_prompt(REWARD_MODEL_PROMPT)
+    from text2grad.policy.generate import LocalChat
+    from text2grad.policy.grounded import vocabulary_for
+
+    settings, reading = config.reward_model, config.critic.reward_model
+    refuse_equal_votes(reading.votes, settings.generation.temperature, "reward_model.generation.temperature")
+    vocabulary = vocabulary_for(model, settings.grounded)
+    chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes)
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=name, prompt_version=version)
-    return PromptedCritic(chat, prompt, source, config.critic.ambiguity, config.critic.votes)
+    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), source, reading)
 
 
 def judge_of(config: Config) -> Critic | None:
-    """Who judges answers to prompts held out, where that is wanted (`evaluate.token_reward`).
+    """The critic of answers to prompts held out, where that is wanted (`evaluate.token_reward`).
 
     The reward model of this run, if there is one; where a program compares with references, that program.
     """
     if config.critic.kind == "reference":
         return ReferenceCritic() if config.evaluate.token_reward else None
-    folder = config.run.folder / "reward_model" / "policy"
-    wanted = config.evaluate.token_reward and (folder.is_dir() or config.critic.model)
-    return reward_model_critic(config) if wanted and config.critic.kind == "reward_model" else None
+    found = config.critic.reward_model.folder or (config.run.folder / "reward_model" / "policy").is_dir()
+    wanted = config.evaluate.token_reward and config.critic.kind == "reward_model"
+    return reward_model_critic(config) if wanted and found else None

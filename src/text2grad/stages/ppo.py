@@ -12,7 +12,7 @@ from text2grad.durable.run import OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.feedback import Critic
 from text2grad.policy.load import load_policy
-from text2grad.stages.critics import critic_inputs, make_critic, runner_of
+from text2grad.stages.critics import critic_inputs, open_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
 from text2grad.train.ppo import train_ppo
 
@@ -26,7 +26,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
             policy = load_policy(start_policy(config))
             seed_everything(config.run.seed)
             runner = stack.enter_context(runner_of(config))
-            critic = make_critic(config, config.critic.kind, task, runner, policy)
+            journal = folder / "ppo" / name / f"critic.{ranks.rank}.journal"
+            critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, policy, journal))
             if ranks.first:
                 for place in (folder, folder / "ppo" / name):
                     note_settings(config, place, begins=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.align import TokenTable
-from text2grad.chat import Chat, OpenAIChat
+from text2grad.chat import Chat, EndpointSettings, OpenAIChat
 from text2grad.config import Config, with_tiny_rates
 from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.errors import UserError
@@ -150,7 +150,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     cases = [case for _, case in found]
     report = reward_model_report(cases, config.credit.membership, config.run.seed)
     said = numbered([record for record, _ in found])
-    source = Source(kind="reward_model", model=config.critic.model or "reward_model")
+    source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
     records = [
         Feedback.of(example_of(record), record.response, case.predicted, source)
         for record, case in zip(said, cases, strict=True)
@@ -163,8 +163,8 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     if config.evaluate.marks:
         report["people"] = agreement(read_marks(config.evaluate.marks), {record.id for record in records})
     if config.evaluate.judge:
-        judge = OpenAIChat(config.evaluate.judge, base_url=config.evaluate.judge_url, max_tokens=16)
-        with judge:
+        asked = EndpointSettings(model=config.evaluate.judge, base_url=config.evaluate.judge_url, max_tokens=16)
+        with OpenAIChat(asked, folder / "judge.journal") as judge:
             report["judge"] = compared(config, judge, said, records)
     write_json(folder / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)

@@ -9,7 +9,7 @@ where one reading is possible; it never guesses where a string ends.
 """
 
 from text2grad.wire.answer import json_schema, parse, poor_part, render
-from text2grad.wire.ground import QuoteSearch
+from text2grad.wire.locate import LocateSettings
 from text2grad.wire.quotes import Ambiguity, occurrences
 
-__all__ = ["Ambiguity", "QuoteSearch", "json_schema", "occurrences", "parse", "poor_part", "render"]
+__all__ = ["Ambiguity", "LocateSettings", "json_schema", "occurrences", "parse", "poor_part", "render"]

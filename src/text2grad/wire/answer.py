@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from text2grad.feedback import Critique, Failure, Span, first_error, storable
-from text2grad.wire.ground import QuoteSearch
+from text2grad.wire.locate import LocateSettings
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes
 
@@ -92,12 +92,12 @@ def _item(quote: Quote, after: str | None, response: str) -> Item:
 
 
 def parse(
-    z: str, response: str, ambiguity: Ambiguity = "skip", grounding: QuoteSearch | None = None
+    z: str, response: str, ambiguity: Ambiguity = "skip", tolerance: LocateSettings | None = None
 ) -> Critique | Failure:
     """Read a critic's answer about `response`.
 
     Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
-    candidates as `ambiguous` (and mean what `ambiguity` says). `grounding` says how far a quote may be from the
+    candidates as `ambiguous` (and mean what `ambiguity` says). `tolerance` says how far a quote may be from the
     letter; without it, not at all. What a judge reasons before its critique is not part of it. Spans come sorted
     by (start, end, good first), each once.
 
@@ -108,17 +108,17 @@ def parse(
     if len(z) > MOST_CHARACTERS:
         return Failure(kind="invalid", message=f"an answer of {len(z):,} characters", raw=storable(z[:_KEPT]))
     try:
-        return _critique(read_object(z, response), response, ambiguity, grounding)
+        return _critique(read_object(z, response), response, ambiguity, tolerance)
     except UnreadableError as error:
         return Failure(kind=error.kind, message=error.message, raw=storable(z))
     except ValidationError as error:
         return Failure(kind="invalid", message=first_error(error), raw=storable(z))
 
 
-def _critique(found: Found, response: str, ambiguity: Ambiguity, grounding: QuoteSearch | None) -> Critique:
+def _critique(found: Found, response: str, ambiguity: Ambiguity, tolerance: LocateSettings | None) -> Critique:
     fields = _fields(found)
-    good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity, grounding)
-    poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity, grounding)
+    good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity, tolerance)
+    poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity, tolerance)
     # Code that works but could be better is neither good nor poor: it is read, and gets no label.
     list(_quotes(fields.get("improvable") or []))
     return Critique(

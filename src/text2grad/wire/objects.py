@@ -77,14 +77,14 @@ def read_object(answer: str, response: str) -> Found:
     first = answer.find("{")
     if first < 0:
         raise _no_object(answer)
-    if (plain := _plain(answer, first, response)) is not None:
+    if (plain := _strict_object(answer, first, response)) is not None:
         value, end = plain
         _refuse_neighbours(answer[:first], answer[end:])
         return Found(value, answer[:first])
     return _read_closely(answer, first, response)
 
 
-def _plain(answer: str, first: int, response: str) -> tuple[dict[str, Any], int] | None:
+def _strict_object(answer: str, first: int, response: str) -> tuple[dict[str, Any], int] | None:
     """The object at `first` and its end, where it is JSON to the letter with one reading: the usual answer, at a
     third of the price. None: a closer look must say what it is.
     """

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, QuoteCounts, Span
-from text2grad.wire.ground import Found, Interval, QuoteSearch, in_word, inside_word, search
+from text2grad.wire.locate import Found, Interval, LocateSettings, in_word, inside_word, locate
 from text2grad.wire.shown import shown
 
 Ambiguity = Literal["first", "all", "skip"]
@@ -63,12 +62,16 @@ def boundaries(response: str) -> list[int]:
 
 
 def resolve(
-    quotes: Sequence[Quote], response: str, label: Label, ambiguity: Ambiguity, grounding: QuoteSearch | None = None
+    quotes: Sequence[Quote],
+    response: str,
+    label: Label,
+    ambiguity: Ambiguity,
+    tolerance: LocateSettings | None = None,
 ) -> Resolved:
-    """Turn the quotes of one label's list into spans (docs/method.md, "a quote found twice").
+    """Turn the quotes of one label's list into spans.
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
-    unmatched. A blank quote says nothing unless its `occurrence` does. Without `grounding` only what stands in
+    unmatched. A blank quote says nothing unless its `occurrence` does. Without `tolerance` only what stands in
     the response to the letter is found.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
@@ -76,16 +79,18 @@ def resolve(
     counts: Counter[str] = Counter()
     spans: list[Span] = []
     lost: list[str] = []
-    candidates = lru_cache(maxsize=None)(partial(_candidates, response=response, grounding=grounding))
+    known: dict[tuple[str, bool], Found] = {}
     for quote in quotes:
-        places, how = candidates(quote._replace(reason="", occurrence=None))
+        if (key := _key(quote)) not in known:
+            known[key] = _candidates(quote, response, tolerance)
+        places, how = known[key]
         if quote.occurrence is not None:
             chosen = places[quote.occurrence - 1 : quote.occurrence]
         elif not quote.text.strip():
             chosen = []
-        elif mentions[_key(quote)] > 1:
-            chosen = places[seen[_key(quote)] :][:1]
-            seen[_key(quote)] += 1
+        elif mentions[key] > 1:
+            chosen = places[seen[key] :][:1]
+            seen[key] += 1
         elif len(places) > 1:
             counts["ambiguous"] += 1
             spans.extend(_spans(_allowed(places, ambiguity), quote, response, label))
@@ -101,11 +106,11 @@ def resolve(
     return Resolved(spans, QuoteCounts(unmatched=len(lost), **found), lost)
 
 
-def _candidates(quote: Quote, response: str, grounding: QuoteSearch | None) -> Found:
+def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -> Found:
     exact = _exact(quote, response) or _quoted_as_shown(quote, response)
-    if exact or grounding is None or not quote.text.strip():
+    if exact or tolerance is None or not quote.text.strip():
         return Found(exact, "exact")
-    return search(quote.text, response, grounding)
+    return locate(quote.text, response, tolerance)
 
 
 def _exact(quote: Quote, response: str) -> list[Interval]:

@@ -79,7 +79,7 @@ def _folded(text: str) -> tuple[str, list[int]]:
     """The text as it reads, and of each character which one of the text it comes from (empty: the same)."""
     if text.isascii() and not _HIDDEN.search(text):
         return text, []
-    folded = [_plain(character) for character in text]
+    folded = [_read_as(character) for character in text]
     return "".join(folded), [index for index, plain in enumerate(folded) for _ in plain]
 
 
@@ -87,7 +87,7 @@ _HIDDEN = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
 
 
 @lru_cache(maxsize=4096)
-def _plain(character: str) -> str:
+def _read_as(character: str) -> str:
     """What a reader takes a character for; nothing where it cannot be seen."""
     if character.isspace():
         return character

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from text2grad.chat.journal import Journal, Slot, amount
 from text2grad.errors import UserError
-from text2grad.journal import Journal, Slot, amount
 
 LINE = {
     "text": "an answer\u2028 with \ud83d half a pair",
@@ -76,7 +76,9 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path, damage: str) -> N
 
 def test_one_writer(tmp_path: Path) -> None:
     place = tmp_path / "journal"
-    program = f"from text2grad.journal import Journal; from pathlib import Path; Journal.open(Path({str(place)!r}))"
+    program = (
+        f"from text2grad.chat.journal import Journal; from pathlib import Path; Journal.open(Path({str(place)!r}))"
+    )
     with Journal.open(place):
         other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert other.returncode == 1 and "another process is writing" in other.stderr

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from places import ROOT
 from text2grad import wire
 from text2grad.chat import Answer, Completion, ScriptedChat
-from text2grad.critics.prompted import CUT, PromptedCritic, fitted_messages, judge_messages
+from text2grad.critics.prompted import CUT, PromptedCritic, ReadingSettings, fitted_messages, judge_messages
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.tasks.base import read_prompt
@@ -30,7 +31,8 @@ def example(question: str = "Why?", **meta: str) -> Example:
 
 
 def ask(answers: Sequence[str | Completion | Failure], responses: Sequence[str], **options: str) -> list[object]:
-    critic = PromptedCritic(ScriptedChat(answers), SHORT, SOURCE, **options)  # type: ignore[arg-type]
+    reading = ReadingSettings(**options)  # type: ignore[arg-type]
+    critic = PromptedCritic(ScriptedChat(answers), SHORT, SOURCE, reading)
     return list(critic.critique([example()] * len(responses), responses))
 
 
@@ -52,7 +54,7 @@ def test_ambiguity_is_passed_on() -> None:
     (first,) = ask([z], ["ha ha"], ambiguity="first")
     assert isinstance(skipped, Critique) and skipped.spans == () and skipped.quotes.ambiguous == 1
     assert isinstance(first, Critique) and [(s.start, s.end) for s in first.spans] == [(0, 2)]
-    with pytest.raises(UserError, match="unknown ambiguity 'last'"):
+    with pytest.raises(ValidationError, match="'first', 'all' or 'skip'"):
         ask([z], ["ha"], ambiguity="last")
 
 
@@ -86,7 +88,7 @@ def test_annotators_are_told_the_keys_that_wire_reads(name: str) -> None:
     assert system.role == "system"
     shape = next(line for line in system.content.splitlines() if line.startswith("{"))
     z = shape.replace("[...]", "[]").replace('"..."', '"words"')
-    assert wire.parse(z, "r") == Critique(text="words", score=None if name == "ground" else 0.0)
+    assert wire.parse(z, "r") == Critique(text="words", score=None if name == "anchor" else 0.0)
     assert ("reasoning" in z) == (name in ("code", "code_tested", "qa", "summarization")) and '"omissions"' in z
 
 
@@ -307,7 +309,7 @@ def test_several_critiques_of_a_response_vote() -> None:
     ]
     chat = ScriptedChat([*answers, *answers[::-1]])
     response = "the cat sat on the mat"
-    critic = PromptedCritic(chat, "Judge {{prompt}} and {{response}}", SOURCE, votes=3)
+    critic = PromptedCritic(chat, "Judge {{prompt}} and {{response}}", SOURCE, ReadingSettings(votes=3))
     first, second = critic.critique([example(), example()], [response, response])
     assert len(chat.asked) == 6
     for found in (first, second):

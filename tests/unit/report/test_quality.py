@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.annotation.prices import cost_by
+from text2grad.chat.prices import cost_by
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, write_jsonl
 from text2grad.report.quality import report_quality, token_alpha

@@ -1,4 +1,4 @@
-"""`annotate --responses` as typed, against a scripted server: each fault ends as it should, and is counted."""
+"""`annotate --responses` as typed, against a scripted server: each fault ends as a typed record, and counts."""
 
 from __future__ import annotations
 
@@ -36,28 +36,30 @@ from chat_server import (
     said,
     said_with,
 )
-from text2grad.annotation import http1
-from text2grad.annotation.asking import pause_for_all
-from text2grad.annotation.canaries import canary_items
-from text2grad.annotation.endpoint import Endpoint
-from text2grad.annotation.pace import FIRST_PAUSE
-from text2grad.annotation.verdicts import Reader
+from text2grad.chat import Completion, transport
+from text2grad.chat.asking import pause_for_all
+from text2grad.chat.endpoint import Endpoint
+from text2grad.chat.pace import FIRST_PAUSE
 from text2grad.cli import main
+from text2grad.critics.canaries import canary_items
+from text2grad.critics.prompted import Reader, ReadingSettings
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Feedback, read_jsonl
-from text2grad.judging import JudgingOptions
+from text2grad.stages.paid import AnnotateOptions
 
 Ended = tuple[int, dict[str, Any], str]
 COUNTS = ("requested", "ok", "refused", "invalid", "exhausted")
 QUICK = (
-    "--annotate.retries",
+    "--critic.prompted.retries",
     "3",
-    "--annotate.timeout",
+    "--critic.prompted.timeout",
     "0.3",
-    "--critic.concurrency",
+    "--critic.prompted.concurrency",
     "4",
     "--task.name",
     "qa",
+    "--critic.kind",
+    "prompted",
     "--no-canaries",
 )
 
@@ -87,7 +89,7 @@ def annotate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
     """`annotate(server, file, ...)`: exit code, summary, stderr."""
 
     def call(server: ChatServer | None, file: Path, *words: str) -> Ended:
-        url = ("--critic.base_url", server.url) if server else ()
+        url = ("--critic.prompted.base_url", server.url) if server else ()
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             out = ("--out", str(tmp_path / "feedback.jsonl"))
@@ -98,7 +100,7 @@ def annotate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
                     str(file),
                     *out,
                     *url,
-                    "--critic.model",
+                    "--critic.prompted.model",
                     "gpt-4o",
                     *QUICK,
                     "--json",
@@ -290,8 +292,9 @@ def test_a_key_given_twice_is_invalid_on_every_road(judge: Any, annotate: Any, t
     server = judge(lambda name, turn, body: said(text))
     _, summary, _ = annotate(server, responses_file(tmp_path / "r.jsonl", ["an"]))
     assert figures(summary) == (1, 0, 0, 1, 0)
-    answered = {"is": "answer", "text": text}
-    for reader in (Reader(validation="keep", repair=True), Reader(repair=True), Reader()):
+    answered = Completion(text=text)
+    repairing = ReadingSettings(repair=True)
+    for reader in map(Reader, (repairing, repairing.model_copy(update={"validation": "drop"}), ReadingSettings())):
         read = reader.read(answered, "an answer.")
         assert isinstance(read, Failure) and read.kind == "invalid", read
 
@@ -306,12 +309,12 @@ def test_what_a_repair_would_take_ages_for_is_not_repaired(monkeypatch: pytest.M
 
     monkeypatch.setattr("json_repair.loads", never)
     for answer in (text + "}", "{x: " + text + "}" * 20_000, '{critique: "' + "x" * 20_000 + '"}'):
-        assert isinstance(Reader(repair=True).read({"is": "answer", "text": answer}, "an answer."), Failure)
+        assert isinstance(Reader(ReadingSettings(repair=True)).read(Completion(text=answer), "an answer."), Failure)
 
 
 def test_an_answer_of_a_million_characters_is_not_read() -> None:
     text = GOOD.replace("Fine.", "x" * 1_000_000)
-    read = Reader(repair=True).read({"is": "answer", "text": text}, "an answer.")
+    read = Reader(ReadingSettings(repair=True)).read(Completion(text=text), "an answer.")
     assert isinstance(read, Failure) and "characters" in read.message and len(read.raw) < 10_000
 
 
@@ -339,7 +342,7 @@ def test_a_mistake_that_fails_everything_is_one_line_and_what_was_paid_stays(
 
 def test_nobody_there(annotate: Any, tmp_path: Path) -> None:
     file = responses_file(tmp_path / "r.jsonl", ["a", "b"])
-    code, _, err = annotate(None, file, "--critic.base_url", "http://127.0.0.1:9/v1")
+    code, _, err = annotate(None, file, "--critic.prompted.base_url", "http://127.0.0.1:9/v1")
     assert code == 1 and "nobody answers at http://127.0.0.1:9/v1" in err and len(err.splitlines()) == 1
 
 
@@ -388,7 +391,7 @@ def test_a_bad_file_is_one_line_before_anything_is_asked(
 def test_a_typo_in_the_prices(judge: Any, annotate: Any, tmp_path: Path, prices: str, words: str) -> None:
     file = responses_file(tmp_path / "r.jsonl", ["a"])
     (tmp_path / "prices.yaml").write_text(prices)
-    code, _, err = annotate(None, file, "--annotate.prices", str(tmp_path / "prices.yaml"))
+    code, _, err = annotate(None, file, "--critic.prompted.prices", str(tmp_path / "prices.yaml"))
     assert code == 1 and words in err and len(err.splitlines()) == 1
 
 
@@ -409,11 +412,11 @@ def test_a_plan_costs_nothing_and_names_what_it_does_not_know(judge: Any, annota
         plan["usd"] / 2, abs=1e-4
     )
     assert server.bodies == [] and sorted(tmp_path.iterdir()) == [file]
-    _, plan, _ = annotate(server, file, "--plan", "--critic.model", "my-own")
+    _, plan, _ = annotate(server, file, "--plan", "--critic.prompted.model", "my-own")
     assert plan["usd"] is None and "my-own is not in the price file" in plan["price"]
-    _, plan, _ = annotate(server, file, "--plan", "--critic.model", "gpt-4O")
+    _, plan, _ = annotate(server, file, "--plan", "--critic.prompted.model", "gpt-4O")
     assert plan["usd"] is None and "did you mean 'gpt-4o'?" in plan["price"]
-    code, _, err = annotate(server, file, "--budget-usd", "1", "--critic.model", "my-own")
+    code, _, err = annotate(server, file, "--budget-usd", "1", "--critic.prompted.model", "my-own")
     assert code == 1 and "needs the model's price" in err
 
 
@@ -483,9 +486,9 @@ def test_a_judge_that_says_nothing_readable_of_any_canary_is_asked_nothing_more(
 
 
 def test_canaries_are_judged_wherever_an_endpoint_is_asked_and_nobody_said_no(tmp_path: Path) -> None:
-    assert JudgingOptions().with_canaries and JudgingOptions(batch=True).with_canaries
-    assert not JudgingOptions(canaries=False).with_canaries
-    for offline in (JudgingOptions(requests=tmp_path), JudgingOptions(answers=tmp_path)):
+    assert AnnotateOptions().with_canaries and AnnotateOptions(batch=True).with_canaries
+    assert not AnnotateOptions(canaries=False).with_canaries
+    for offline in (AnnotateOptions(requests=tmp_path), AnnotateOptions(answers=tmp_path)):
         assert not offline.with_canaries and replace(offline, canaries=True).with_canaries
 
 
@@ -494,9 +497,28 @@ def test_the_command_tries_a_judge_without_being_asked(
 ) -> None:
     server = judge(lambda name, turn, body: SEES_FAULTS.get(name, said(GOOD)))
     file = responses_file(tmp_path / "r.jsonl", ["b"])
-    words = ["annotate", "--responses", str(file), "--out", str(tmp_path / "f.jsonl"), "--critic.model", "gpt-4o"]
+    words = [
+        "annotate",
+        "--responses",
+        str(file),
+        "--out",
+        str(tmp_path / "f.jsonl"),
+        "--critic.prompted.model",
+        "gpt-4o",
+    ]
     with pytest.raises(SystemExit):
-        main([*words, "--critic.base_url", server.url, "--task.name", "qa", "--json"])
+        main(
+            [
+                *words,
+                "--critic.prompted.base_url",
+                server.url,
+                "--task.name",
+                "qa",
+                "--critic.kind",
+                "prompted",
+                "--json",
+            ]
+        )
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (summary["canaries"], summary["canaries_moved"], summary["ok"], len(server.bodies)) == (3, 0, 1, 4)
 
@@ -505,9 +527,9 @@ def test_the_command_tries_a_judge_without_being_asked(
 def test_the_canaries_hold_what_they_are_known_for(task: str) -> None:
     found = canary_items(task)
     assert len(found) >= 2
-    for item in found:
-        quotes = [item.response[span["start"] : span["end"]] for span in item.example.meta["canary"]]
-        assert all(item.response.count(quote) == 1 for quote in quotes) and quotes
+    for example, response in found:
+        quotes = [response[span["start"] : span["end"]] for span in example.meta["canary"]]
+        assert all(response.count(quote) == 1 for quote in quotes) and quotes
 
 
 def test_azure_gets_its_own_key_and_the_version_it_asks_for(
@@ -519,7 +541,7 @@ def test_azure_gets_its_own_key_and_the_version_it_asks_for(
     assert head.startswith("POST /openai/deployments/d/chat/completions?api-version=2024-10-21 HTTP/1.1\r\n")
     assert "api-key: azure-secret\r\n" in head and KEY not in head and "api-version" not in endpoint.name
     assert endpoint.is_openai and not Endpoint("http://localhost:11434/v1", 1.0).is_openai
-    with pytest.raises(UserError, match="no http"):
+    with pytest.raises(UserError, match="not an http"):
         Endpoint("localhost:11434", 1.0)
 
 
@@ -589,7 +611,7 @@ def test_answers_of_an_unknown_price_count_at_their_dearest_once_there_is_a_budg
     file = responses_file(tmp_path / "r.jsonl", [f"n{n}" for n in range(40)])
     prices = tmp_path / "prices.yaml"
     prices.write_text("another: {input: 1, output: 2}")
-    annotate(server, file, "--annotate.prices", str(prices), "--limit", "5")
+    annotate(server, file, "--critic.prompted.prices", str(prices), "--limit", "5")
     code, _, _ = annotate(server, file, "--budget-usd", "0.06")
     assert code == 4 and len(server.bodies) == 5, "five unpriced answers are more than it"
 
@@ -603,7 +625,7 @@ def test_a_redirection_stops_and_asks_for_another_address(
     file = responses_file(tmp_path / "r.jsonl", ["a", "b", "c"])
     code, summary, err = annotate(server, file)
     assert code == 1 and not summary and len(err.splitlines()) == 1 and len(server.bodies) == 1
-    assert f"answered {status}" in err and "--critic.base_url https://example.org/[key]/v2)" in err
+    assert f"answered {status}" in err and "--critic.prompted.base_url https://example.org/[key]/v2)" in err
     right = judge(lambda name, turn, body: said(GOOD))
     code, summary, _ = annotate(right, file)
     assert (code, figures(summary)) == (0, (3, 3, 0, 0, 0)), "no question was settled by a redirection"
@@ -615,7 +637,7 @@ def test_a_redirection_stops_and_asks_for_another_address(
 def test_a_redirection_to_nowhere_is_one_line(judge: Any, annotate: Any, tmp_path: Path, location: str) -> None:
     server = judge(lambda name, turn, body: (302, {"Location": location}, b""))
     code, _, err = annotate(server, responses_file(tmp_path / "r.jsonl", ["a"]))
-    assert code == 1 and "set critic.base_url" in err and len(err.splitlines()) == 1
+    assert code == 1 and "set critic.prompted.base_url" in err and len(err.splitlines()) == 1
     assert "\x1b" not in err and "pw" not in err
 
 
@@ -641,7 +663,7 @@ def test_a_server_that_asks_everybody_for_ten_hours_stops_the_job(
 def test_an_answer_without_end_is_a_typed_row(
     judge: Any, annotate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http1, "MOST_BODY", 3000)
+    monkeypatch.setattr(transport, "MOST_BYTES", 3000)
     server = judge(lambda name, turn, body: said(GOOD + " " * 4000 if name == "long" else GOOD))
     code, summary, _ = annotate(server, responses_file(tmp_path / "r.jsonl", ["a", "long"]))
     assert (code, figures(summary)) == (3, (2, 1, 0, 1, 0)) and server.turns["long"] == 1
@@ -720,17 +742,24 @@ def test_samples_vote_and_agreement_is_the_weight(judge: Any, annotate: Any, tmp
     ]
     server = judge(lambda name, turn, body: said(votes[turn]))
     file = responses_file(tmp_path / "r.jsonl", ["it is quite true but late"])
-    words = ("--annotate.votes", "3", "--annotate.temperature", "0.7", "--critic.concurrency", "1")
+    words = (
+        "--critic.prompted.votes",
+        "3",
+        "--critic.prompted.temperature",
+        "0.7",
+        "--critic.prompted.concurrency",
+        "1",
+    )
     code, summary, _ = annotate(server, file, *words)
     assert (code, summary["requested"], summary["records"]) == (0, 3, 1)
     record = records(tmp_path)["it"]
     assert [(span.text, span.label, span.weight) for span in record.spans] == [("quite true", 1, 0.6667)]
     assert record.score == 0.5 and record.critique == "1"
-    code, _, err = annotate(server, file, "--annotate.votes", "3")
+    code, _, err = annotate(server, file, "--critic.prompted.votes", "3")
     assert code == 1 and "temperature 0" in err
 
 
-def test_what_a_person_wrote_is_grounded_not_judged(judge: Any, annotate: Any, tmp_path: Path) -> None:
+def test_what_a_person_wrote_is_anchored_not_judged(judge: Any, annotate: Any, tmp_path: Path) -> None:
     server = judge(lambda name, turn, body: said('{"critique": "x", "good_spans": [], "poor_spans": ["answer"]}'))
     annotate(server, responses_file(tmp_path / "r.jsonl", ["an"], feedback="The answer is wrong."))
     record = records(tmp_path)["an"]
@@ -864,9 +893,17 @@ def test_killed_at_fifty_random_points_every_id_is_there_once(judge: Any, tmp_pa
     file = responses_file(tmp_path / "r.jsonl", names)
     out = tmp_path / "feedback.jsonl"
     journal = out.with_name("feedback.jsonl.journal")
-    words = ["annotate", "--responses", str(file), "--out", str(out), "--critic.base_url", server.url]
-    words += ["--critic.model", "gpt-4o", "--critic.concurrency", "4", "--task.name", "qa", "--json"]
-    words += ["--no-canaries"]
+    words = ["annotate", "--responses", str(file), "--out", str(out), "--critic.prompted.base_url", server.url]
+    words += [
+        "--critic.prompted.model",
+        "gpt-4o",
+        "--critic.prompted.concurrency",
+        "4",
+        "--task.name",
+        "qa",
+        "--json",
+    ]
+    words += ["--no-canaries", "--critic.kind", "prompted"]
     flight, dice = 4, random.Random(0)
     points = sorted(dice.sample(range(1, 480), 50))
     forked = _forked(words)

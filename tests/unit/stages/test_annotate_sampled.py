@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from chat_server import KEY, ChatServer, Reply, completion, last_message, said
-from text2grad.annotation.canaries import canary_items
 from text2grad.cli import main
+from text2grad.critics.canaries import canary_items
 from text2grad.critics.program import ProgramCritic
 from text2grad.feedback import Example, Feedback, Message, read_jsonl
 from text2grad.sandbox import Runner
-from text2grad.stages import annotate as stage
+from text2grad.stages import sampled as stage
 from text2grad.tasks.base import prompt_version
 
 SAMPLED = "They grow well."
@@ -56,7 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
                 [
                     "annotate",
                     *settings,
-                    "--critic.model",
+                    "--critic.prompted.model",
                     "m",
                     "--no-canaries",
                     "--annotate.samples_per_prompt",
@@ -118,7 +118,7 @@ def test_feedback_on_a_draft_is_not_the_critique_of_what_was_sampled(
     server: ChatServer, run: Run, tmp_path: Path, task: str
 ) -> None:
     data, words = data_of(task, tmp_path)
-    code, _, err = run(data, *words, "--critic.base_url", server.url)
+    code, _, err = run(data, *words, "--critic.prompted.base_url", server.url)
     assert code == 0, err
     (record,) = written(tmp_path)
     assert (record.response, record.critique, record.source.kind) == (SAMPLED, "It is short.", "llm")
@@ -128,9 +128,9 @@ def test_feedback_on_a_draft_is_not_the_critique_of_what_was_sampled(
     code, _, err = run(
         data,
         *words,
-        "--critic.base_url",
+        "--critic.prompted.base_url",
         server.url,
-        "--ground",
+        "--anchor",
         "--responses",
         str(tmp_path / "run" / "feedback.jsonl"),
         "--out",
@@ -145,7 +145,7 @@ def test_the_drafts_of_a_data_set_are_annotated_with_its_feedback(
     server: ChatServer, run: Run, tmp_path: Path, task: str
 ) -> None:
     data, words = data_of(task, tmp_path)
-    code, _, err = run(data, *words, "--critic.base_url", server.url, "--ground")
+    code, _, err = run(data, *words, "--critic.prompted.base_url", server.url, "--anchor")
     assert code == 0, err
     (record,) = written(tmp_path)
     assert (record.response, record.critique, record.source.kind) == (DRAFT, WORDS, "human")
@@ -153,9 +153,9 @@ def test_the_drafts_of_a_data_set_are_annotated_with_its_feedback(
     assert f"<feedback>\n{WORDS}\n</feedback>" in last_message(server.bodies[0])
 
 
-def test_a_data_set_without_drafts_has_nothing_to_ground(run: Run, tmp_path: Path) -> None:
+def test_a_data_set_without_drafts_has_nothing_to_anchor(run: Run, tmp_path: Path) -> None:
     data, words = data_of("SLF5K without drafts", tmp_path)
-    code, _, err = run(data, *words, "--ground")
+    code, _, err = run(data, *words, "--anchor")
     assert code == 1 and "has a draft with feedback" in err and err.count("\n") == 1
 
 
@@ -163,7 +163,7 @@ def test_a_prompt_of_ones_own_gets_no_words_about_another_text(
     server: ChatServer, run: Run, tmp_path: Path
 ) -> None:
     data, words = data_of("SLF5K", tmp_path)
-    run(data, *words, "--critic.base_url", server.url, "--critic.prompt", "ground")
+    run(data, *words, "--critic.prompted.base_url", server.url, "--critic.prompted.prompt", "anchor")
     assert "<feedback>\n(none)\n</feedback>" in last_message(server.bodies[0])
 
 
@@ -203,7 +203,7 @@ def test_only_who_is_asked_needs_a_key(run: Run, tmp_path: Path, monkeypatch: py
 def test_noise_is_put_into_what_a_chat_model_said(
     server: ChatServer, run: Run, tmp_path: Path, kind: str, labels: list[int]
 ) -> None:
-    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES, "--critic.base_url", server.url)
+    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES, "--critic.prompted.base_url", server.url)
     run(*words, "--critic.noise.kind", kind, "--critic.noise.share", "1")
     (record,) = written(tmp_path)
     assert ([span.label for span in record.spans], record.critique) == (labels, "It is short.")
@@ -213,19 +213,18 @@ def test_noise_is_put_into_what_a_chat_model_said(
 
 
 def test_noise_does_not_move_canaries(run: Run, tmp_path: Path) -> None:
-    known = {item.response: item for item in canary_items("summarization")}
+    known = {response: (example, response) for example, response in canary_items("summarization")}
 
     def answer(name: str, turn: int, body: dict[str, Any]) -> Reply:
-        shown = [item for text, item in known.items() if text[:40] in last_message(body)]
-        marks = shown[0].example.meta["canary"] if shown else []
+        shown = [pair for text, pair in known.items() if text[:40] in last_message(body)]
+        marks = shown[0][0].meta["canary"] if shown else []
         quotes = {
-            label: [shown[0].response[m["start"] : m["end"]] for m in marks if m["label"] == label]
-            for label in (1, -1)
+            label: [shown[0][1][m["start"] : m["end"]] for m in marks if m["label"] == label] for label in (1, -1)
         }
         return said(json.dumps({"critique": "x", "good_spans": quotes[1], "poor_spans": quotes[-1]}))
 
     server = ChatServer(answer)
-    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES, "--critic.base_url", server.url, "--canaries")
+    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES, "--critic.prompted.base_url", server.url, "--canaries")
     code, summary, err = run(*words, "--critic.noise.kind", "flip", "--critic.noise.share", "1")
     server.close()
     assert (code, summary["canaries"], summary["canaries_moved"]) == (0, len(known), 0), err
@@ -243,8 +242,21 @@ def test_a_judge_of_programs_is_shown_what_came_of_the_tests_where_it_is_known(
     for came in [*known, {}, {"outcome": "weak_tests"}, {"outcome": "no_program"}, {"outcome": ["failed"]}]:
         row = {"id": "a", "prompt": f"Double. {came}", "response": WRONG, "meta": {"tests": TESTS, **came}}
         (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-        words = ("--task.name", "code", "--critic.base_url", server.url, "--critic.prompt", prompt)
-        out = ("--responses", str(tmp_path / "rows.jsonl"), "--out", str(tmp_path / "out.jsonl"), "--no-resume")
+        words = (
+            "--task.name",
+            "code",
+            "--critic.prompted.base_url",
+            server.url,
+            "--critic.prompted.prompt",
+            prompt,
+        )
+        out = (
+            "--responses",
+            str(tmp_path / "rows.jsonl"),
+            "--out",
+            str(tmp_path / "out.jsonl"),
+            "--no-resume",
+        )
         code, _, err = run(tmp_path / "none", *words, *out)
         assert code == 0, err
         record = list(read_jsonl(tmp_path / "out.jsonl", Feedback))[-1]
@@ -259,7 +271,7 @@ def test_sampled_programs_are_run_before_they_are_judged_if_asked_for(
     server: ChatServer, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stage, "sample", lambda policy, examples, _: [([1], WRONG)] * len(examples))
-    words = (ilf(tmp_path / "ilf.jsonl"), *PROGRAMS, "--critic.base_url", server.url)
+    words = (ilf(tmp_path / "ilf.jsonl"), *PROGRAMS, "--critic.prompted.base_url", server.url)
     code, _, err = run(*words, "--annotate.run_tests", "true")
     assert code == 0, err
     (record,) = written(tmp_path)

@@ -18,10 +18,11 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
-from text2grad.stages import annotate, evaluate, folder, ppo, reward_data, reward_model, supervised
+from text2grad.stages import evaluate, folder, ppo, reward_data, reward_model, supervised
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.intake import run_import
 from text2grad.stages.ppo import run_train
+from text2grad.stages.records import other_feedback
 from text2grad.stages.reward_model import run_train_reward
 from text2grad.stages.supervised import run_sft
 from text2grad.tasks.base import question_of
@@ -356,6 +357,6 @@ def test_annotating_keeps_what_others_said_and_replaces_its_own(config: Config) 
     people = feedback(config)
     program = people[0].model_copy(update={"id": "p", "source": Source(kind="program")})
     write_jsonl(path, [*people, program])
-    assert annotate.other_feedback(path, Source(kind="program", model="another")) == people
-    assert annotate.other_feedback(path, Source(kind="human")) == [program]
-    assert annotate.other_feedback(path.with_name("none.jsonl"), Source(kind="human")) == []
+    assert list(other_feedback(path, "program")) == people
+    assert list(other_feedback(path, "human")) == [program]
+    assert list(other_feedback(path.with_name("none.jsonl"), "human")) == []

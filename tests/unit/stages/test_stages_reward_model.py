@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 
 from span_cases import TEXT, critique, word_span, words_aligned
-from text2grad.chat import Completion, Conversation, ScriptedChat
+from text2grad.chat import Completion, Conversation, EndpointSettings, ScriptedChat
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
@@ -72,8 +72,8 @@ def test_marks_of_people(tmp_path: Path) -> None:
 class Judge(ScriptedChat):
     """Prefers the annotations, which have spans, to silence."""
 
-    def __init__(self, model: str, **_: Any) -> None:
-        super().__init__(self.prefers, model)
+    def __init__(self, settings: EndpointSettings, journal: Path) -> None:
+        super().__init__(self.prefers, settings.model)
 
     @staticmethod
     def prefers(conversation: Conversation) -> Completion:

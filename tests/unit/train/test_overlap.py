@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.chat import OpenAIChat, ScriptedChat
+from text2grad.chat import EndpointSettings, OpenAIChat, ScriptedChat
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.log import Stopwatch
@@ -82,7 +82,7 @@ def test_what_fails_is_raised_as_it_is(overlap: bool) -> None:
 
 def test_who_overlaps() -> None:
     prompted = partial(PromptedCritic, prompt="{{response}}", source=Source(kind="llm"))
-    endpoint = prompted(OpenAIChat("m", base_url="http://localhost:1/v1"))
+    endpoint = prompted(OpenAIChat(EndpointSettings(model="m", base_url="http://localhost:1/v1")))
     outside = [endpoint, ProgramCritic(None)]  # type: ignore[arg-type]
     inside = prompted(ScriptedChat([]))
     assert [overlaps(critic, "auto") for critic in outside] == [True, True]

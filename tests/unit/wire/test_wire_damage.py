@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from text2grad.feedback import Critique, Failure, Label, Span
 from text2grad.wire import parse, render
-from text2grad.wire.objects import Found, UnreadableError, _plain, _read_closely, read_object
+from text2grad.wire.objects import Found, UnreadableError, _read_closely, _strict_object, read_object
 from text2grad.wire.quotes import in_order
 
 RESPONSE = 'We start art class. The art is "fine", "good" and `ratio: 5`.'
@@ -208,5 +208,5 @@ def readable(read: Callable[..., Found], *arguments: Any) -> dict[str, Any] | No
     ],
 )
 def test_what_needs_a_closer_look_gets_one(z: str) -> None:
-    assert _plain(z, 0, 'x a", "b x') is None
+    assert _strict_object(z, 0, 'x a", "b x') is None
     assert isinstance(parse(z, 'x a", "b x'), Failure)

@@ -1,78 +1,63 @@
-"""What raw answers say: one critique per answer."""
+"""What an answer says: one critique, or a typed failure."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from text2grad import wire
-from text2grad.errors import UserError
-from text2grad.feedback import Critique, Failure, FailureKind, Judgement, storable
-from text2grad.journal import State
+from text2grad.chat.base import Answer
+from text2grad.critics.prompted.settings import AS_WRITTEN, ReadingSettings
+from text2grad.feedback import Critique, Failure, Judgement, storable
 
-STATE_OF: Mapping[FailureKind, State] = {
-    "refused": "refused",
-    "invalid": "invalid",
-    "truncated": "invalid",
-    "unsupported": "invalid",
-    "exhausted": "exhausted",
-}
 LONGEST_REPAIRED, DEEPEST_REPAIRED = 10_000, 20
 """Characters, and brackets open at once, of what json-repair is tried on."""
 _BRACKET = re.compile(r"[][(){}]")
 _ESCAPED = re.compile(r"\\+(?:u00|x)([0-9a-fA-F]{2})")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
-Validation = Literal["keep", "ask", "drop"]
-"""A critique with quotes that are not in the response (paper, appendix M.1): `keep` the spans that hold; `ask` once
-more, then keep; `drop` the record from training (it becomes a typed failure) if the second answer is no better."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How answers are read. `repair`: json-repair may mend what is no JSON (servers without a JSON mode)."""
+    """Reads answers as the settings say."""
 
-    ambiguity: wire.Ambiguity = "skip"
-    grounding: wire.QuoteSearch | None = None
-    validation: Validation = "drop"
-    repair: bool = False
+    settings: ReadingSettings = AS_WRITTEN
 
-    def __post_init__(self) -> None:
-        if self.ambiguity not in get_args(wire.Ambiguity):
-            raise UserError(f"unknown ambiguity {self.ambiguity!r}", "first, all or skip")
-
-    def read(self, line: Mapping[str, Any], response: str) -> Judgement:
-        """The judgement in a line of the journal (an answer, or the failure that stands for it)."""
-        if line["is"] == "failure":
-            return Failure(kind=line["kind"], message=line["message"])
-        if line.get("refusal"):
-            return Failure(kind="refused", message=line["refusal"], raw=line["text"])
-        text = line["text"]
-        if line.get("truncated"):
-            return Failure(kind="truncated", message="the answer ran into the token limit", raw=storable(text))
-        judgement = self._parse(text, response)
-        if isinstance(judgement, Failure) and judgement.kind == "invalid" and self.repair and "{" in text:
-            return self._repaired(text, response) or judgement
-        return judgement
+    def read(self, answer: Answer, response: str) -> Judgement:
+        """The judgement in an answer about `response`."""
+        if isinstance(answer, Failure):
+            return answer
+        if answer.truncated:
+            # Even where the object is closed: a critique cut short has not said all it had to say.
+            return Failure(
+                kind="truncated", message="the answer ran into the token limit", raw=storable(answer.text)
+            )
+        read = self._parse(answer.text, response)
+        if isinstance(read, Critique):
+            return read.model_copy(update={"forced": 1}) if answer.forced else read
+        if read.kind == "invalid" and self.settings.repair and "{" in answer.text:
+            return self._repaired(answer.text, response) or read
+        return read
 
     def broken(self, judgement: Judgement) -> bool:
         """Whether a fresh sample is worth its price."""
         if isinstance(judgement, Failure):
             return judgement.kind in ("invalid", "truncated")
-        return self.validation != "keep" and judgement.quotes.unmatched > 0
+        return self.settings.validation != "keep" and judgement.quotes.unmatched > 0
 
     def validated(self, judgement: Judgement) -> Judgement:
         """The judgement as it is kept: with `drop`, one that quotes what is not there is a failure."""
-        if isinstance(judgement, Failure) or self.validation != "drop" or not judgement.quotes.unmatched:
+        if isinstance(judgement, Failure) or self.settings.validation != "drop" or not judgement.quotes.unmatched:
             return judgement
         message = f"{judgement.quotes.unmatched} of its quotes are not in the response"
         return Failure(kind="invalid", message=message, raw="; ".join(judgement.lost))
 
     def _parse(self, text: str, response: str) -> Judgement:
-        return wire.parse(text, response, ambiguity=self.ambiguity, grounding=self.grounding)
+        return wire.parse(text, response, ambiguity=self.settings.ambiguity, tolerance=self.settings.locate)
 
     def _repaired(self, text: str, response: str) -> Critique | None:
         """What json-repair makes of it, if every quote of that stands in the response, and each only once.
@@ -130,8 +115,3 @@ def _is_repairable(text: str) -> bool:
         depth = max(0, depth + (1 if match[0] in "([{" else -1))
         deepest = max(deepest, depth)
     return len(text) <= LONGEST_REPAIRED and deepest <= DEEPEST_REPAIRED
-
-
-def state_of(judgement: Judgement) -> State:
-    """How a request ended whose answer says this."""
-    return STATE_OF[judgement.kind] if isinstance(judgement, Failure) else "ok"

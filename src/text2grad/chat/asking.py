@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from threading import Condition
 from typing import Any
 
-from text2grad.annotation.endpoint import LONGEST_WAIT, Endpoint, Problem, Reply, Trouble
-from text2grad.annotation.pace import FIRST_PAUSE, Pace, pause
-from text2grad.annotation.prices import Price, believable, most_tokens
-from text2grad.annotation.questions import LADDER, Capability, Question, Questioner
-from text2grad.annotation.verdicts import Reader, state_of
+from text2grad.chat.base import Answer, Completion
+from text2grad.chat.endpoint import LONGEST_WAIT, Endpoint, Problem, Reply, Trouble
+from text2grad.chat.journal import STATE_OF, Journal, State
+from text2grad.chat.pace import FIRST_PAUSE, Pace, pause
+from text2grad.chat.prices import Price, believable, most_tokens
+from text2grad.chat.questions import LADDER, Capability, Question, Questioner
+from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError
-from text2grad.feedback import FailureKind
-from text2grad.journal import Journal, State
+from text2grad.feedback import Failure, FailureKind, storable
 
 TRIES_OF_AN_ANSWER = 2
 FAILURE_OF: Mapping[Trouble, FailureKind] = {"refused": "refused", "unfit": "unsupported", "oversized": "invalid"}
-Outcome = dict[str, Any] | Problem | None
+Line = dict[str, Any]
+Outcome = Line | Problem | None
 """The line of the journal with the answer; why there is none; or None: stopped."""
+Verdict = Callable[[Question, Answer, bool], State | None]
+"""(question, answer, whether it is the last try) -> how the question has ended; None: ask once more."""
+
+
+def as_it_came(question: Question, answer: Answer, last: bool) -> State | None:
+    """The verdict on answers whose content does not matter."""
+    return STATE_OF[answer.kind] if isinstance(answer, Failure) else "ok"
+
+
+def answer_of(line: Mapping[str, Any]) -> Answer:
+    """The answer in a line of the journal, or the failure that stands for it."""
+    if line["is"] == "failure":
+        return Failure(kind=line["kind"], message=line["message"])
+    if line.get("refusal"):
+        return Failure(kind="refused", message=line["refusal"], raw=storable(line["text"]))
+    return Completion(text=line["text"], truncated=bool(line.get("truncated")), usage=line.get("usage", {}))
 
 
 class Budget:
@@ -31,8 +48,6 @@ class Budget:
     """
 
     def __init__(self, most: float | None, price: Price | None, journal: Journal) -> None:
-        if most is not None and price is None:
-            raise UserError("a budget needs the model's price", "add the model to the file of annotate.prices")
         self._most, self._price, self._journal = most, price, journal
         self._reserved = self._dearest = 0.0
         self._changed = Condition()
@@ -80,27 +95,52 @@ class Budget:
                 self._changed.notify_all()
 
 
-@dataclass
 class Asker:
-    """Has questions answered and settled in the journal; safe to call from many threads."""
+    """Has questions answered and settled in the journal; safe to call from many threads.
 
-    endpoint: Endpoint
-    questioner: Questioner
-    reader: Reader
-    journal: Journal
-    pace: Pace
-    budget: Budget
-    price: Price | None
-    retries: int
-    capability: Capability | None = None
-    again: bool = False
-    sent: int = field(default=0, init=False)
+    `capability` is the rung of the ladder that is known to hold at this server, None while none is. `sent` counts
+    requests.
+    """
+
+    def __init__(
+        self,
+        settings: EndpointSettings,
+        endpoint: Endpoint,
+        journal: Journal,
+        price: Price | None,
+        again: bool = False,
+    ) -> None:
+        self.endpoint, self.journal, self.price = endpoint, journal, price
+        decoding = (settings.max_tokens, settings.temperature)
+        self.questioner = Questioner(settings.model, *decoding, new_limit_name=endpoint.is_openai)
+        self.pace = Pace(settings.concurrency)
+        self.budget = Budget(settings.budget_usd, price, journal)
+        self.sent = 0
+        self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
+        self.capability = self._noted(journal.notes.get("capability"))
+
+    def _noted(self, note: Any) -> Capability | None:
+        """The rung that an earlier run found at this server, with this model."""
+        known = note if isinstance(note, dict) else {}
+        same = (known.get("server"), known.get("model")) == (self.endpoint.name, self.questioner.model)
+        return known["is"] if same and known.get("is") in ("grammar", *LADDER) else None
+
+    def ladder(self, question: Question) -> tuple[Capability, ...]:
+        """The ways to ask it, the strictest first."""
+        free = LADDER if question.schema else LADDER[-1:]
+        return ("grammar", *free) if self._grounded and question.about else free
+
+    def knows_how(self, question: Question) -> bool:
+        """Whether it is known which way the server takes."""
+        ladder = self.ladder(question)
+        return len(ladder) == 1 or self.capability in ladder
 
     def is_settled(self, question: Question) -> bool:
         """Whether nothing is left to ask: what was exhausted is asked again, the rest only with `again`."""
-        return is_settled(self.journal.slot(question.id).state, self.again)
+        state = self.journal.slot(question.id).state
+        return state == "ok" or (state in ("refused", "invalid") and not self._again)
 
-    def settle(self, question: Question) -> State | None:
+    def settle(self, question: Question, verdict: Verdict) -> State | None:
         """Ask until there is an answer, or it is clear that there is none; None: stopped before that.
 
         Raises:
@@ -110,52 +150,55 @@ class Asker:
         left = TRIES_OF_AN_ANSWER
         if slot.state is None and slot.offset >= 0:  # answered, and never judged
             left -= slot.answers
-            if (state := self.judged(question, last=left <= 0)) is not None:
+            if (state := self.judged(question, verdict, last=left <= 0)) is not None:
                 return state
         for attempt in range(TRIES_OF_AN_ANSWER - left, TRIES_OF_AN_ANSWER):
             line = self._answered(question, attempt)
             if line is None:
                 return None
-            if (state := self.judged(question, attempt + 1 == TRIES_OF_AN_ANSWER, line)) is not None:
+            last = attempt + 1 == TRIES_OF_AN_ANSWER
+            if (state := self.judged(question, verdict, last, line)) is not None:
                 return state
         return None
 
-    def judged(self, question: Question, last: bool, line: Mapping[str, Any] | None = None) -> State | None:
+    def judged(self, question: Question, verdict: Verdict, last: bool, line: Line | None = None) -> State | None:
         """Settle a question by its last line in the journal; None if a fresh answer is worth its price."""
-        line = line or self.journal.last(question.id)
-        judgement = self.reader.read(line, question.item.response)
-        if line["is"] == "answer" and not last and self.reader.broken(judgement):
-            return None
-        state = state_of(self.reader.validated(judgement))
-        self.journal.settle(question.id, state)
+        state = verdict(question, answer_of(line or self.journal.last(question.id)), last)
+        if state is not None:
+            self.journal.settle(question.id, state)
         return state
 
     def most(self, question: Question) -> dict[str, float]:
         """The usage of the dearest answer to a question."""
-        schema = self.questioner.request_options(question, LADDER[0])
-        texts = [*(message["content"] for message in question.messages), schema]
-        return most_tokens(texts, self.questioner.decoding.max_tokens)
+        options = self.questioner.options(question.schema, LADDER[0] if question.schema else "text")
+        texts = [*(message["content"] for message in question.messages), options]
+        return most_tokens(texts, self.questioner.max_tokens)
 
-    def _answered(self, question: Question, attempt: int) -> dict[str, Any] | None:
+    def keep(self, question: str, outcome: Reply | Problem, most: Mapping[str, float], batch: bool = False) -> Line:
+        """Bring an answer, or the failure that stands for it, into the journal. Its line."""
+        if isinstance(outcome, Problem):
+            return self.journal.failure(question, FAILURE_OF.get(outcome.kind, "exhausted"), outcome.message)
+        return self.journal.answer(question, answer_line(outcome, self.price, most, batch))
+
+    def _answered(self, question: Question, attempt: int) -> Line | None:
         """Bring one answer, or the failure that stands for it, into the journal; None: stopped."""
         outcome = self._climb(question, attempt)
-        if not isinstance(outcome, Problem):
-            return outcome
-        kind = FAILURE_OF.get(outcome.kind, "exhausted")
-        return self.journal.failure(question.id, kind, outcome.message)
+        return self.keep(question.id, outcome, {}) if isinstance(outcome, Problem) else outcome
 
     def _climb(self, question: Question, attempt: int) -> Outcome:
         """Ask on the rung that is known to hold; while none is, on each from the top."""
-        if self.capability is not None:
-            known = self._retried(question, self.capability, attempt, self.retries)
-            if not (isinstance(known, Problem) and known.kind == "unfit" and "response_format" in known.message):
+        ladder = self.ladder(question)
+        if self.knows_how(question):
+            rung = self.capability if self.capability in ladder else ladder[0]
+            known = self._retried(question, rung, attempt, self._retries)
+            if len(ladder) == 1 or not _is_about_the_form(known):
                 return known
             self.capability = None  # the server is not the one it was
         outcome: Outcome = None
-        for rung in LADDER:
-            outcome = self._retried(question, rung, attempt, self.retries if rung == LADDER[0] else 1)
+        for rung in ladder:
+            outcome = self._retried(question, rung, attempt, self._retries if rung == ladder[0] else 1)
             if isinstance(outcome, Problem) and outcome.kind == "unreachable":
-                raise UserError(outcome.message, "is the server running? check critic.base_url")
+                raise UserError(outcome.message, "is the server running? check critic.prompted.base_url")
             if isinstance(outcome, dict):
                 self._found(rung)
             if not (isinstance(outcome, Problem) and outcome.kind in ("unfit", "broken")):
@@ -178,7 +221,7 @@ class Asker:
             waited += outcome.wait or 0.0
             if not outcome.passing or retry == retries or waited > LONGEST_WAIT:
                 return outcome
-            if outcome.kind == "unreachable" and self.capability is None:
+            if outcome.kind == "unreachable" and not self.knows_how(question):
                 return outcome
             if not self.pace.sleep(pause(retry, outcome.wait)):
                 return None
@@ -195,7 +238,7 @@ class Asker:
             outcome = self._sent(body)
             if isinstance(outcome, Reply):
                 # The raw answer goes to the journal before anybody reads it.
-                return self.journal.answer(question.id, answer_line(outcome, self.price, most))
+                return self.keep(question.id, outcome, most)
             if outcome is not None and outcome.may_cost and amount:
                 self.journal.charge(question.id, amount, outcome.message)
             return outcome
@@ -217,9 +260,11 @@ class Asker:
         return outcome
 
 
-def is_settled(state: State | None, again: bool) -> bool:
-    """Whether a question in this state is not asked any more."""
-    return state == "ok" or (state in ("refused", "invalid") and not again)
+def _is_about_the_form(outcome: Outcome) -> bool:
+    """Whether a server refused to hold its answer to a form."""
+    if not isinstance(outcome, Problem) or outcome.kind != "unfit":
+        return False
+    return any(name in outcome.message for name in ("response_format", "structured_outputs"))
 
 
 def pause_for_all(wait: float | None) -> float:
@@ -229,16 +274,14 @@ def pause_for_all(wait: float | None) -> float:
     return FIRST_PAUSE if wait is None or wait > LONGEST_WAIT else wait
 
 
-def answer_line(
-    reply: Reply, price: Price | None, most: Mapping[str, float], batch: bool = False
-) -> dict[str, Any]:
+def answer_line(reply: Reply, price: Price | None, most: Mapping[str, float], batch: bool = False) -> Line:
     """What the journal keeps of an answer; `usd` is null where the price is unknown.
 
     Of a count that the server does not give, or that cannot be, the `most` is paid.
     """
     usage = believable(reply.usage, most)
     usd = None if price is None else price.cost({**most, **usage}, batch)
-    line: dict[str, Any] = {"text": reply.text, "usage": usage, "usd": usd, "seconds": reply.seconds}
+    line: Line = {"text": reply.text, "usage": usage, "usd": usd, "seconds": reply.seconds}
     if reply.truncated:
         line["truncated"] = True
     if reply.refusal:

@@ -1,8 +1,9 @@
 """One chat request to an OpenAI-compatible server, and what came of it.
 
-Written on `http1`: the openai SDK takes 3.7 ms of CPU for a request (docs/LOG.md), and with 64 requests in flight
-one core must do more than a thousand a second. It never retries and never raises for what the
-server does: whoever asks decides (`asking`). The key is sent and redacted, and goes nowhere else.
+Not through the openai SDK, which takes 3.7 ms of CPU for a request (docs/LOG.md): with 64 requests
+in flight one core must do more than a thousand a second. It never retries and never raises for what
+the server does: whoever asks decides (`asking`). The key is sent and redacted, and goes nowhere
+else.
 """
 
 from __future__ import annotations
@@ -13,35 +14,37 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from email.message import Message
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from text2grad.annotation.http1 import Answer, Connection, CutError, OversizedError
-from text2grad.annotation.secrets import redactor
+from text2grad.chat.secrets import redactor
+from text2grad.chat.transport import Answer, Connection, CutError, OversizedError
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json
-from text2grad.journal import amount
 
 OPENAI_URL = "https://api.openai.com/v1"
+KEY = "OPENAI_API_KEY"
 LONGEST_WAIT = 300.0
 """Seconds. A server that asks for a longer pause has no answer today."""
 LONGEST_MESSAGE = 300
 LONGEST_ERROR = 100_000
 """Characters of an error that are read."""
 
+Headers = Mapping[str, str] | Message
 Trouble = Literal["unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "unfit", "fatal"]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its text, whether it was cut at the token limit, tokens by name, seconds it took."""
+    """An answer: its text, whether it was cut at the token limit, what the server counts, seconds it took."""
 
     text: str
     truncated: bool
-    usage: Mapping[str, float]
+    usage: Mapping[str, Any]
     seconds: float
     refusal: str = ""
 
@@ -50,10 +53,11 @@ class Reply:
 class Problem:
     """No answer, and why.
 
-    `unreachable`: nobody there. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for patience. `broken`:
-    5xx, or an answer that is none. `oversized`: an answer too long, or nested too deeply, to be read. `refused`: a
-    content filter. `unfit`: the server will never take this request (other 4xx). `fatal`: it will take none (key,
-    model, quota, another address); `cure` mends it. `wait`: seconds it asked for.
+    `unreachable`: nobody there. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for
+    patience. `broken`: 5xx, or an answer that is none. `oversized`: an answer too long, or nested
+    too deeply, to be read. `refused`: a content filter. `unfit`: the server will never take this
+    request (other 4xx). `fatal`: it will take none (key, model, quota, another address); `cure`
+    mends it. `wait`: seconds it asked for.
     """
 
     kind: Trouble
@@ -73,7 +77,6 @@ class Problem:
         return self.kind in ("cut", "timeout", "oversized") or (self.kind == "broken" and self.status == 200)
 
 
-@dataclass
 class Endpoint:
     """A server, by its base URL. Connections are kept open between requests; any thread may ask.
 
@@ -82,41 +85,37 @@ class Endpoint:
     goes through here. Where it is not asked (`asks`), no key is needed.
 
     Raises:
-        UserError: the URL is none, or OpenAI itself is meant and there is no key.
+        UserError: the URL cannot be used, or OpenAI itself is meant and there is no key.
     """
 
-    base_url: str | None
-    timeout: float
-    key_variable: str = "OPENAI_API_KEY"
-    asks: bool = True
-    redact: Callable[[str], str] = field(init=False, repr=False)
-    _key: str = field(default="", init=False, repr=False)
-    _idle: deque[Connection] = field(default_factory=deque, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        url = self.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+    def __init__(self, base_url: str | None, timeout: float, asks: bool = True) -> None:
+        self.timeout = timeout
+        self.url = url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        self._idle: deque[Connection] = deque()
         self._url = urlsplit(url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise UserError(f"base_url {url!r} is no http(s) address", "for example http://localhost:8000/v1")
+            raise UserError(f"base_url {url!r} is not an http(s) address", "for example http://localhost:8000/v1")
         if not url.isascii() or not url.isprintable():
-            raise UserError(f"base_url {url!a} has characters no address has", "write it in ASCII")
+            raise UserError(f"base_url {url!a} has characters that no address has", "write it in ASCII")
         if self._url.username or self._url.password:
-            raise UserError("a base_url may hold no password", "export OPENAI_API_KEY=... instead")
-        self._key = key_for(self._url.hostname, self.key_variable)
-        if self.asks and not self._key and url == OPENAI_URL:
-            name = self.key_variable
-            raise UserError(f"no API key in {name}", f"export {name}=... or set critic.base_url")
-        if not (self._key.isascii() and self._key.isprintable()):
-            raise UserError("the API key has characters no key has", f"export {self.key_variable} again")
-        self.redact = redactor(self._key)
+            raise UserError("a base_url must not hold a password", "export OPENAI_API_KEY=... instead")
+        azure = "azure.com" in self._url.hostname
+        self.key = os.environ.get(KEY, "")
+        if azure:
+            self.key = os.environ.get("AZURE_OPENAI_API_KEY", self.key)
+        if asks and not self.key and url == OPENAI_URL:
+            raise UserError(f"no API key in {KEY}", f"export {KEY}=... or set critic.prompted.base_url")
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise UserError("the API key has characters that no key has", f"export {KEY} again")
+        self.redact = redactor(self.key)
         query = f"?{self._url.query}" if self._url.query else ""
         lines = [
             f"POST {self._url.path.rstrip('/')}/chat/completions{query} HTTP/1.1",
             f"Host: {self._url.netloc}",
             "Content-Type: application/json",
             "Accept: application/json",
-            *([f"Authorization: Bearer {self._key}"] if self._key else []),
-            *([f"api-key: {self._key}"] if "azure.com" in self._url.hostname else []),
+            *([f"Authorization: Bearer {self.key}"] if self.key else []),
+            *([f"api-key: {self.key}"] if azure else []),
         ]
         self._head = "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
@@ -201,14 +200,14 @@ class Endpoint:
             text, refusal = _text(message.get("content")), _text(message.get("refusal"))
             finish = _text(choice.get("finish_reason"))
         except (LookupError, TypeError, AttributeError):
-            return Problem("broken", f"{self.name} answered with something that is no chat completion", 200)
+            return Problem("broken", f"{self.name} answered with something that is not a chat completion", 200)
         if finish == "content_filter":
             refusal = refusal or "content filter"
-        usage = _usage(body.get("usage"))
-        refusal = self.redact(refusal)[:LONGEST_MESSAGE]
-        return Reply(self.redact(text), finish == "length", usage, round(seconds, 3), refusal)
+        usage, refusal = body.get("usage"), self.redact(refusal)[:LONGEST_MESSAGE]
+        counts = usage if isinstance(usage, dict) else {}
+        return Reply(self.redact(text), finish == "length", counts, round(seconds, 3), refusal)
 
-    def _problem(self, status: int, headers: Mapping[str, str], raw: bytes) -> Problem:
+    def _problem(self, status: int, headers: Headers, raw: bytes) -> Problem:
         code, words = _error_of(raw.decode("utf-8", "replace"))
         words = self.redact(words)
         if 300 <= status < 400:
@@ -217,7 +216,7 @@ class Endpoint:
             return Problem("fatal", f"{self.name} refused the key ({status})", status, cure="check OPENAI_API_KEY")
         if status == 404:
             return Problem(
-                "fatal", f"{self.name} has no such model", status, cure="check critic.model and base_url"
+                "fatal", f"{self.name} has no such model", status, cure="check critic.prompted.model and base_url"
             )
         if code == "insufficient_quota" or status == 402:
             return Problem("fatal", f"{self.name}: the account's quota is used up", status, cure="add credit")
@@ -229,10 +228,11 @@ class Endpoint:
             return Problem("broken", f"{self.name} answered {status}", status, retry_after(headers))
         return Problem("unfit", f"{self.name} answered {status}: {words}"[:LONGEST_MESSAGE], status)
 
-    def _elsewhere(self, status: int, headers: Mapping[str, str]) -> Problem:
+    def _elsewhere(self, status: int, headers: Headers) -> Problem:
         """A server that sends us on: nobody follows, because the key and the responses would go there."""
         where = _address(self.redact(headers.get("location", "")))
-        cure = f"if you trust it, --critic.base_url {where}" if where else "set critic.base_url to its address"
+        setting = "critic.prompted.base_url"
+        cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
         return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
 
 
@@ -245,19 +245,6 @@ def _address(location: str) -> str:
     if place.scheme not in ("http", "https") or not place.netloc or "@" in place.netloc:
         return ""
     return f"{place.scheme}://{place.netloc}{place.path.removesuffix('/chat/completions')}"
-
-
-def key_for(host: str, variable: str = "OPENAI_API_KEY") -> str:
-    """The key that the environment has for a server; empty if it has none."""
-    key = os.environ.get(variable, "")
-    return os.environ.get("AZURE_OPENAI_API_KEY", key) if "azure.com" in host else key
-
-
-def _usage(value: Any) -> dict[str, float]:
-    if not isinstance(value, dict):
-        return {}
-    counts = {name: amount(value.get(name)) for name in ("prompt_tokens", "completion_tokens")}
-    return {name: count for name, count in counts.items() if count is not None}
 
 
 def _text(value: Any) -> str:
@@ -277,7 +264,7 @@ def _error_of(text: str) -> tuple[str, str]:
     return "", " ".join(text.split())
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def retry_after(headers: Headers) -> float | None:
     """Seconds of Retry-After (a number or a date) or retry-after-ms; None where the server says nothing."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
@@ -287,8 +274,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if math.isfinite(seconds):
             return max(0.0, seconds)
     try:
-        return max(
-            0.0, email.utils.parsedate_to_datetime(headers.get("retry-after") or "").timestamp() - time.time()
-        )
+        until = email.utils.parsedate_to_datetime(headers.get("retry-after") or "").timestamp()
+        return max(0.0, until - time.time())
     except (ValueError, OverflowError, TypeError):
         return None

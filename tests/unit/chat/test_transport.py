@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from text2grad.annotation import http1
-from text2grad.annotation.endpoint import Endpoint, retry_after
-from text2grad.annotation.http1 import Connection, CutError, OversizedError
-from text2grad.annotation.secrets import redactor
+from text2grad.chat import transport
+from text2grad.chat.endpoint import Endpoint, retry_after
+from text2grad.chat.secrets import redactor
+from text2grad.chat.transport import Connection, CutError, OversizedError
 from text2grad.errors import UserError
 
 BODY = b'{"a": "\xf0\x9f\x99\x82"}'
@@ -156,7 +156,7 @@ def test_an_answer_that_trickles_in_has_an_end_in_time(endless: Any, name: str) 
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_answer_without_end_has_one_in_size(endless: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "MOST_BODY", 200_000)
+    monkeypatch.setattr(transport, "MOST_BYTES", 200_000)
     begin, piece = ENDLESS[name]
     connection = Connection(endless(begin.replace(b"1000000", b"200001"), piece * 1000, 0.0), 20.0)
     try:
@@ -207,8 +207,8 @@ def test_the_key_is_struck_out_and_a_url_may_hold_no_password(monkeypatch: pytes
     assert endpoint.redact("key sk-secret!") == "key [key]!" and "sk-secret" not in repr(endpoint)
     for url, words in (
         ("http://höst/v1", "in ASCII"),
-        ("ftp://x", "no http"),
-        ("http://me:pw@host/v1", "no password"),
+        ("ftp://x", "not an http"),
+        ("http://me:pw@host/v1", "must not hold a password"),
     ):
         with pytest.raises(UserError, match=words):
             Endpoint(url, 1.0)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from text2grad.chat.journal import amount
 from text2grad.errors import UserError
 from text2grad.feedback import Record, first_error
 from text2grad.settings import YAMLMistakeError, parse_yaml
@@ -70,7 +71,7 @@ def read_prices(path: Path) -> dict[str, Price]:
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the prices {path}", "check annotate.prices") from error
+        raise UserError(f"cannot read the prices {path}", "check critic.prompted.prices") from error
     except YAMLMistakeError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())[:120]}", "mend the price file") from error
     if not isinstance(content, dict):
@@ -102,6 +103,7 @@ def most_tokens(texts: Sequence[str], max_tokens: int) -> dict[str, float]:
     }
 
 
-def believable(usage: Mapping[str, float], most: Mapping[str, float]) -> dict[str, float]:
+def believable(usage: Mapping[str, Any], most: Mapping[str, float]) -> dict[str, float]:
     """The counts of a server that can be: not nothing, and not far above the most."""
-    return {name: usage[name] for name, limit in most.items() if 0 < usage.get(name, 0.0) <= ABSURD * limit}
+    counts = {name: amount(usage.get(name)) or 0.0 for name in most}
+    return {name: count for name, count in counts.items() if 0 < count <= ABSURD * most[name]}

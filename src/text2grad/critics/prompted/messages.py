@@ -1,31 +1,16 @@
-"""The prompted critic: any chat model, asked for a critique and its spans in the format z.
-
-The annotator is a strong model with long instructions; the reward model (paper, section 3.4) is a local model
-fine-tuned on what the annotator wrote. Both are this class: they read `judge_messages` and write z.
-"""
+"""What a prompted critic is shown: a prompt file, filled with one example and one response."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import get_args
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from text2grad import wire
-from text2grad.chat import Answer, Chat, GroundedChat, LimitedChat
-from text2grad.critics.votes import voted
 from text2grad.errors import UserError
-from text2grad.feedback import (
-    HUMAN_FEEDBACK,
-    Critique,
-    Example,
-    Failure,
-    Judgement,
-    Message,
-    Source,
-    human_feedback_on,
-    overlap_of,
-)
+from text2grad.feedback import HUMAN_FEEDBACK, Example, Message, human_feedback_on
 from text2grad.tasks.base import conversation_text
 from text2grad.wire.shown import TAGS, as_data
 
@@ -36,59 +21,28 @@ _ROUNDS = 24
 _TAG = re.compile(r"</([\w-]+)>")
 
 
-class PromptedCritic:
-    """A critic made of a chat model and a prompt.
-
-    `prompt` is the text of a prompt file (`tasks.base.read_prompt`); `ambiguity` says what a quote that
-    occurs more than once means (docs/method.md). An unreadable answer is a `Failure`. With `votes`
-    above 1 each response is judged so often, and the spans that most judgements agree on stay, weighted by their
-    share (`critics.votes.voted`). Where the chat knows its limit, a prompt that is too long loses its middle.
+@dataclass(frozen=True)
+class Prompt:
+    """The text of a prompt file, and the version of it that records and question ids name.
 
     Raises:
-        UserError: the prompt has an unknown placeholder, or no place for the response.
+        UserError: it has an unknown placeholder, or no place for the response.
     """
 
-    def __init__(
-        self, chat: Chat, prompt: str, source: Source, ambiguity: wire.Ambiguity = "skip", votes: int = 1
-    ) -> None:
-        if ambiguity not in get_args(wire.Ambiguity):
-            raise UserError(f"unknown ambiguity {ambiguity!r}", f"one of {', '.join(get_args(wire.Ambiguity))}")
-        check_prompt(prompt)
-        self.source = source
-        self.overlap = overlap_of(chat)
-        self._chat = chat
-        self._prompt = prompt
-        self._ambiguity: wire.Ambiguity = ambiguity
-        self._votes = votes
+    text: str
+    version: str = ""
 
-    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Ask for all critiques at once and read the answers."""
-        once = [self._messages(*pair) for pair in zip(examples, responses, strict=True)]
-        asked = [messages for messages in once for _ in range(self._votes)]
-        about = [response for response in responses for _ in range(self._votes)]
-        chat = self._chat
-        answers = chat.complete_about(asked, about) if isinstance(chat, GroundedChat) else chat.complete(asked)
-        read = [self._read(answer, response) for answer, response in zip(answers, about, strict=True)]
-        return [voted(read[first : first + self._votes]) for first in range(0, len(read), self._votes)]
+    def __post_init__(self) -> None:
+        check_prompt(self.text)
 
-    def _messages(self, example: Example, response: str) -> list[Message]:
-        chat = self._chat
-        return fitted_messages(
-            self._prompt, example, response, chat.excess if isinstance(chat, LimitedChat) else _no_limit
-        )
-
-    def _read(self, answer: Answer, response: str) -> Judgement:
-        if isinstance(answer, Failure):
-            return answer
-        if answer.truncated:
-            # Even where the object is closed: a critique cut short has not said all it had to say.
-            return Failure(kind="truncated", message="the answer ran into the token limit", raw=answer.text)
-        read = wire.parse(answer.text, response, ambiguity=self._ambiguity)
-        return read.model_copy(update={"forced": 1}) if answer.forced and isinstance(read, Critique) else read
+    @cached_property
+    def schema(self) -> str:
+        """The JSON schema of the answer it asks for, as JSON."""
+        return json.dumps(wire.json_schema('"reasoning"' in self.text, '"improvable_spans"' in self.text))
 
 
 def judge_messages(prompt: str, example: Example, response: str) -> list[Message]:
-    """The conversation that asks for a critique of `response`; the trained reward model is asked the same.
+    """The conversation that asks for a critique of `response`.
 
     `prompt` is the text of a prompt file: parts under `=== system ===` and `=== user ===` headings (without
     headings: one user turn; a note before the first heading is not sent), with {{prompt}}, {{response}},
@@ -152,10 +106,6 @@ def without_middle(example: Example, tokens: int) -> Example:
         return example
     turns = [*example.prompt[:place], turn.model_copy(update={"content": kept}), *example.prompt[place + 1 :]]
     return example.model_copy(update={"prompt": tuple(turns)})
-
-
-def _no_limit(conversation: Sequence[Message]) -> int:
-    return 0
 
 
 def check_prompt(prompt: str) -> None:

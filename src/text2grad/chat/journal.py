@@ -17,10 +17,11 @@ import json
 import math
 import os
 import re
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Self, get_args
@@ -30,6 +31,14 @@ from text2grad.feedback import ExcessiveJSONError, FailureKind, from_json
 
 State = Literal["ok", "refused", "invalid", "exhausted"]
 STATES: tuple[State, ...] = get_args(State)
+STATE_OF: Mapping[FailureKind, State] = {
+    "refused": "refused",
+    "invalid": "invalid",
+    "truncated": "invalid",
+    "unsupported": "invalid",
+    "exhausted": "exhausted",
+}
+"""How a question ends whose answer is such a failure."""
 SYNC_SECONDS = 0.5
 """At most so long an answer waits for its fsync: what a loss of power may cost, not a crash of the program."""
 _PIECE = 1 << 14
@@ -82,52 +91,68 @@ class Totals:
         self.unpriced += line.get("usd") is None
 
 
-@dataclass
 class Journal:
     """An open journal. Every method may be called from several threads.
 
-    The index in memory has one small entry per request (about 200 bytes); answers stay on disk.
+    The index in memory (`slots`) has one small entry per request (about 200 bytes); answers stay on disk.
 
     Raises (from `open`):
         UserError: another process writes it, it cannot be written, or a line in its middle is damaged.
     """
 
-    path: Path
-    slots: dict[str, Slot] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
-    totals: Totals = field(default_factory=Totals)
-    cut_bytes: int = 0
+    def __init__(self, path: Path, handle: int) -> None:
+        self.path = path
+        self.slots: dict[str, Slot] = {}
+        self.notes: dict[str, Any] = {}
+        self.totals = Totals()
+        self.cut_bytes = 0
+        self._handle, self._end = handle, 0
+        self._guard, self._synced = Lock(), time.monotonic()
+        self._broken = ""
+        self._states: list[bytes] = []
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Take the lock, cut a torn tail, and read what is there."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        journal = cls(path)
         try:
-            journal._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
         try:
-            fcntl.flock(journal._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(journal._handle)
-            raise UserError(f"another process is writing {path}", "wait for it, or choose another --out") from error
-        journal._guard, journal._synced = Lock(), time.monotonic()
-        try:
-            journal._end = journal._cut_torn_tail()
-            for offset, line in journal._lines():
-                journal._index(offset, line)
-        except BaseException:
-            os.close(journal._handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            journal = cls(path, handle)
+            journal._load()
+        except BaseException as error:
+            os.close(handle)
+            if isinstance(error, BlockingIOError):
+                cure = "wait for it, or choose another --out"
+                raise UserError(f"another process is writing {path}", cure) from error
             raise
         return journal
 
-    _handle: int = field(default=-1, init=False, repr=False)
-    _end: int = field(default=0, init=False, repr=False)
-    _guard: Lock = field(default_factory=Lock, init=False, repr=False)
-    _synced: float = field(default=0.0, init=False, repr=False)
-    _broken: str = field(default="", init=False, repr=False)
-    _states: list[bytes] = field(default_factory=list, init=False, repr=False)
+    @classmethod
+    def temporary(cls) -> Self:
+        """A journal that is gone when it is closed."""
+        handle, name = tempfile.mkstemp(prefix="text2grad.")
+        os.unlink(name)
+        return cls(Path(name), handle)
+
+    def _load(self) -> None:
+        """Read all lines, and cut what follows the last line break."""
+        with self.path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if not raw.endswith(b"\n"):
+                    self.cut_bytes = len(raw)
+                    os.ftruncate(self._handle, self._end)
+                    return
+                try:
+                    line = _line_of(raw)
+                except (ValueError, KeyError, TypeError) as error:
+                    message = f"{self.path}:{number}: not a line of a journal"
+                    raise UserError(message, f"remove line {number}") from error
+                self._index(self._end, line)
+                self._end += len(raw)
 
     def __enter__(self) -> Self:
         return self
@@ -248,34 +273,6 @@ class Journal:
         if kind == "answer":
             slot.answers += 1
             self.totals.add(line)
-
-    def _cut_torn_tail(self) -> int:
-        """Cut what follows the last line break; the size that is left."""
-        size = end = os.fstat(self._handle).st_size
-        while end:
-            start = max(0, end - (1 << 16))
-            found = os.pread(self._handle, end - start, start).rfind(b"\n")
-            if found >= 0:
-                end = start + found + 1
-                break
-            end = start
-        self.cut_bytes = size - end
-        if self.cut_bytes:
-            os.ftruncate(self._handle, end)
-        return end
-
-    def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        offset = 0
-        with self.path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                yield offset, self._checked(number, raw)
-                offset += len(raw)
-
-    def _checked(self, number: int, raw: bytes) -> dict[str, Any]:
-        try:
-            return _line_of(raw)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.path}:{number}: not a line of a journal", f"remove line {number}") from error
 
 
 def amount(value: object) -> float | None:

@@ -1,39 +1,28 @@
 """What is judged: responses read from a file, one at a time, so that a file of any size fits.
 
-A file is JSON Lines or CSV. A row has `prompt` (text or chat turns) and `response`, and may have `id`,
-`reference`, `feedback` (what a person wrote about the response, to be grounded) and `meta`; or it is a feedback
-record of ours, whose judgement is left aside.
+A file is JSON Lines or CSV. A row has `prompt` (text or chat turns) and `response`, and may have `id`, `reference`,
+`feedback` (what a person wrote about the response) and `meta`; or it is a feedback record of ours, whose judgement
+is left aside; or it has the shape of a published data set (`formats.published`).
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import Field, ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import (
-    DRAFT,
-    HUMAN_FEEDBACK,
-    Example,
-    Feedback,
-    Message,
-    Record,
-    first_error,
-    from_json,
-    human_feedback_on,
-    leads_out,
-)
-from text2grad.sandbox import NO_VERDICT, Outcome
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Feedback, Message, Record, first_error, from_json
+from text2grad.formats.published import Response, responses_of
 
-COUNTS = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
-"""What an earlier judgement left in `meta`."""
+OF_AN_EARLIER_JUDGEMENT = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
+"""What one leaves in `meta`."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +33,9 @@ class Item:
     response: str
     ours: bool = False
 
-    @property
-    def human_feedback(self) -> str:
-        """What a person wrote about this very response, to be grounded; empty where nobody did: it is judged."""
-        return human_feedback_on(self.example, self.response)
 
-    @property
-    def tested(self) -> bool:
-        """Whether it is known what came of running its tests (`outcome`, `test_output` of `meta`)."""
-        outcome = self.example.meta.get("outcome")
-        return outcome in get_args(Outcome) and outcome not in NO_VERDICT
+Items = Callable[[], Iterable[Item]]
+"""Items, from the start at each call: they are read more than once and never all held."""
 
 
 class ResponseRow(Record):
@@ -67,17 +49,25 @@ class ResponseRow(Record):
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
-def read_items(path: Path, limit: int | None = None, ground: bool = False) -> Iterator[Item]:
-    """The items of a file, in order, at most `limit`. With `ground`, what a person wrote in a record of ours, whose
-    critique has no spans, is to be grounded.
+def read_items(path: Path, anchor: bool = False) -> Iterator[Item]:
+    """The items of a file, in order.
+
+    With `anchor`, what a person wrote in a record of ours without spans is feedback on its response, as is a row's
+    `feedback` in any case.
 
     Raises:
-        UserError: the file cannot be read, or a row is none (which one, and why).
+        UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
-    for count, (number, row) in enumerate(_rows(path)):
-        if count == limit:
-            return
-        yield _item(path, number, row, ground)
+    for number, row in _rows(path):
+        if not isinstance(row, dict):
+            raise UserError(f"{path}:{number}: not an object", "one JSON object per line")
+        try:
+            yield from _items(row, f"{path.stem}-{number}", anchor)
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
+        except ValueError as error:
+            cure = f"columns: {', '.join(ResponseRow.model_fields)}"
+            raise UserError(f"{path}:{number}: {error}", cure) from error
 
 
 def check_items(items: Iterable[Item], longest: int) -> int:
@@ -111,10 +101,10 @@ def shown(id: str) -> str:
 
 
 def _check_id(id: str) -> None:
-    if leads_out(id):
+    if ".." in id.replace("\\", "/").split("/"):
         raise UserError(f"the id {shown(id)} leads out of its folder", "take '..' out of it")
     if not id.isprintable() or len(id) > 500:
-        raise UserError(f"the id {shown(id)} is no name", "at most 500 printable characters")
+        raise UserError(f"the id {shown(id)} is not a name", "at most 500 printable characters")
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -148,20 +138,15 @@ def _csv_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
         raise UserError(f"{path}:{reader.line_num}: {error}", "mend that line") from error
 
 
-def _item(path: Path, number: int, row: Any, ground: bool) -> Item:
-    if not isinstance(row, dict):
-        raise UserError(f"{path}:{number}: not an object", "one JSON object per line")
-    try:
-        if "source" in row:
-            return _of_feedback(Feedback.model_validate(row), ground)
-        _check_columns(row)
-        return _of_row(ResponseRow.model_validate(row), f"{path.stem}-{number}")
-    except ValidationError as error:
-        raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
-    except ValueError as error:
-        raise UserError(
-            f"{path}:{number}: {error}", "columns: id, prompt, response, reference, feedback, meta"
-        ) from error
+def _items(row: dict[str, Any], fallback_id: str, anchor: bool) -> Iterator[Item]:
+    if "source" in row and "response" in row:
+        yield _of_feedback(Feedback.model_validate(row), anchor)
+        return
+    if (published := responses_of(row)) is not None:
+        yield from (_of_row(each, fallback_id) for each in published)
+        return
+    _check_columns(row)
+    yield _of_row(ResponseRow.model_validate(row), fallback_id)
 
 
 def _check_columns(row: dict[str, Any]) -> None:
@@ -169,28 +154,26 @@ def _check_columns(row: dict[str, Any]) -> None:
     for name in row:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
-            raise ValueError(
-                f"unknown column {str(name)[:40]!r}" + (f", did you mean {near[0]!r}?" if near else "")
-            )
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"unknown column {str(name)[:40]!r}{hint}")
     for name in ("prompt", "response"):
         if name not in row:
             raise ValueError(f"no column {name!r}")
 
 
-def _of_row(row: ResponseRow, fallback_id: str) -> Item:
+def _of_row(row: ResponseRow | Response, fallback_id: str) -> Item:
     turns = (Message(role="user", content=row.prompt),) if isinstance(row.prompt, str) else row.prompt
     meta = _with_feedback(row.meta, row.feedback) if row.feedback.strip() else row.meta
     return Item(Example(id=row.id or fallback_id, prompt=turns, reference=row.reference, meta=meta), row.response)
 
 
-def _of_feedback(record: Feedback, ground: bool) -> Item:
-    meta = {name: value for name, value in record.meta.items() if name not in COUNTS}
-    if ground and record.source.kind == "human" and record.critique.strip() and not record.spans:
+def _of_feedback(record: Feedback, anchor: bool) -> Item:
+    meta = {name: value for name, value in record.meta.items() if name not in OF_AN_EARLIER_JUDGEMENT}
+    if anchor and record.source.kind == "human" and record.critique.strip() and not record.spans:
         meta = _with_feedback(meta, record.critique)
     reference = str(record.meta.get("corrected") or record.meta.get("gold") or "")
-    return Item(
-        Example(id=record.id, prompt=record.prompt, reference=reference, meta=meta), record.response, ours=True
-    )
+    example = Example(id=record.id, prompt=record.prompt, reference=reference, meta=meta)
+    return Item(example, record.response, ours=True)
 
 
 def _with_feedback(meta: dict[str, Any], words: str) -> dict[str, Any]:

@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from text2grad.align import CreditSettings, TokenTable, credit
-from text2grad.annotation.verdicts import Reader
+from text2grad.chat import Completion
+from text2grad.critics.prompted import Reader, ReadingSettings
 from text2grad.critics.votes import voted
 from text2grad.feedback import Critique, Failure, Span
-from text2grad.wire import QuoteSearch, parse
+from text2grad.wire import LocateSettings, parse
 
 RESPONSE = "She said: “Don’t go…” — twice, in Straße 7.\n\nThe  fair\tends on the 5th. Don’t go again."
-SEARCH = QuoteSearch()
+SEARCH = LocateSettings()
 
 
-def found(quote: Any, search: QuoteSearch | None = SEARCH, response: str = RESPONSE) -> Critique:
+def found(quote: Any, search: LocateSettings | None = SEARCH, response: str = RESPONSE) -> Critique:
     z = json.dumps({"critique": "c", "good_spans": quote if isinstance(quote, list) else [quote], "poor_spans": []})
-    critique = parse(z, response, grounding=search)
+    critique = parse(z, response, tolerance=search)
     assert isinstance(critique, Critique)
     assert all(response[s.start : s.end] == s.text for s in critique.spans)
     return critique
@@ -41,7 +42,10 @@ def found(quote: Any, search: QuoteSearch | None = SEARCH, response: str = RESPO
 def test_other_quotes_dashes_and_spaces_lead_to_the_responses_own_characters(quote: str, there: str) -> None:
     critique = found(quote)
     assert [span.text for span in critique.spans] == [there] and critique.quotes.normalised == 1
-    assert (found(quote, None).quotes.unmatched, found(quote, QuoteSearch(normalised=False)).lost) == (1, (quote,))
+    assert (found(quote, None).quotes.unmatched, found(quote, LocateSettings(normalised=False)).lost) == (
+        1,
+        (quote,),
+    )
 
 
 @pytest.mark.parametrize("quote", ["the FAIR ends", "go..", "fai", "The fair ends on the 5th!", "’t", " \n "])
@@ -52,9 +56,9 @@ def test_what_is_another_text_or_part_of_a_word_stays_unmatched(quote: str) -> N
 
 
 def test_case_and_the_final_dot_count_unless_they_are_said_not_to() -> None:
-    assert [s.text for s in found("the FAIR ends", QuoteSearch(ignore_case=True)).spans] == ["The  fair\tends"]
-    assert [s.text for s in found("STRASSE", QuoteSearch(ignore_case=True)).spans] == ["Straße"]
-    assert [s.text for s in found("ends on the.", QuoteSearch(ignore_final_dot=True)).spans] == ["ends on the"]
+    assert [s.text for s in found("the FAIR ends", LocateSettings(ignore_case=True)).spans] == ["The  fair\tends"]
+    assert [s.text for s in found("STRASSE", LocateSettings(ignore_case=True)).spans] == ["Straße"]
+    assert [s.text for s in found("ends on the.", LocateSettings(ignore_final_dot=True)).spans] == ["ends on the"]
     assert found("ends on the.").quotes.unmatched == 1
 
 
@@ -67,7 +71,7 @@ def test_repeats_go_by_order_or_by_index_here_too() -> None:
 
 def test_fuzzy_only_when_asked_at_word_edges_and_never_for_short_or_doubtful_quotes() -> None:
     text = "The committee postponed its decision until Friday because nobody came."
-    search = QuoteSearch(fuzzy=90)
+    search = LocateSettings(fuzzy=90)
     assert found("postponed its descision until Fridy", SEARCH, text).quotes.unmatched == 1
     critique = found("postponed its descision until Fridy", search, text)
     assert [span.text for span in critique.spans] == [
@@ -78,7 +82,7 @@ def test_fuzzy_only_when_asked_at_word_edges_and_never_for_short_or_doubtful_quo
     twice = "He postponed the decision. She postponed the decision."
     assert found("postponed the descision", search, twice).quotes.ambiguous == 1
     with pytest.raises(ValidationError):
-        QuoteSearch(fuzzy=89)
+        LocateSettings(fuzzy=89)
 
 
 PIECES = st.sampled_from(["word", "Don’t", "“", "”", " ", "\n", "…", "—", "5", ".", "🙂", "\u00a0", "ß"])
@@ -91,7 +95,7 @@ def test_the_plain_form_of_any_quote_leads_back_to_it(pieces: list[str], start: 
     plain = quote.replace("’", "'").replace("“", '"').replace("”", '"').replace("…", "...").replace("—", "-")
     plain = " ".join(plain.split())
     z = json.dumps({"critique": "", "good_spans": [plain], "poor_spans": []})
-    critique = parse(z, response, ambiguity="first", grounding=QuoteSearch())
+    critique = parse(z, response, ambiguity="first", tolerance=LocateSettings())
     assert isinstance(critique, Critique)
     for span in critique.spans:
         assert response[span.start : span.end] == span.text and span.text.strip() == span.text
@@ -117,9 +121,9 @@ def test_votes() -> None:
 
 
 def test_validation() -> None:
-    absent = {"is": "answer", "text": '{"critique": "c", "good_spans": ["zzz", "word"], "poor_spans": []}'}
+    absent = Completion(text='{"critique": "c", "good_spans": ["zzz", "word"], "poor_spans": []}')
     for validation, broken, kept in (("keep", False, True), ("ask", True, True), ("drop", True, False)):
-        reader = Reader(validation=validation)  # type: ignore[arg-type]
+        reader = Reader(ReadingSettings(validation=validation))  # type: ignore[arg-type]
         judgement = reader.read(absent, "word")
         assert reader.broken(judgement) is broken
         assert isinstance(reader.validated(judgement), Critique) is kept

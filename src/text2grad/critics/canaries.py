@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from text2grad.annotation.items import Item
+from text2grad.critics.prompted import Pair
 from text2grad.feedback import Example, Message
 
 OURS = Path(__file__).with_name("canaries.jsonl")
@@ -17,7 +17,7 @@ KEY = "canary"
 """Key of `meta` that holds the spans that are known: `start`, `end`, `label`."""
 
 
-def canary_items(task: str) -> list[Item]:
+def canary_items(task: str) -> list[Pair]:
     """The canaries of a critic's prompt (`qa`, `summarization`, `code`); any other is given those of `qa`."""
     rows = [json.loads(line) for line in OURS.read_text(encoding="utf-8").splitlines()]
     kind = next((row["task"] for row in rows if task.startswith(row["task"])), "qa")
@@ -29,7 +29,7 @@ def canaries_path(out: Path) -> Path:
     return out.with_name(f"{out.stem}.canaries{out.suffix}")
 
 
-def _item(row: dict[str, str | list[str]]) -> Item:
+def _item(row: dict[str, str | list[str]]) -> Pair:
     response = str(row["response"])
     known = [
         {"start": response.index(quote), "end": response.index(quote) + len(quote), "label": label}
@@ -37,4 +37,4 @@ def _item(row: dict[str, str | list[str]]) -> Item:
         for quote in row[key]
     ]
     prompt = (Message(role="user", content=str(row["prompt"])),)
-    return Item(Example(id=str(row["id"]), prompt=prompt, meta={KEY: known}), response)
+    return Example(id=str(row["id"]), prompt=prompt, meta={KEY: known}), response

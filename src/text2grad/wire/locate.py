@@ -1,4 +1,4 @@
-"""Finding a quote that is not in the response to the letter: normalised, and fuzzy only when asked.
+"""Locate a quote that is not in the response to the letter: normalised, and fuzzy only when asked.
 
 What is found is always an interval of the response as it stands; the quote itself is never put in its place.
 """
@@ -17,7 +17,7 @@ from text2grad.settings import Settings
 MIN_FUZZY_SCORE = 90.0
 MIN_FUZZY_CHARACTERS = 4
 
-_PLAIN = {
+_ONE_FORM = {
     **dict.fromkeys("‘’‚‛′`´", "'"),
     **dict.fromkeys("“”„‟″«»", '"'),
     **dict.fromkeys("‐‑‒–—―−", "-"),
@@ -29,8 +29,8 @@ _WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Nd", "Mn", "Mc", "Me"})
 Interval = tuple[int, int]
 
 
-class QuoteSearch(Settings):
-    """How far a quote may be from the letter of the response, and still be found (table in docs/method.md)."""
+class LocateSettings(Settings):
+    """How far a quote may be from the letter of the response, and still be found."""
 
     normalised: bool = Field(default=True, description="quotes, dashes and white space in another form")
     ignore_case: bool = Field(default=False, description="capitals do not count either")
@@ -47,14 +47,14 @@ class Found(NamedTuple):
     how: str
 
 
-def search(quote: str, response: str, grounding: QuoteSearch) -> Found:
-    """Places of a quote that is nowhere to the letter: normalised, else fuzzy as far as `grounding` allows."""
-    if grounding.normalised:
-        places = _normalised(quote, response, grounding)
+def locate(quote: str, response: str, tolerance: LocateSettings) -> Found:
+    """Places of a quote that is nowhere to the letter: normalised, else fuzzy as far as `tolerance` allows."""
+    if tolerance.normalised:
+        places = _normalised(quote, response, tolerance)
         if places:
             return Found(places, "normalised")
-    if grounding.fuzzy is not None and len(quote.strip()) >= MIN_FUZZY_CHARACTERS:
-        return Found(_fuzzy(quote.strip(), response, grounding.fuzzy), "fuzzy")
+    if tolerance.fuzzy is not None and len(quote.strip()) >= MIN_FUZZY_CHARACTERS:
+        return Found(_fuzzy(quote.strip(), response, tolerance.fuzzy), "fuzzy")
     return Found([], "")
 
 
@@ -69,7 +69,7 @@ def in_word(char: str) -> bool:
     return char == "_" or unicodedata.category(char) in _WORD
 
 
-class _Plain(NamedTuple):
+class _Folded(NamedTuple):
     """A text in plain form; `origins[i]` is the character of the text that plain character i comes from."""
 
     text: str
@@ -77,30 +77,30 @@ class _Plain(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _plain(text: str, ignore_case: bool) -> _Plain:
+def _folded(text: str, ignore_case: bool) -> _Folded:
     characters: list[str] = []
     origins: list[int] = []
     for index, char in enumerate(text):
-        plain = _PLAIN.get(char, char)
+        plain = _ONE_FORM.get(char, char)
         if plain.isspace():
             plain = "" if characters and characters[-1] == " " else " "
         elif ignore_case:
             plain = plain.casefold()
         characters += plain
         origins += [index] * len(plain)
-    return _Plain("".join(characters), origins)
+    return _Folded("".join(characters), origins)
 
 
-def _normalised(quote: str, response: str, grounding: QuoteSearch) -> list[Interval]:
-    wanted = _plain(quote, grounding.ignore_case).text.strip()
-    there = _plain(response, grounding.ignore_case)
+def _normalised(quote: str, response: str, tolerance: LocateSettings) -> list[Interval]:
+    wanted = _folded(quote, tolerance.ignore_case).text.strip()
+    there = _folded(response, tolerance.ignore_case)
     places = _places(wanted, there, response)
-    if not places and grounding.ignore_final_dot:
+    if not places and tolerance.ignore_final_dot:
         places = _places(wanted.removesuffix(".").rstrip(), there, response)
     return places
 
 
-def _places(wanted: str, there: _Plain, response: str) -> list[Interval]:
+def _places(wanted: str, there: _Folded, response: str) -> list[Interval]:
     """Whole-word places, each mapped back to the characters of the response."""
     found = []
     position = there.text.find(wanted) if wanted else -1
@@ -114,7 +114,7 @@ def _places(wanted: str, there: _Plain, response: str) -> list[Interval]:
     return found
 
 
-def _splits(there: _Plain, position: int) -> bool:
+def _splits(there: _Folded, position: int) -> bool:
     """Whether `position` lies within what stands for one character of the text ("..." for an ellipsis)."""
     origins = there.origins
     return 0 < position < len(origins) and origins[position - 1] == origins[position]
@@ -139,7 +139,7 @@ def _best(quote: str, text: str, least: float) -> tuple[Interval, float] | None:
     try:
         from rapidfuzz import fuzz
     except ImportError as error:
-        raise UserError("fuzzy grounding needs rapidfuzz", "pip install 'text2grad[annotate]'") from error
+        raise UserError("fuzzy search for quotes needs rapidfuzz", "pip install 'text2grad[annotate]'") from error
     if len(text) < MIN_FUZZY_CHARACTERS:
         return None
     found = fuzz.partial_ratio_alignment(quote, text, score_cutoff=least)

@@ -1,0 +1,236 @@
+"""One client for every OpenAI-compatible server: journalled, budgeted, paced."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from threading import Lock, Thread
+from typing import NamedTuple, Self
+
+from text2grad.chat.asking import Asker, Verdict, answer_of, as_it_came
+from text2grad.chat.base import Answer, Conversation
+from text2grad.chat.endpoint import Endpoint
+from text2grad.chat.journal import STATES, Journal, State
+from text2grad.chat.prices import price_of
+from text2grad.chat.questions import Question
+from text2grad.chat.settings import EndpointSettings
+from text2grad.errors import EXIT_BUDGET, UsageError, UserError
+from text2grad.feedback import Overlap
+
+Questions = Callable[[], Iterable[Question]]
+"""The questions of a job, from the start at each call: they are read more than once and never all held."""
+PROGRESS_SECONDS = 5.0
+MISSES_AT_FIRST = 3
+
+
+class Found(NamedTuple):
+    """What the journal has of a settled question; `usage`: tokens by name, and USD where it is known."""
+
+    answer: Answer
+    usage: dict[str, float]
+
+
+class OpenAIChat:
+    """A chat model behind an OpenAI-compatible server.
+
+    Every answer goes to the journal before it is read, and a question that is answered there is not
+    asked again; without a place for it the journal is forgotten at the end. The key is read from
+    the environment and goes nowhere else: it is struck out of all that a server says. With `again`,
+    what was refused or unreadable is asked once more; `asks` False needs no key. `progress` says on
+    stderr how far a long job is.
+
+    Raises:
+        UserError: there is no key for OpenAI itself; a budget without a price; another process has the journal.
+            From the methods that ask: 401, 403, 404, a redirection, an account without quota, or
+            too many questions in a row without an answer. Requests that have not started by then
+            are not sent.
+    """
+
+    overlap: Overlap = "helps"
+
+    def __init__(
+        self,
+        settings: EndpointSettings,
+        journal: Path | None = None,
+        *,
+        again: bool = False,
+        asks: bool = True,
+        progress: bool = False,
+    ) -> None:
+        if not settings.model:
+            raise UsageError("no model to ask", "--critic.prompted.model NAME")
+        self.name, self.settings = settings.model, settings
+        endpoint = Endpoint(settings.base_url, settings.timeout, asks=asks)
+        price = price_of(settings.model, settings.prices)
+        if settings.budget_usd is not None and price is None:
+            cure = "add the model to the file of critic.prompted.prices"
+            raise UserError("a budget needs the model's price", cure)
+        self.journal = Journal.open(journal) if journal else Journal.temporary()
+        self.asker = Asker(settings, endpoint, self.journal, price, again)
+        self._progress = progress
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and the journal."""
+        self.asker.endpoint.close()
+        self.journal.close()
+
+    def complete(self, conversations: Sequence[Conversation]) -> list[Answer]:
+        """Ask for all conversations at once, `settings.concurrency` at a time."""
+        return self.complete_about(conversations, [""] * len(conversations))
+
+    def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
+        """The same; with `settings.grounded`, answer i is a critique that can only quote `texts[i]`."""
+        asked = zip(conversations, texts, strict=True)
+        questions = [self.asker.questioner.questions(turns, about=text) for turns, text in asked]
+        return self.answers(list(chain(*questions)), as_it_came)
+
+    def answers(self, questions: Sequence[Question], verdict: Verdict) -> list[Answer]:
+        """The answers to all questions, in their order.
+
+        Raises:
+            UserError: the budget does not allow one of them (exit code 4).
+        """
+        self.settle(questions, verdict)
+        found = [self.found(question) for question in questions]
+        answers = [each.answer for each in found if each is not None]
+        if len(answers) < len(found):
+            most = self.settings.budget_usd
+            cure = "raise critic.prompted.budget_usd and run the same command again"
+            raise UserError(f"the budget of {most:g} USD is reached", cure, EXIT_BUDGET)
+        return answers
+
+    def found(self, question: Question) -> Found | None:
+        """The answer to a question that is settled; None if it is not."""
+        if self.journal.slot(question.id).state is None:
+            return None
+        line = self.journal.last(question.id)
+        usd = {"usd": line["usd"]} if line.get("usd") else {}
+        return Found(answer_of(line), {**line.get("usage", {}), **usd})
+
+    def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
+        """Have every question settled that is not: alone until it is known what the server can, then in threads."""
+        waiting = _Waiting(self.asker, questions)
+        try:
+            while (question := waiting.next()) is not None:
+                if self.asker.knows_how(question):
+                    waiting.put_back(question)
+                    self._in_threads(waiting, verdict)
+                    return
+                if not waiting.ended(question, self.asker.settle(question, verdict), MISSES_AT_FIRST):
+                    return
+        finally:
+            self.asker.endpoint.close()
+
+    def settle_answered(self, questions: Iterable[Question], verdict: Verdict) -> None:
+        """Settle what has an answer and was never judged, without asking: answers of a batch."""
+        for question in questions:
+            slot = self.journal.slot(question.id)
+            if slot.state is None and slot.offset >= 0:
+                self.asker.judged(question, verdict, last=slot.answers > 1)
+
+    def tally(self, questions: Iterable[Question]) -> dict[str, float | None]:
+        """How the questions stand, each once, and what the journal has cost.
+
+        requested = ok + refused + invalid + exhausted; the rest is pending. `usd` is null where an
+        answer's price is unknown; `usd_without_answer` is the dearest price of requests that had
+        none.
+        """
+        states = {question.id: self.journal.slot(question.id).state for question in questions}
+        ended, totals = Counter(states.values()), self.journal.totals
+        return {
+            "requested": sum(ended[state] for state in STATES),
+            **{state: ended[state] for state in STATES},
+            "pending": ended[None],
+            "usd": None if totals.unpriced else round(totals.usd, 6),
+            "usd_without_answer": round(totals.charged, 6),
+        }
+
+    def _in_threads(self, waiting: _Waiting, verdict: Verdict) -> None:
+        count = self.settings.concurrency
+        pool = [Thread(target=self._work, args=(waiting, verdict), daemon=True) for _ in range(count)]
+        for thread in pool:
+            thread.start()
+        try:
+            self._watch(pool)
+        except KeyboardInterrupt:
+            self.asker.pace.stop()
+            _say("waiting for the open requests, so that nothing paid is lost (Ctrl-C again: leave)")
+            for thread in pool:
+                thread.join()
+            raise
+        if waiting.error is not None:
+            raise waiting.error
+
+    def _work(self, waiting: _Waiting, verdict: Verdict) -> None:
+        most_misses = max(20, 2 * self.settings.concurrency)
+        try:
+            while waiting.error is None and (question := waiting.next()) is not None:
+                if not waiting.ended(question, self.asker.settle(question, verdict), most_misses):
+                    return
+        except BaseException as error:
+            waiting.error = waiting.error or error
+            self.asker.pace.stop()
+        finally:
+            self.asker.endpoint.close()
+
+    def _watch(self, pool: list[Thread]) -> None:
+        said = time.monotonic()
+        for thread in pool:
+            while thread.is_alive():
+                thread.join(PROGRESS_SECONDS)
+                if self._progress and time.monotonic() - said >= PROGRESS_SECONDS:
+                    said, totals = time.monotonic(), self.journal.totals
+                    _say(f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}")
+
+
+class _Waiting:
+    """The questions still to be settled, each once, handed out to threads."""
+
+    def __init__(self, asker: Asker, questions: Iterable[Question]) -> None:
+        self._asker = asker
+        self._guard = Lock()
+        self._questions = self._open(questions)
+        self._misses = 0
+        self.error: BaseException | None = None
+
+    def _open(self, questions: Iterable[Question]) -> Iterator[Question]:
+        taken: set[str] = set()
+        for question in questions:
+            if question.id not in taken and not self._asker.is_settled(question):
+                taken.add(question.id)
+                yield question
+
+    def next(self) -> Question | None:
+        with self._guard:
+            return next(self._questions, None)
+
+    def put_back(self, question: Question) -> None:
+        self._questions = chain((question,), self._questions)
+
+    def ended(self, question: Question, state: State | None, most_misses: int) -> bool:
+        """Note how a question ended; False: it was stopped.
+
+        Raises:
+            UserError: it is the last of `most_misses` questions in a row without an answer.
+        """
+        self._misses = self._misses + 1 if state == "exhausted" else 0
+        if self._misses >= most_misses:
+            message = self._asker.journal.last(question.id)["message"]
+            raise UserError(
+                f"{most_misses} questions in a row without an answer: {message}", "check the server, run again"
+            )
+        return state is not None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

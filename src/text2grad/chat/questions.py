@@ -1,0 +1,91 @@
+"""One question to a chat model: the request body, and the id under which its answer is paid for once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Literal
+
+from text2grad.feedback import Message, storable
+
+Capability = Literal["grammar", "json_schema", "json_object", "text"]
+LADDER: tuple[Capability, ...] = ("json_schema", "json_object", "text")
+"""How far a server can be held to JSON, most first. What it then writes is checked all the same."""
+FRESH_TEMPERATURE = 0.7
+"""Of the second try after a broken answer, where the first was greedy: the same would come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request, the `sample`-th (from 0) of its kind. `id` is the key of the journal.
+
+    `data` is the messages as JSON: they are encoded once, for the id and for every request. `schema` (JSON text) is
+    the form of the answer, "" where it is free; `about` the text that the answer may quote.
+    """
+
+    id: str
+    messages: tuple[dict[str, str], ...]
+    data: str
+    sample: int
+    schema: str
+    about: str
+
+    @property
+    def characters(self) -> int:
+        """Of its messages."""
+        return sum(len(message["content"]) for message in self.messages)
+
+
+@dataclass(frozen=True)
+class Questioner:
+    """Writes questions for one model, as it is asked to decode. `temperature` None leaves the server's own."""
+
+    model: str
+    max_tokens: int
+    temperature: float | None = 0.0
+    new_limit_name: bool = False
+    """OpenAI's reasoning models only know `max_completion_tokens`, other servers only `max_tokens`."""
+
+    def questions(
+        self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = "", samples: int = 1
+    ) -> Iterator[Question]:
+        """The requests for one conversation, one per sample. `version` names the prompt it was made from.
+
+        The id is a sha256 of everything that decides the answer: the messages, the prompt's version, the model, the
+        decoding parameters and the number of the sample.
+        """
+        messages = tuple({"role": turn.role, "content": storable(turn.content)} for turn in turns)
+        data = json.dumps(messages)
+        decoding = [self.max_tokens, self.temperature]
+        start = sha256(f"[{data}, {json.dumps([version, self.model, decoding])[1:]}".encode("ascii"))
+        for sample in range(samples):
+            digest = start.copy()
+            digest.update(b"%d" % sample)
+            yield Question(digest.hexdigest(), messages, data, sample, schema, about)
+
+    def request(self, question: Question, capability: Capability, attempt: int = 0) -> str:
+        """The request as the server reads it, a JSON text in ASCII; a later `attempt` draws a fresh sample."""
+        options = self.options(question.schema, capability, attempt > 0)
+        if capability == "grammar":
+            from text2grad.wire.quotable import Quotable
+
+            grammar = json.dumps({"structured_outputs": {"grammar": Quotable(question.about).grammar()}})
+            options = f"{options[:-1]}, {grammar[1:]}"
+        return f'{{"messages": {question.data}, {options[1:]}'
+
+    @lru_cache(maxsize=64)  # noqa: B019 - frozen, and a few of a job
+    def options(self, schema: str, capability: Capability, fresh: bool = False) -> str:
+        """Everything of a request but its messages."""
+        limit = "max_completion_tokens" if self.new_limit_name else "max_tokens"
+        options: dict[str, Any] = {"model": self.model, limit: self.max_tokens}
+        if self.temperature is not None:
+            options["temperature"] = max(self.temperature, FRESH_TEMPERATURE) if fresh else self.temperature
+        if capability == "json_object":
+            options["response_format"] = {"type": "json_object"}
+        elif capability == "json_schema":
+            wanted = {"name": "critique", "strict": True, "schema": json.loads(schema)}
+            options["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        return json.dumps(options)

@@ -1,0 +1,195 @@
+"""YAML presets and files, and `--section.key value` on top, as one configuration.
+
+Read strictly: an unknown key, a key given twice, a wrong type or a Python tag is an error of one line that
+names the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from text2grad.config.reference import accepts, explain, section_at, suggestion
+from text2grad.config.sections import TINY, Config
+from text2grad.errors import UsageError, UserError
+from text2grad.settings import YAMLMistakeError, parse_yaml
+from text2grad.train.settings import PPOSettings, SupervisedSettings
+
+PRESETS = Path(__file__).parents[1] / "configs"
+RECIPES = PRESETS / "recipes"
+BY_TASK = "by_task"
+"""The section of a recipe with what it says to one task, by `task.name`."""
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package, sorted."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package, sorted: settings to lay over a configuration."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def find_config(name: str) -> Path:
+    """The file behind `--config`: the name of a preset (`demo`) or recipe (`paper`), or a path (`mine.yaml`).
+
+    Raises:
+        UserError: there is no such file.
+        UsageError: there is no such preset.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path
+    found = next((each for folder in (PRESETS, RECIPES) if (each := folder / f"{name}.yaml").is_file()), None)
+    if found is None:
+        names = [*preset_names(), *recipe_names()]
+        raise UsageError(f"no preset {name!r}", suggestion(name, names) or "presets: " + ", ".join(names))
+    return found
+
+
+def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration: the file, or several, each over those before; then the overrides, in their order.
+
+    `overrides` are command-line words: `--ppo.lr 1e-4` as two of them, or `--ppo.lr=1e-4` as one. Values
+    are YAML (`--policy.lora null`, `--policy.lora.targets [q_proj]`).
+
+    Raises:
+        UserError: the file cannot be read.
+        UsageError: not YAML, an unknown key, a key given twice or missing, a value of the wrong type.
+    """
+    data: dict[str, Any] = {}
+    for each in [path] if isinstance(path, Path) else path or ():
+        _lay_over(data, _for_task(_read(each), data))
+    for key, text in _pairs(overrides):
+        _assign(data, key, _value(key, text))
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise explain(error) from error
+
+
+def laid_over(config: Config, name: str) -> Config:
+    """A configuration with a recipe laid over it, as `--config mine.yaml --config NAME` does.
+
+    Raises:
+        UsageError: there is no such recipe.
+    """
+    data = config.model_dump()
+    _lay_over(data, _for_task(_read(find_config(name)), data))
+    return Config.model_validate(data)
+
+
+def with_tiny_rates(config: Config) -> Config:
+    """The same job with every learning rate times `tiny.learning_rate_factor`, where the policy is tiny."""
+    factor = config.tiny.learning_rate_factor
+    if config.policy.model != TINY or factor == 1.0:
+        return config
+    training, ppo = config.reward_model.training, config.ppo
+    return config.model_copy(
+        update={
+            "sft": _scaled(config.sft, factor),
+            "reward_model": config.reward_model.model_copy(update={"training": _scaled(training, factor)}),
+            "ppo": _scaled(ppo, factor).model_copy(
+                update={"value_lr": ppo.value_lr and ppo.value_lr * factor},
+            ),
+        }
+    )
+
+
+S = TypeVar("S", SupervisedSettings, PPOSettings)
+
+
+def _scaled(settings: S, factor: float) -> S:
+    return settings.model_copy(update={"lr": settings.lr * factor})
+
+
+def dump_config(config: Config) -> str:
+    """The configuration as YAML; `load_config` reads it back equal."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"cannot read the configuration {path}: {error.strerror}",
+            f"check the path, or take a preset: {', '.join(preset_names())}",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
+    data = _parse_yaml(text, str(path))
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: sections are expected, found {data!r:.60}", "write section: {key: value}")
+    return data
+
+
+def _parse_yaml(text: str, where: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except YAMLMistakeError as error:
+        line = f":{error.line}" if error.line else ""
+        raise UsageError(f"{where}{line}: {error}", "mend the YAML") from error
+
+
+def _pairs(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
+    words = iter(overrides)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key.startswith("--") or not key[2:]:
+            raise UsageError(f"{word!r} is not a setting", "write --section.key value")
+        if not equals:
+            value = next(words, "--")
+            if value.startswith("--"):
+                raise UsageError(f"{key} needs a value", f"write {key} VALUE or {key}=VALUE")
+        yield key[2:], value
+
+
+def _value(key: str, text: str) -> Any:
+    section, _, last = key.rpartition(".")
+    model = section_at(section)
+    kinds = accepts(model.model_fields[last].annotation) if model and last in model.model_fields else set()
+    if kinds and kinds <= {str, Path} | ({NoneType} if text not in ("null", "~") else set()):
+        return text  # a folder called 2026 is not a number
+    return _parse_yaml(text, f"--{key}")
+
+
+def _for_task(recipe: dict[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe says to the task it is laid over: what it says to all, and its `by_task` section on top."""
+    if BY_TASK not in recipe:
+        return recipe
+    settings = {name: value for name, value in recipe.items() if name != BY_TASK}
+    task = recipe.get("task") or under.get("task")
+    name = task.get("name") if isinstance(task, Mapping) else None
+    sections = recipe[BY_TASK]
+    if not isinstance(sections, Mapping) or not all(isinstance(own, Mapping) for own in sections.values()):
+        raise UsageError(f"{BY_TASK}: a section for each task is expected", "write by_task: {code: {ppo: ...}}")
+    _lay_over(settings, sections.get(name, {}))
+    return settings
+
+
+def _lay_over(data: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Settings of `other` replace those of `data`; sections are merged."""
+    for key, value in other.items():
+        here = data.get(key)
+        if isinstance(here, dict) and isinstance(value, Mapping):
+            _lay_over(here, value)
+        else:
+            data[key] = value
+
+
+def _assign(data: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = data.get(section)
+        data[section] = dict(inner) if isinstance(inner, Mapping) else {}
+        data = data[section]
+    data[last] = value

@@ -1,0 +1,178 @@
+"""All settings of a run, a section for each part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from text2grad.align import CreditSettings
+from text2grad.critics.noise import NoiseSettings
+from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
+from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
+from text2grad.sandbox import SandboxSettings
+from text2grad.settings import Settings
+from text2grad.tasks.base import TaskSettings
+from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
+
+TINY = "tiny"
+
+
+class RunSettings(Settings):
+    """Where a run is written, and what makes it repeatable."""
+
+    folder: Path = Field(default=Path("runs/default"), description="everything a run writes goes here")
+    seed: int = Field(default=0, ge=0, description="of everything that is drawn at random")
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="CPU threads of torch; null: the cores idle at the start, at most 4, shared by the processes",
+    )
+    parallel: Literal["auto", "ddp", "fsdp"] = Field(
+        default="auto",
+        description="weights in several processes: ddp: whole in each; fsdp: split; auto: as accelerate's profile"
+        " says, else ddp",
+    )
+
+
+class RewardModelSettings(Settings):
+    """The reward model: a chat model trained to write the critique and its span map (paper, section 3.4)."""
+
+    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
+    critique: bool = Field(
+        default=True, description="z begins with the critique; false: the span map alone (the paper's ablation)"
+    )
+    reasons: Literal["full", "short", "none"] = Field(
+        default="full", description="of each span, in z; short: up to the first colon or stop, at most 4 words"
+    )
+    repeats: int | None = Field(
+        default=None, ge=1, description="train on at most so many records of one response to one prompt; null: all"
+    )
+    poor_weight: float = Field(
+        default=1.0,
+        gt=0,
+        description="weight of the list of poor spans in the loss: they are the rare class",
+    )
+    label_weight: float = Field(
+        default=0.0,
+        ge=0,
+        description="of a second loss: the label of every response token, read off a middle layer; it teaches a"
+        " small model to look at the response",
+    )
+    shared: bool = Field(
+        default=False,
+        description="an adapter beside the policy's: policy, reference, reward model on one set of base weights",
+    )
+    training: SupervisedSettings = SupervisedSettings()
+    early_stopping: EarlyStoppingSettings | None = Field(
+        default=None, description="null: all of reward_model.training.epochs"
+    )
+    generation: GenerationSettings = GenerationSettings(temperature=0.0)
+    grounded: Grounding = Field(
+        default="auto",
+        description="critiques can only quote what stands in the response; auto: if llguidance is installed",
+    )
+    whole_quotes: bool = Field(
+        default=False, description="grounded, the model says whether a quote goes on, the response with which words"
+    )
+
+
+CriticKind = Literal["reward_model", "program", "reference", "prompted", "human"]
+
+
+class ProgramSettings(Settings):
+    """The program critic: unit tests."""
+
+    brief: bool = Field(
+        default=False,
+        description="what is wrong without inputs and evidence, as a small reward model can learn to say",
+    )
+    gate: bool = Field(default=True, description="no verdict where the tests pass for programs that solve nothing")
+    repairs: int = Field(
+        default=40, ge=0, description="small edits tried to find a fault without a reference; 0: none"
+    )
+
+
+class RewardModelCriticSettings(ReadingSettings):
+    """The trained reward model as a critic, and how its answers are read."""
+
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+
+
+class CriticSettings(Settings):
+    """Who gives the feedback: while annotating, and in the training loop."""
+
+    kind: CriticKind = Field(
+        default="reward_model",
+        description="reward_model: trained here; program: runs tests; reference: compares with the reference"
+        " answer; prompted: any OpenAI-compatible endpoint; human: what people said of these very responses",
+    )
+    prompted: PromptedSettings = PromptedSettings()
+    program: ProgramSettings = ProgramSettings()
+    reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
+    noise: NoiseSettings | None = Field(
+        default=None, description="put into the spans of whoever gives the feedback, for studies; null: none"
+    )
+
+
+class AnnotateSettings(Settings):
+    """Which responses are sampled for feedback, and who judges them."""
+
+    critic: CriticKind | None = Field(default=None, description="who annotates; null: critic.kind")
+    prompts: int | None = Field(default=None, ge=1, description="null: every training prompt")
+    samples_per_prompt: int = Field(default=1, ge=1)
+    swapped: float = Field(
+        default=0.0, ge=0, le=1, description="share shown with the response to a similar prompt: hard negatives"
+    )
+    run_tests: bool = Field(
+        default=False, description="of sampled programs, before a chat model judges them: it is shown the outcome"
+    )
+    pairs_per_prompt: int = Field(
+        default=4, ge=1, description="with --pairs: at most so many pairs of a passing and a failing program"
+    )
+    max_characters: int = Field(default=100_000, ge=1, description="of a response; a longer one is refused")
+    moved_canaries: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of the canaries a chat model may misjudge; with more, nothing else is asked",
+    )
+
+
+class EvaluateSettings(Settings):
+    """How a policy is measured on the held-out prompts."""
+
+    samples: int = Field(default=4, ge=1, description="sampled answers to a prompt, beside the greedy one")
+    limit: int | None = Field(default=None, ge=1, description="held-out prompts; null: all")
+    marks: Path | None = Field(
+        default=None, description="JSON Lines of people's marks of the reward model's critiques: id, correct"
+    )
+    judge: str = Field(
+        default="", description="chat model that compares the reward model's critiques with others; empty: none"
+    )
+    judge_url: str | None = Field(default=None, description="of the judge; null: the OpenAI service")
+    against: Path | None = Field(
+        default=None, description="the others: reward_model.said.jsonl of another run; null: the annotations"
+    )
+    token_reward: bool = Field(
+        default=True, description="have the reward model judge the answers too, where the run has one"
+    )
+
+
+class Config(Settings):
+    """All settings of a run, a section for each part."""
+
+    run: RunSettings = RunSettings()
+    task: TaskSettings
+    policy: PolicySettings
+    tiny: TinySettings = TinySettings()
+    sft: SupervisedSettings = SupervisedSettings()
+    reward_model: RewardModelSettings = RewardModelSettings()
+    critic: CriticSettings = CriticSettings()
+    credit: CreditSettings = CreditSettings()
+    ppo: PPOSettings = PPOSettings()
+    generation: GenerationSettings = GenerationSettings()
+    annotate: AnnotateSettings = AnnotateSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    sandbox: SandboxSettings = SandboxSettings()

@@ -1,0 +1,161 @@
+"""The prompted critic: any chat model, asked for a critique and its spans in the format z.
+
+The annotator is a strong model with long instructions; the reward model (paper, section 3.4) is a local model
+fine-tuned on what the annotator wrote. Both are this class: they read `judge_messages` and write z.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
+
+from text2grad.chat.base import Answer, Chat, Completion, Conversation, GroundedChat, LimitedChat
+from text2grad.chat.client import Found, OpenAIChat
+from text2grad.chat.journal import STATE_OF, State
+from text2grad.chat.questions import Question
+from text2grad.critics.prompted.messages import Prompt, fitted_messages, judge_messages
+from text2grad.critics.prompted.reading import Reader
+from text2grad.critics.prompted.settings import AS_WRITTEN, ReadingSettings
+from text2grad.critics.votes import voted
+from text2grad.feedback import (
+    Critique,
+    Example,
+    Failure,
+    Feedback,
+    Judgement,
+    Source,
+    human_feedback_on,
+    overlap_of,
+)
+from text2grad.sandbox import NO_VERDICT, Outcome
+
+Pair = tuple[Example, str]
+"""An example, and a response to it."""
+
+
+class PromptedCritic:
+    """A critic made of a chat model and a prompt.
+
+    `prompt` is the text of a prompt file (`tasks.base.read_prompt`), of the version in `source`.
+    `tested` takes its place where `meta` of an example says what came of the response's tests,
+    `anchor` where a person wrote about this very response: it finds the words the person means, and
+    the critique stays the person's. Without them every response is judged with `prompt`. An
+    unreadable answer is a `Failure`. Where the chat knows its limit, a prompt that is too long
+    loses its middle.
+
+    Raises:
+        UserError: the prompt has an unknown placeholder, or no place for the response.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        prompt: str,
+        source: Source,
+        reading: ReadingSettings = AS_WRITTEN,
+        tested: Prompt | None = None,
+        anchor: Prompt | None = None,
+    ) -> None:
+        self.chat, self.source = chat, source
+        self.overlap = overlap_of(chat)
+        self._prompt = Prompt(prompt, source.prompt_version)
+        self._tested, self._anchor = tested, anchor
+        self._reader, self._votes = Reader(reading), reading.votes
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Ask for all critiques at once and read the answers.
+
+        Raises:
+            UserError: what would fail every critique, or a budget that is reached (`chat.client.OpenAIChat`).
+        """
+        pairs = list(zip(examples, responses, strict=True))
+        answers = self._answers(pairs)
+        groups = (answers[first : first + self._votes] for first in range(0, len(answers), self._votes))
+        return [self._judgement(pair, group) for pair, group in zip(pairs, groups, strict=True)]
+
+    def _answers(self, pairs: Sequence[Pair]) -> list[Answer]:
+        """The answers about each pair, as many as there are votes, one after the other."""
+        chat = self.chat
+        if isinstance(chat, OpenAIChat):
+            return chat.answers([question for pair in pairs for question in self.questions(*pair)], self.verdict)
+        excess = chat.excess if isinstance(chat, LimitedChat) else _no_limit
+        once = [fitted_messages(self._prompt_for(*pair).text, *pair, excess) for pair in pairs]
+        asked = [messages for messages in once for _ in range(self._votes)]
+        about = [response for _, response in pairs for _ in range(self._votes)]
+        return chat.complete_about(asked, about) if isinstance(chat, GroundedChat) else chat.complete(asked)
+
+    def questions(self, example: Example, response: str) -> Iterator[Question]:
+        """What an endpoint is asked about one response, one question per vote."""
+        assert isinstance(self.chat, OpenAIChat), "only an endpoint's answers have ids"
+        prompt = self._prompt_for(example, response)
+        turns = judge_messages(prompt.text, example, response)
+        asker = self.chat.asker.questioner
+        return asker.questions(turns, prompt.version, prompt.schema, response, self._votes)
+
+    def verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
+        """How a question ends with an answer; None: a fresh one is worth its price."""
+        judgement = self._reader.read(answer, question.about)
+        if isinstance(answer, Completion) and not last and self._reader.broken(judgement):
+            return None
+        kept = self._reader.validated(judgement)
+        return STATE_OF[kept.kind] if isinstance(kept, Failure) else "ok"
+
+    def feedback(self, pairs: Iterable[Pair]) -> Iterator[Feedback]:
+        """The records of those pairs that an endpoint has answered, in their order; nothing is asked."""
+        assert isinstance(self.chat, OpenAIChat), "only an endpoint has a journal"
+        for pair in pairs:
+            found = [each for each in map(self.chat.found, self.questions(*pair)) if each]
+            if found:
+                yield self._record(pair, found)
+
+    def _record(self, pair: Pair, found: Sequence[Found]) -> Feedback:
+        usage: Counter[str] = Counter()
+        for each in found:
+            usage.update(each.usage)
+        record = Feedback.of(*pair, self._judgement(pair, [each.answer for each in found]), self._source(*pair))
+        return record.model_copy(update={"usage": dict(usage)})
+
+    def _judgement(self, pair: Pair, answers: Sequence[Answer]) -> Judgement:
+        read = [self._reader.read(answer, pair[1]) for answer in answers]
+        kept = voted([self._reader.validated(judgement) for judgement in read])
+        if isinstance(kept, Failure):
+            return kept.model_copy(update={"meta": {**kept.meta, **_lost(read)}})
+        words = self._anchored(*pair)
+        return kept.model_copy(update={"text": words}) if words else kept
+
+    def _anchored(self, example: Example, response: str) -> str:
+        """The person's words that spans are looked for; "" where the response is judged."""
+        return human_feedback_on(example, response) if self._anchor else ""
+
+    def _prompt_for(self, example: Example, response: str) -> Prompt:
+        if self._anchor and self._anchored(example, response):
+            return self._anchor
+        return self._tested if self._tested and has_outcome(example) else self._prompt
+
+    def _source(self, example: Example, response: str) -> Source:
+        version = self._prompt_for(example, response).version
+        kind = "human" if self._anchored(example, response) else self.source.kind
+        return self.source.model_copy(update={"kind": kind, "prompt_version": version})
+
+
+def has_outcome(example: Example) -> bool:
+    """Whether it is known what came of running a response's tests (`outcome`, `test_output` of `meta`)."""
+    outcome = example.meta.get("outcome")
+    return outcome in get_args(Outcome) and outcome not in NO_VERDICT
+
+
+def _no_limit(conversation: Conversation) -> int:
+    return 0
+
+
+def _lost(read: Sequence[Judgement]) -> dict[str, object]:
+    """What a record that was dropped for its quotes had: its quotes are counted like everybody's."""
+    critiques = [judgement for judgement in read if isinstance(judgement, Critique)]
+    if not critiques:
+        return {}
+    return {
+        "unmatched": sum(critique.quotes.unmatched for critique in critiques),
+        "dropped_spans": sum(len(critique.spans) for critique in critiques),
+        "lost": [quote for critique in critiques for quote in critique.lost],
+    }

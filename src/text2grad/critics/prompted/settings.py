@@ -1,0 +1,53 @@
+"""How a prompted critic asks, and how it reads what it is told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from text2grad.chat.settings import EndpointSettings
+from text2grad.settings import Settings
+from text2grad.wire import Ambiguity, LocateSettings
+
+Validation = Literal["keep", "ask", "drop"]
+
+
+class ReadingSettings(Settings):
+    """How answers are read. The defaults are those for a model that was trained to write z."""
+
+    votes: int = Field(
+        default=1,
+        ge=1,
+        description="critiques of one response, at a temperature above 0; spans most agree on stay, weighted",
+    )
+    ambiguity: Ambiguity = Field(
+        default="skip", description="a quote that occurs more than once and does not say which"
+    )
+    validation: Validation = Field(
+        default="keep",
+        description="quotes that are not in the response: keep the other spans; ask once more, then keep; drop the"
+        " critique if the second answer is no better (only an endpoint is asked again)",
+    )
+    repair: bool = Field(
+        default=False, description="mend what is not JSON, if all it then quotes is in the response"
+    )
+    locate: LocateSettings | None = Field(
+        default=None, description="how far a quote may be from the letter of the response; null: not at all"
+    )
+
+
+AS_WRITTEN = ReadingSettings()
+
+
+class PromptedSettings(ReadingSettings, EndpointSettings):
+    """The prompted critic: a chat model behind an endpoint, its prompt, and how its answers are read."""
+
+    prompt: str | None = Field(default=None, description="file that replaces the task's critic prompt")
+    validation: Validation = Field(
+        default="drop", description=str(ReadingSettings.model_fields["validation"].description)
+    )
+    repair: bool = Field(default=True, description=str(ReadingSettings.model_fields["repair"].description))
+    locate: LocateSettings | None = Field(
+        default=LocateSettings(), description=ReadingSettings.model_fields["locate"].description
+    )

@@ -1,0 +1,140 @@
+"""The critic of the training loop: what it pays for is kept, and it reads as `annotate` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chat_server import KEY, ChatServer, responses_file, said
+from text2grad.config import Config, find_config, load_config
+from text2grad.errors import EXIT_BUDGET, UserError
+from text2grad.feedback import Critique, Example, Failure, Feedback, Message, read_jsonl
+from text2grad.sandbox import Runner
+from text2grad.stages import ppo
+from text2grad.stages.annotate import run_annotate
+from text2grad.stages.critics import critic_inputs, make_critic, open_critic
+from text2grad.stages.paid import AnnotateOptions
+
+TASK: Any = SimpleNamespace(critic_prompt="qa")
+RESPONSES = ["one answer.", "two answers."]
+ANSWERS = {
+    "normalised": '{"critique": "c", "good_spans": ["one  answer"], "poor_spans": ["answer"]}',
+    "lost": '{"critique": "c", "good_spans": ["not there"], "poor_spans": ["answer"]}',
+    "mended": "{critique: 'c', good_spans: ['answer'], poor_spans: []}",
+    "refused": "I'm sorry, but I can't help with that.",
+}
+Judge = Callable[..., ChatServer]
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    servers: list[ChatServer] = []
+
+    def start(answer: str) -> ChatServer:
+        servers.append(ChatServer(lambda name, turn, body: said(answer)))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def settings(tmp_path: Path, server: ChatServer, *words: str) -> Config:
+    endpoint = ("--critic.prompted.base_url", server.url, "--critic.prompted.model", "gpt-4o")
+    given = ("--critic.kind", "prompted", "--annotate.critic", "prompted", "--task.name", "qa", *endpoint)
+    return load_config(find_config("demo"), ["--run.folder", str(tmp_path / "run"), *given, *words])
+
+
+def asked(config: Config, journal: Path, responses: Sequence[str] = RESPONSES) -> list[Any]:
+    examples = [example(f"r-{index}") for index in range(len(responses))]
+    with Runner(1.0) as runner, open_critic(config, "prompted", TASK, runner, journal=journal) as critic:
+        return critic.critique(examples, responses)
+
+
+def example(id: str) -> Example:
+    return Example(id=id, prompt=(Message(role="user", content="Why?"),))
+
+
+def test_an_answer_is_paid_for_once(judge: Judge, tmp_path: Path) -> None:
+    server = judge(ANSWERS["normalised"])
+    config, journal = settings(tmp_path, server), tmp_path / "critic.journal"
+    first = asked(config, journal, [*RESPONSES, RESPONSES[0]])
+    assert isinstance(first[0], Critique) and first[0] == first[2]
+    paid = len(server.bodies)
+    assert asked(config, journal) == first[:2] and len(server.bodies) == paid
+    asked(config, journal, ["another answer."])
+    assert len(server.bodies) > paid
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_one_answer_is_one_critique_on_both_roads(judge: Judge, tmp_path: Path, name: str) -> None:
+    server = judge(ANSWERS[name])
+    config = settings(tmp_path, server)
+    (in_the_loop,) = asked(config, tmp_path / "critic.journal", RESPONSES[:1])
+    file = responses_file(tmp_path / "r.jsonl", ["one"])
+    run_annotate(config, file, tmp_path / "out.jsonl", False, AnnotateOptions(canaries=False))
+    (record,) = read_jsonl(tmp_path / "out.jsonl", Feedback)
+    same = Feedback.of(example("r-0"), RESPONSES[0], in_the_loop, record.source)
+    assert record.model_dump(exclude={"usage"}) == same.model_dump(exclude={"usage"})
+    assert isinstance(in_the_loop, Failure) == (name in ("lost", "refused"))
+
+
+def test_the_loop_keeps_its_budget_and_a_higher_one_goes_on(judge: Judge, tmp_path: Path) -> None:
+    server = judge(ANSWERS["normalised"])
+    responses = [f"one answer, number {number}." for number in range(40)]
+    config = settings(tmp_path, server, "--critic.prompted.budget_usd", "0.06")
+    with pytest.raises(UserError, match=r"the budget of 0\.06 USD is reached") as caught:
+        asked(config, tmp_path / "critic.journal", responses)
+    assert caught.value.exit_code == EXIT_BUDGET
+    one = (1000 * 2.5 + 100 * 10) / 1e6
+    assert 5 <= len(server.bodies) <= 0.06 / one
+    more = settings(tmp_path, server, "--critic.prompted.budget_usd", "1")
+    assert len(asked(more, tmp_path / "critic.journal", responses)) == 40
+    assert len(server.bodies) == 40, "nothing is paid twice"
+
+
+def test_train_keeps_the_journal_in_the_folder_of_its_run(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, said_of = judge(ANSWERS["normalised"]), []
+
+    def train(policy: Any, examples: Any, critic: Any, *_: Any, **__: Any) -> None:
+        said_of.append(critic.critique([example("r-0")], RESPONSES[:1]))
+
+    monkeypatch.setattr(ppo, "train_ppo", train)
+    monkeypatch.setattr(ppo, "load_policy", lambda settings: None)
+    monkeypatch.setattr(ppo, "start_policy", lambda config: None)
+    monkeypatch.setattr(
+        ppo, "task_of", lambda config: SimpleNamespace(critic_prompt="qa", examples=lambda split: [])
+    )
+    for _ in range(2):
+        ppo.run_train(settings(tmp_path, server), "mine")
+    assert said_of[0] == said_of[1] and isinstance(said_of[0][0], Critique)
+    assert (tmp_path / "run" / "ppo" / "mine" / "critic.0.journal").stat().st_size > 0
+    assert len(server.bodies) == 1, "the second run finds what the first one paid for"
+
+
+def test_how_a_chat_model_is_asked_may_change_in_an_unfinished_run(judge: Judge, tmp_path: Path) -> None:
+    server = judge("")
+    before = critic_inputs(settings(tmp_path, server))
+    for name, value in (("concurrency", "3"), ("retries", "1"), ("timeout", "9"), ("budget_usd", "2")):
+        assert critic_inputs(settings(tmp_path, server, f"--critic.prompted.{name}", value)) == before
+    assert critic_inputs(settings(tmp_path, server, "--critic.prompted.validation", "keep")) != before
+
+
+@pytest.mark.parametrize("kind", ["prompted", "reward_model"])
+def test_greedy_votes_are_refused_whoever_casts_them(judge: Judge, tmp_path: Path, kind: Any) -> None:
+    config = settings(tmp_path, judge(""), f"--critic.{kind}.votes", "3")
+    config = config.model_copy(update={"run": config.run.model_copy(update={"folder": tmp_path})})
+    (tmp_path / "reward_model" / "policy").mkdir(parents=True)
+    with Runner(1.0) as runner, pytest.raises(UserError, match="3 votes at temperature 0"):
+        if kind == "reward_model":
+            from text2grad.stages.critics import critic_over
+
+            critic_over(config, None, "model")  # type: ignore[arg-type]
+        make_critic(config, kind, TASK, runner)
