@@ -167,6 +167,7 @@ def test_the_log_has_a_verdict_and_a_line_of_contents_for_each_question() -> Non
     assert sorted(headings, key=lambda heading: heading[:10], reverse=True) == headings
     verdicts = re.findall(r"^## \d{4}-\d\d-\d\d: .*\?\n\n\*Verdict: ", log, flags=re.MULTILINE)
     assert len(verdicts) == len(headings)
+    assert re.findall(r"\b(?:sessions?|issue #?\d+|pull request)\b", log) == []
 
 
 def test_the_readme_s_example_is_imported_as_it_stands(tmp_path: Path) -> None:
