@@ -91,7 +91,7 @@ def resolve(name: str) -> object:
 
 def test_every_setting_named_exists() -> None:
     sections = "|".join(Config.model_fields)
-    named = in_code(METHOD + METRICS, rf"({sections})\.\w+(: .*)?")
+    named = in_code(METHOD + METRICS, rf"({sections})(\.[a-z_0-9]+)+(: .*)?")
     named = {name.split(":")[0] for name in named}
     assert len(named) > 25
     assert {name for name in named if not setting_exists(name)} == set()
