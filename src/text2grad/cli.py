@@ -53,7 +53,7 @@ Configuration = Annotated[
     typer.Option(
         "--config",
         metavar="NAME|FILE",
-        help="A preset by name, or a YAML file of your own; a second one is laid over the first.",
+        help="A preset's name or a YAML file; a second one overrides the first.",
     ),
 ]
 DEMO = ["demo"]
@@ -205,19 +205,19 @@ def annotate(
     ] = None,
     pairs: Annotated[
         bool,
-        typer.Option("--pairs", help="Also write passing and failing programs of a question as preference pairs."),
+        typer.Option("--pairs", help="Also write preference pairs of passing and failing programs."),
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what it would cost, and leave.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Estimate the cost and exit.")] = False,
     budget: Annotated[
         float | None, typer.Option("--budget-usd", min=0.0, metavar="USD", help="Never spend more on FILE.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Judge the first so many responses.")] = None,
-    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep the answers that are there.")] = True,
-    again: Annotated[bool, typer.Option("--again", help="Ask again what was refused or unreadable.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Judge only the first N responses.")] = None,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep earlier answers.")] = True,
+    again: Annotated[bool, typer.Option("--again", help="Ask refused and unreadable questions again.")] = False,
     anchor: Annotated[
         bool,
         typer.Option(
@@ -582,7 +582,7 @@ def _refuse_unknown_task(name: str) -> None:
 
     if name not in TASKS and ":" not in name:
         known = ", ".join([*TARGETS, *TASKS])
-        raise UsageError(f"there is no task {name!r}", f"--task is one of {known}, or module:Class")
+        raise UsageError(f"unknown task {name!r}", f"--task is one of {known}, or module:Class")
 
 
 def _resume_mode(restart: bool, force: bool) -> ResumeMode:

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED
-from text2grad.stages.summary import Summary, as_mapping
+from text2grad.stages.summary import Summary
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -51,10 +51,11 @@ def run_stage(stage: Callable[[], Summary | Mapping[str, Any]], as_json: bool, q
     The exit code is the summary's `exit_code`, or 3 if some records failed.
     """
     try:
-        summary = as_mapping(stage())
+        found = stage()
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    summary = found.as_dict() if isinstance(found, Summary) else found
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0":
         return  # the first of several processes speaks
     if as_json:

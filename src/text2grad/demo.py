@@ -1,7 +1,7 @@
 """The main job in one command: SFT, annotate, reward model, text2grad and scalar PPO, evaluation, report.
 
 It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
-prompts, rollouts, optimizer steps and reward model; the recipe `scalar` is laid over the second: the verdict alone,
+prompts, rollouts, optimizer steps and reward model; the recipe `scalar` overrides the second: the verdict alone,
 and the discount and KL coefficient that suit it. Both were tuned with the same number of trials, on other seeds
 (docs/LOG.md).
 """

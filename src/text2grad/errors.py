@@ -16,9 +16,9 @@ EXIT_TERMINATED = 143
 
 
 class UserError(Exception):
-    """A mistake the user can mend: shown as one line, never as a traceback.
+    """A mistake the user can correct: shown as one line, never as a traceback.
 
-    `cure` names the command, key or file that mends it; `exit_code` is one of the codes above. `shown` is false
+    `cure` names the command, key or file that fixes it; `exit_code` is one of the codes above. `shown` is false
     where another process of the same run says it.
     """
 

@@ -69,7 +69,7 @@ class Source(Record):
 
 
 class Failure(Record):
-    """A critique that could not be had. It is a record, never a score and never an empty critique.
+    """A critique that could not be obtained. It is a record, never a score and never an empty critique.
 
     `meta` is what else the critic knows; it goes into the meta of the feedback record.
     """
@@ -138,7 +138,7 @@ DRAFT = "draft"
 
 
 def human_feedback_on(example: Example, response: str) -> str:
-    """What a person wrote about exactly this response; empty where nobody did.
+    """What a person wrote about exactly this response; empty if no one did.
 
     A data set's feedback is about the data set's own draft and says nothing about any other text.
     """
@@ -272,7 +272,7 @@ def first_error(error: ValidationError) -> str:
 
 
 def storable(text: str) -> str:
-    """Text without lone surrogates, which no UTF-8 file and no request can hold: each becomes a question mark."""
+    """Text without lone surrogates, which UTF-8 cannot encode: each becomes a question mark."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -171,7 +171,7 @@ def test_a_process_that_dies_is_noticed(model: Path, tmp_path: Path, sharded: bo
     """The other one ends with a line; the run resumes from the last checkpoint."""
     first, second = run_in(2, train, tmp_path, model, tmp_path / "run", sharded, (1, 3, "die"))
     assert second is None
-    assert first[0] == "PeerLost" and "another process of this run is gone" in first[1]
+    assert first[0] == "PeerLost" and "another process of this run has ended" in first[1]
     assert "resumes from the last checkpoint" in first[1]
     assert (tmp_path / "run" / "checkpoints" / "checkpoint-2").is_dir()
 

@@ -57,7 +57,7 @@ def test_samples_whose_tests_cannot_run_are_no_failures(command: Command, tmp_pa
     ("words", "said"),
     [
         (("--task", "humaneval", "--samples", "{folder}/none.jsonl"), "cannot read"),
-        (("--task", "human", "--samples", "{folder}/samples.jsonl"), "there is no task 'human' (--task is one of"),
+        (("--task", "human", "--samples", "{folder}/samples.jsonl"), "unknown task 'human' (--task is one of"),
         (("--task", "humaneval", "--samples", "{folder}/samples.jsonl"), "unknown task 'HumanEval/nope'"),
     ],
 )

@@ -265,7 +265,7 @@ def test_usage_mistakes_are_one_line_and_exit_code_2(run: Run, stages: Stages, w
         (["report"], "Missing argument 'FOLDER' \\(text2grad report --help\\)"),
         (
             ["evaluate", "--which", "both"],
-            "there is no task 'both' \\(--task is one of policy, reward-model, .*humaneval.*\\)",
+            "unknown task 'both' \\(--task is one of policy, reward-model, .*humaneval.*\\)",
         ),
     ],
 )

@@ -50,8 +50,8 @@ class CreditSettings(Settings):
         default="critique",
         description="of spans; verdict: the score's sign for all; agreeing: none that contradicts the score",
     )
-    span_weight: float = Field(default=1.0, description="factor of all span rewards")
-    poor_weight: float = Field(default=1.0, description="further factor of poor spans")
+    span_weight: float = Field(default=1.0, description="factor on all span rewards")
+    poor_weight: float = Field(default=1.0, description="further factor on poor spans")
     outcome_weight: float = Field(
         default=1.0, description="alpha: the verdict times this is added to the last token (span schemes)"
     )
@@ -66,12 +66,12 @@ class CreditSettings(Settings):
 
     @property
     def by_score(self) -> bool:
-        """Whether the score is all that is rewarded."""
+        """Whether only the score is rewarded."""
         return self.scheme in ("last_token", "spread_score")
 
     @property
     def as_marked(self) -> bool:
-        """Whether each token of a span is paid with the sign of its span."""
+        """Whether every token of a span gets the sign of its span."""
         return not self.by_score and self.signs == "critique" and self.membership == "overlap"
 
 
@@ -80,8 +80,8 @@ class Credit:
     """The pseudo-reward delta of one response, float32 (T,), and what was counted on the way.
 
     `labelled`: tokens rewarded by a span or, in the score schemes, by the score. `cancelled`: tokens both
-    good and poor, which get 0. `no_score`: 1 if a verdict was wanted and the critique has none.
-    `uncovered`: spans to which no token belongs. `whole`: the score alone was paid, so no token earned it
+    good and poor, which get 0. `no_score`: 1 if a verdict is needed and the critique has none.
+    `uncovered`: spans that cover no token. `whole`: the score alone was paid, so no token earned it
     more than another, wherever it stands in delta.
     """
 
@@ -94,7 +94,7 @@ class Credit:
 
     @classmethod
     def nothing(cls, aligned: Aligned) -> Credit:
-        """No reward anywhere: what stands in for a failed critique, whose response is masked out."""
+        """No reward anywhere: stands in for a failed critique; its response is masked out."""
         return cls(np.zeros(len(aligned), dtype=np.float32))
 
 
@@ -179,7 +179,7 @@ def _labels(spans: Sequence[Span]) -> NDArray[np.int64]:
 
 
 def _signed(labels: NDArray[np.int64], score: float | None, signs: Signs) -> NDArray[np.int64]:
-    """The sign that each span pays with, (S,): its own, or what the verdict makes of it; 0 pays nothing."""
+    """The sign of each span's reward, (S,): its own, or as the verdict decides; 0 pays nothing."""
     if signs == "critique":
         return labels
     verdict = 0 if score is None else int(np.sign(score))

@@ -41,7 +41,7 @@ def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Ids that are no text: what `skip_special_tokens` skips."""
+    """Ids that are not text: those that `skip_special_tokens` skips."""
     added = tokenizer.get_added_tokens_decoder() if is_plain(tokenizer) else tokenizer.added_tokens_decoder
     marked = {int(index) for index, token in added.items() if token.special}
     return marked | {int(index) for index in getattr(tokenizer, "all_special_ids", ())}

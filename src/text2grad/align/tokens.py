@@ -87,7 +87,7 @@ class TokenTable:
         return Aligned(text, *edges)
 
     def align_text(self, text: str) -> Aligned:
-        """Align a text nobody sampled, such as a person's answer; the tokens are the tokenizer's own choice.
+        """Align a text that was not sampled, such as a person's answer, with the tokenizer's own tokens.
 
         Offsets refer to `text` as given, also where the tokenizer puts a space in front of it or normalises.
         """
@@ -123,7 +123,7 @@ def _characters(blob: bytes, text: str, edges: Offsets) -> Offsets:
 
 
 def _mark_replaced(blob: bytes, begins: NDArray[np.bool_]) -> None:
-    """Bytes that are no UTF-8 become one U+FFFD for each run that `decode` reports: one beginning each."""
+    """Bytes that are not UTF-8 become one U+FFFD, with one start, for each run that `decode` reports."""
     position = 0
     while True:
         try:
@@ -148,7 +148,7 @@ def _cores(text: str, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]
 
 
 def align_by_prefixes(tokenizer: AnyTokenizer, ids: list[int]) -> Aligned:
-    """Align by incremental decoding: a token wrote what its prefix has and the prefix without it has not.
+    """Align by incremental decoding: a token wrote the text its prefix has and the previous prefix lacks.
 
     Needs nothing of the tokenizer but `decode`, and time that grows with the square of the length.
     """
@@ -158,7 +158,7 @@ def align_by_prefixes(tokenizer: AnyTokenizer, ids: list[int]) -> Aligned:
     for count, index in enumerate(ids, start=1):
         prefix = plain_decode(tokenizer, ids[:count])
         known = max(written, _common(prefix, text))
-        # What a prefix ends with and the whole has not is a character begun and not yet finished.
+        # A prefix may end with a character that is begun and not yet finished; the whole text lacks that ending.
         begun = index not in special and known < min(len(prefix), len(text))
         starts.append(written)
         ends.append(known + begun)

@@ -21,7 +21,7 @@ TRIES_OF_AN_ANSWER = 2
 FAILURE_OF: Mapping[Trouble, FailureKind] = {"refused": "refused", "unfit": "unsupported", "oversized": "invalid"}
 Line = dict[str, Any]
 Outcome = Line | Problem | None
-"""The line of the journal with the answer; why there is none; or None: stopped."""
+"""The journal line with the answer, the reason why it is missing, or None if stopped."""
 Verdict = Callable[[Question, Answer, bool], State | None]
 """(question, answer, whether it is the last try) -> how the question has ended; None: ask once more."""
 
@@ -41,9 +41,9 @@ def answer_of(line: Mapping[str, Any]) -> Answer:
 
 
 class Budget:
-    """What may still be spent. A request is sent only if even its dearest answer fits.
+    """The remaining budget. A request is sent only if even its most expensive answer fits.
 
-    Requests without an answer that the server may count all the same, and answers of earlier runs whose price is
+    Requests without an answer that the server may still charge for, and answers of earlier runs whose price is
     not known, are counted at their dearest.
     """
 
@@ -86,7 +86,7 @@ class Budget:
         return True
 
     def give_back(self, amount: float) -> None:
-        """What was put aside; the answer's real price is in the journal by now."""
+        """Release the reserved amount; the answer's real price is in the journal."""
         if self._most is not None:
             with self._changed:
                 self._reserved = max(0.0, self._reserved - amount)
@@ -136,15 +136,15 @@ class Asker:
         return len(ladder) == 1 or self.capability in ladder
 
     def is_settled(self, question: Question) -> bool:
-        """Whether nothing is left to ask: what was exhausted is asked again, the rest only with `again`."""
+        """Whether nothing is left to ask: exhausted questions are asked again, others only with `again`."""
         state = self.journal.slot(question.id).state
         return state == "ok" or (state in ("refused", "invalid") and not self._again)
 
     def settle(self, question: Question, verdict: Verdict) -> State | None:
-        """Ask until there is an answer, or it is clear that there is none; None: stopped before that.
+        """Ask until there is an answer or a final failure; None if stopped before that.
 
         Raises:
-            UserError: what would fail every question: a wrong key, an unknown model, nobody there at the start.
+            UserError: a mistake that fails every question: a wrong key, an unknown model, an unreachable server.
         """
         slot = self.journal.slot(question.id)
         left = TRIES_OF_AN_ANSWER
@@ -162,14 +162,14 @@ class Asker:
         return None
 
     def judged(self, question: Question, verdict: Verdict, last: bool, line: Line | None = None) -> State | None:
-        """Settle a question by its last line in the journal; None if a fresh answer is worth its price."""
+        """Settle a question by its last line in the journal; None if it should be asked again."""
         state = verdict(question, answer_of(line or self.journal.last(question.id)), last)
         if state is not None:
             self.journal.settle(question.id, state)
         return state
 
     def most(self, question: Question) -> dict[str, float]:
-        """The usage of the dearest answer to a question."""
+        """The usage of the most expensive answer to a question."""
         options = self.questioner.options(question.schema, LADDER[0] if question.schema else "text")
         texts = [*(message["content"] for message in question.messages), options]
         return most_tokens(texts, self.questioner.max_tokens)
@@ -181,12 +181,12 @@ class Asker:
         return self.journal.answer(question, answer_line(outcome, self.price, most, batch))
 
     def _answered(self, question: Question, attempt: int) -> Line | None:
-        """Bring one answer, or the failure that stands for it, into the journal; None: stopped."""
+        """Write one answer, or the failure in its place, to the journal; None if stopped."""
         outcome = self._climb(question, attempt)
         return self.keep(question.id, outcome, {}) if isinstance(outcome, Problem) else outcome
 
     def _climb(self, question: Question, attempt: int) -> Outcome:
-        """Ask on the rung that is known to hold; while none is, on each from the top."""
+        """Ask on the rung known to work; until one is known, try each from the top."""
         ladder = self.ladder(question)
         if self.knows_how(question):
             rung = self.capability if self.capability in ladder else ladder[0]
@@ -228,7 +228,7 @@ class Asker:
         return None
 
     def _asked(self, question: Question, body: str) -> Outcome:
-        """Send one request, if its dearest answer fits, and keep what comes of it."""
+        """Send one request, if its most expensive answer fits the budget, and keep the result."""
         most = self.most(question)
         amount = self.budget.dearest(most)
         if not self.budget.take(amount):
@@ -237,7 +237,7 @@ class Asker:
         try:
             outcome = self._sent(body)
             if isinstance(outcome, Reply):
-                # The raw answer goes to the journal before anybody reads it.
+                # The raw answer is written to the journal before it is read.
                 return self.keep(question.id, outcome, most)
             if outcome is not None and outcome.may_cost and amount:
                 self.journal.charge(question.id, amount, outcome.message)

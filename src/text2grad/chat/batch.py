@@ -73,7 +73,7 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool
 def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines: Iterable[str]) -> int:
     """Bring the answers of a batch into the journal and settle them; how many were new.
 
-    An answer the journal has, and one to a question that is none of these, is left aside. A line
+    Answers that the journal already has, and answers to other questions, are ignored. A line
     that cannot be read leaves only its own question unanswered (`invalid` if the line says which).
 
     Raises:
@@ -107,7 +107,7 @@ def _has(journal: Journal, id: str) -> bool:
 
 
 def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | None:
-    """A line's request, and its answer or why there is none; None where it is no line of a batch's output."""
+    """A line's request, and its answer or the reason it is missing; None if the line is not batch output."""
     try:
         row = from_json(line)
         id, response = str(row["custom_id"]), row.get("response") or {}

@@ -142,7 +142,7 @@ class OpenAIChat:
         """How the questions stand, each once, and what the journal has cost.
 
         requested = ok + refused + invalid + exhausted; the rest is pending. `usd` is null where an
-        answer's price is unknown; `usd_without_answer` is the dearest price of requests that had
+        answer's price is unknown; `usd_without_answer` is the highest possible price of requests that had
         none.
         """
         states = {question.id: self.journal.slot(question.id).state for question in questions}

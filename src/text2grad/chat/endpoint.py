@@ -1,4 +1,4 @@
-"""One chat request to an OpenAI-compatible server, and what came of it.
+"""One chat request to an OpenAI-compatible server, and its result.
 
 Not through the openai SDK, which takes 3.7 ms of CPU for a request (docs/LOG.md): with 64 requests
 in flight one core must do more than a thousand a second. It never retries and never raises for what
@@ -53,8 +53,8 @@ class Reply:
 class Problem:
     """No answer, and why.
 
-    `unreachable`: nobody there. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for
-    patience. `broken`: 5xx, or an answer that is none. `oversized`: an answer too long, or nested
+    `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for
+    patience. `broken`: 5xx, or not a valid answer. `oversized`: an answer too long, or nested
     too deeply, to be read. `refused`: a content filter. `unfit`: the server will never take this
     request (other 4xx). `fatal`: it will take none (key, model, quota, another address); `cure`
     mends it. `wait`: seconds it asked for.
@@ -73,7 +73,7 @@ class Problem:
 
     @property
     def may_cost(self) -> bool:
-        """Whether the server may count the request all the same: it may have written an answer."""
+        """Whether the server may still charge for the request, because it may have written an answer."""
         return self.kind in ("cut", "timeout", "oversized") or (self.kind == "broken" and self.status == 200)
 
 
@@ -153,7 +153,7 @@ class Endpoint:
             return self._problem(answer.status, answer.headers, answer.body)
 
     def close(self) -> None:
-        """Close the connections that nobody is using."""
+        """Close the idle connections."""
         while self._idle:
             with suppress(IndexError):  # another thread was quicker
                 self._idle.pop().close()
@@ -172,7 +172,7 @@ class Endpoint:
 
     def _nobody(self, error: OSError) -> Problem:
         words = self.redact(str(error)) or type(error).__name__
-        return Problem("unreachable", f"nobody answers at {self.name}: {words}"[:LONGEST_MESSAGE])
+        return Problem("unreachable", f"no answer from {self.name}: {words}"[:LONGEST_MESSAGE])
 
     def _no_answer(self, error: OSError) -> Problem:
         if isinstance(error, TimeoutError):
@@ -193,7 +193,7 @@ class Endpoint:
             return self.reply_of(None, seconds)
 
     def reply_of(self, body: Any, seconds: float = 0.0) -> Reply | Problem:
-        """What a chat completion says; `broken` if it is none."""
+        """The content of a chat completion; `broken` if it is not one."""
         try:
             choice = body["choices"][0]
             message = choice["message"]
@@ -229,7 +229,7 @@ class Endpoint:
         return Problem("unfit", f"{self.name} answered {status}: {words}"[:LONGEST_MESSAGE], status)
 
     def _elsewhere(self, status: int, headers: Headers) -> Problem:
-        """A server that sends us on: nobody follows, because the key and the responses would go there."""
+        """A redirection. It is not followed, because the key and the responses would go there."""
         where = _address(self.redact(headers.get("location", "")))
         setting = "critic.prompted.base_url"
         cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
@@ -237,7 +237,7 @@ class Endpoint:
 
 
 def _address(location: str) -> str:
-    """The base URL in a Location as it may be shown; empty where there is none."""
+    """The base URL in a Location header, safe to show; empty if there is none."""
     try:
         place = urlsplit("".join(c for c in location if c.isascii() and c.isprintable())[:LONGEST_MESSAGE])
     except ValueError:

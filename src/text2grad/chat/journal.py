@@ -1,6 +1,6 @@
 """The journal of paid answers: append-only, nothing lost, nothing paid twice.
 
-One JSON object per line. An answer is written as it came, before anybody reads it; how it was judged follows in
+One JSON object per line. An answer is written as received, before it is read; how it was judged follows in
 a line of its own, together with the next answer (what is lost of these is judged again, and costs nothing).
 After a crash the file holds every answer that arrived, but at most the last line whole: a torn tail is cut when
 the journal is opened again. One process writes at a time (a lock that dies with its owner). A write that fails is
@@ -68,8 +68,8 @@ class Slot:
 class Totals:
     """What all answers of the journal cost. Tokens as the server counted them; USD at the prices of their day.
 
-    `unpriced` answers have no price. `charged` is the dearest price of requests without an answer, which the
-    server may count all the same.
+    `unpriced` answers have no price. `charged` is the highest price of requests without an answer, which the
+    server may still charge for.
     """
 
     answers: int = 0
@@ -276,7 +276,7 @@ class Journal:
 
 
 def amount(value: object) -> float | None:
-    """A count or a price that somebody else wrote, if it is a finite number from 0 on."""
+    """A count or price from outside, if it is a finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -287,10 +287,10 @@ def amount(value: object) -> float | None:
 
 
 def _line_of(raw: bytes) -> dict[str, Any]:
-    """A line of a journal as it may be used; ValueError, KeyError or TypeError where it is none."""
+    """A valid line of a journal; ValueError, KeyError or TypeError otherwise."""
     try:
         line = dict(from_json(raw.decode("utf-8")))
-    except ExcessiveJSONError:  # it was paid for: better an answer that says nothing than a journal nobody can open
+    except ExcessiveJSONError:  # it was paid for: better an empty answer than a journal that cannot be opened
         if (found := _ANSWER.match(raw)) is None:
             raise
         return _clean({"is": "answer", "id": found[1].decode("utf-8"), "text": ""})

@@ -76,7 +76,7 @@ class Pace:
             return not self._stopped
 
     def stop(self) -> None:
-        """Let nobody in any more."""
+        """Admit no further requests."""
         with self._free:
             self._stopped = True
             self._free.notify_all()

@@ -1,4 +1,4 @@
-"""What tokens cost: a file the user edits. A model that is not in it has no price, and nobody invents one."""
+"""What tokens cost: a file the user edits. A model that is not in it has no price; none is guessed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHARACTERS_PER_TOKEN = 4
 TOKENS_OF_A_TURN = 16
 """At most, of what a chat template writes around a message."""
 ABSURD = 10.0
-"""A server's count that is so many times the most a request can have is no count."""
+"""A server's count beyond this many times the possible maximum is not believed."""
 
 
 class Price(Record):
@@ -73,7 +73,9 @@ def read_prices(path: Path) -> dict[str, Price]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the prices {path}", "check critic.prompted.prices") from error
     except YAMLMistakeError as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())[:120]}", "mend the price file") from error
+        raise UserError(
+            f"{path}: not YAML: {' '.join(str(error).split())[:120]}", "correct the price file"
+        ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: no prices", "write MODEL: {input: 2.5, output: 10}")
     return {str(model): _price(path, str(model), entry) for model, entry in content.items()}
@@ -91,12 +93,12 @@ def _price(path: Path, model: str, entry: Any) -> Price:
 
 
 def tokens_of(characters: int) -> int:
-    """About how many tokens a text of so many characters has: 4 to a token, as in English."""
+    """Estimated tokens of a text of this many characters: 4 per token, as in English."""
     return math.ceil(characters / CHARACTERS_PER_TOKEN)
 
 
 def most_tokens(texts: Sequence[str], max_tokens: int) -> dict[str, float]:
-    """The usage of the dearest answer to a request of these texts: no tokenizer has a token of less than a byte."""
+    """Upper bound on the usage of a request of these texts: no tokenizer has a token of less than a byte."""
     return {
         "prompt_tokens": float(sum(len(text.encode("utf-8", "replace")) + TOKENS_OF_A_TURN for text in texts)),
         "completion_tokens": float(max_tokens),

@@ -13,7 +13,7 @@ from text2grad.feedback import Message, storable
 
 Capability = Literal["grammar", "json_schema", "json_object", "text"]
 LADDER: tuple[Capability, ...] = ("json_schema", "json_object", "text")
-"""How far a server can be held to JSON, most first. What it then writes is checked all the same."""
+"""How strictly a server can be held to JSON, strictest first. Its answers are checked in any case."""
 FRESH_TEMPERATURE = 0.7
 """Of the second try after a broken answer, where the first was greedy: the same would come again."""
 

@@ -20,7 +20,7 @@ class EndpointSettings(Settings):
         default=False, description="have the server keep quotes to the response: vLLM with its guidance backend"
     )
     concurrency: int = Field(default=8, ge=1, description="requests open at once")
-    retries: int = Field(default=5, ge=0, description="of a request that failed in passing")
+    retries: int = Field(default=5, ge=0, description="of a request that failed temporarily")
     timeout: float = Field(
         default=120.0, gt=0, description="seconds without a sign of an answer; a whole request: 5 times as long"
     )

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 MOST_BYTES = (1 << 24) + (1 << 16)
 """Of an answer: 16 MiB and its headers."""
 WHOLE = 5.0
-"""A whole request may take so many times as long as the server may be silent."""
+"""A whole request may take this many times the time a server may be silent."""
 
 
 class CutError(OSError):

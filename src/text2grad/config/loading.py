@@ -75,7 +75,7 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
 
 
 def laid_over(config: Config, name: str) -> Config:
-    """A configuration with a recipe laid over it, as `--config mine.yaml --config NAME` does.
+    """A configuration overridden by a recipe, as with `--config mine.yaml --config NAME`.
 
     Raises:
         UsageError: there is no such recipe.
@@ -163,7 +163,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _for_task(recipe: dict[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe says to the task it is laid over: what it says to all, and its `by_task` section on top."""
+    """The settings of a recipe for a task: those for all tasks, overridden by its `by_task` section."""
     if BY_TASK not in recipe:
         return recipe
     settings = {name: value for name, value in recipe.items() if name != BY_TASK}

@@ -47,7 +47,9 @@ class RewardModelSettings(Settings):
         default="full", description="of each span, in z; short: up to the first colon or stop, at most 4 words"
     )
     repeats: int | None = Field(
-        default=None, ge=1, description="train on at most so many records of one response to one prompt; null: all"
+        default=None,
+        ge=1,
+        description="train on at most this many records of one response to one prompt; null: all",
     )
     poor_weight: float = Field(
         default=1.0,
@@ -71,10 +73,11 @@ class RewardModelSettings(Settings):
     generation: GenerationSettings = GenerationSettings(temperature=0.0)
     grounded: Grounding = Field(
         default="auto",
-        description="critiques can only quote what stands in the response; auto: if llguidance is installed",
+        description="critiques can only quote text of the response; auto: if llguidance is installed",
     )
     whole_quotes: bool = Field(
-        default=False, description="grounded, the model says whether a quote goes on, the response with which words"
+        default=False,
+        description="grounded: the model decides whether a quote continues, the response with which words",
     )
 
 
@@ -112,7 +115,7 @@ class CriticSettings(Settings):
     program: ProgramSettings = ProgramSettings()
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
     noise: NoiseSettings | None = Field(
-        default=None, description="put into the spans of whoever gives the feedback, for studies; null: none"
+        default=None, description="noise in the spans of the critic, for experiments; null: none"
     )
 
 
@@ -129,7 +132,7 @@ class AnnotateSettings(Settings):
         default=False, description="of sampled programs, before a chat model judges them: it is shown the outcome"
     )
     pairs_per_prompt: int = Field(
-        default=4, ge=1, description="with --pairs: at most so many pairs of a passing and a failing program"
+        default=4, ge=1, description="with --pairs: at most this many pairs of a passing and a failing program"
     )
     max_characters: int = Field(default=100_000, ge=1, description="of a response; a longer one is refused")
     moved_canaries: float = Field(

@@ -22,14 +22,12 @@ class HumanCritic:
         for record in records:
             key, judgement = (record.id, record.response), record.judgement()
             if self._known.setdefault(key, judgement) != judgement:
-                raise UserError(
-                    f"two critiques of one response to {record.id!r}", "give each review an id of its own"
-                )
+                raise UserError(f"two critiques of one response to {record.id!r}", "give each review its own id")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
-        """Look each pair up; a response that nobody has reviewed gives a `Failure`."""
+        """Look up each pair; a response without a review gives a `Failure`."""
         return [self._of(example, text) for example, text in zip(examples, responses, strict=True)]
 
     def _of(self, example: Example, response: str) -> Judgement:
-        unknown = Failure(kind="unsupported", message=f"{example.id}: nobody has reviewed this response")
+        unknown = Failure(kind="unsupported", message=f"{example.id}: this response has no review")
         return self._known.get((example.id, response), unknown)

@@ -1,4 +1,4 @@
-"""A program that compares an answer with what a person wrote: phrases kept, words nobody wrote, what is missing."""
+"""A program that compares an answer with what a person wrote: phrases kept, invented words, what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOOD: Label = 1
 POOR: Label = -1
 KEPT, INVENTED, AGAIN, BEYOND = "as a person put it", "nobody wrote this", "said twice", "after the first line"
 TITLES = {KEPT: "Kept", INVENTED: "Nobody wrote", AGAIN: "Said twice", BEYOND: "Too much"}
-FUNCTION_WORD_TIMES = 3  # how often a function word may stand in a line whatever the reference says
+FUNCTION_WORD_TIMES = 3  # how often a function word may occur in a line, whatever the reference says
 NAMED = 6  # words and phrases of a kind that a critique names
 
 
@@ -142,7 +142,7 @@ def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
 
 
 def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | None, str]]) -> tuple[Span, ...]:
-    """Runs of words of one label; a good run of function words alone is no phrase."""
+    """Runs of words of one label; a good run of function words alone does not count."""
     spans = []
     for (label, reason), run in groupby(zip(labels, said, strict=True), key=lambda pair: pair[0]):
         words = [word for _, word in run]
@@ -181,4 +181,4 @@ def _without_words(response: str) -> Critique:
         return Critique(text="The answer is empty.", score=-1.0)
     start = response.index(text)
     span = Span(start=start, end=start + len(text), label=-1, text=text, reason="no words")
-    return Critique(text="There is no word in the answer.", spans=(span,), score=-1.0)
+    return Critique(text="The answer has no words.", spans=(span,), score=-1.0)

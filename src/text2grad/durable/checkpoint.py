@@ -64,7 +64,7 @@ def write_checkpoint(parent: Path, step: int, tensors: Mapping[str, Tensor], sta
 
 
 def newest_checkpoint(parent: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files are those of its manifest; damaged ones are named on stderr."""
+    """The newest checkpoint that matches its manifest; damaged ones are reported on stderr."""
     for _, path in sorted(_checkpoints(parent), reverse=True):
         if damage := damage_of(path):
             print(f"{path} is damaged ({damage}) and passed over", file=sys.stderr)

@@ -116,7 +116,7 @@ class RunLog:
             print(f"{self.title}: {step + 1}/{self.steps} {line}", file=sys.stderr, flush=True)
 
     def sample(self, record: Mapping[str, Any]) -> None:
-        """Append one token strip (see docs/data.md, samples.jsonl)."""
+        """Append one token strip to samples.jsonl."""
         if not self.silent:
             self._append("samples.jsonl", record)
 

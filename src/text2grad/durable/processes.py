@@ -211,7 +211,7 @@ def is_lost(error: BaseException | None) -> bool:
 def lost(error: BaseException) -> NoReturn:
     """A lost process as one line."""
     raise PeerLost(
-        f"another process of this run is gone ({' '.join(str(error).split())[:120]})",
+        f"another process of this run has ended ({' '.join(str(error).split())[:120]})",
         "its own words say why; the same command resumes from the last checkpoint",
     ) from error
 

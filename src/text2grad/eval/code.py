@@ -1,7 +1,7 @@
 """pass@k of samples made by any system, in the format of EvalPlus's and HumanEval's `samples.jsonl`. No torch.
 
 A line is {"task_id", "solution"} (a whole program, fenced or not) or {"task_id", "completion"} (what follows the
-question's beginning of a program, to the letter).
+exact text that follows the question's beginning of a program).
 """
 
 from __future__ import annotations

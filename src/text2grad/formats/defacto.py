@@ -1,4 +1,4 @@
-"""DeFacto: what people found wrong in a summary of a news article, and the summary as they mended it.
+"""DeFacto: what people found wrong in a summary of a news article, and their corrected summary.
 
 The faults are not marked: the difference between the summary and the mended one tells where they are. The verdict
 is `span_score` of those spans and of what was put in; a summary without error has 1.
@@ -43,7 +43,7 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
         "evidence": optional_text(feedback, "evidence"),
         "corrected": corrected or (response if not row["has_error"] else ""),
         "gold": optional_text(row, "abstract"),
-        # Said to be wrong, but mended by nothing: no word to point at.
+        # Marked as wrong, but not corrected: there is no word to point at.
         "unchanged": wrong and not spans and not omissions,
     }
     prompt = f"Write a short summary of this article.\n\n{article}"

@@ -38,7 +38,7 @@ def reward_model_rows(records: Iterable[Feedback]) -> Iterator[Row]:
 
 
 def preference_rows(records: Iterable[Feedback]) -> Iterator[Row]:
-    """TRL's preference shape: the mended text over the response; of several scored responses to one prompt, the
+    """TRL's preference format: the corrected text over the response; of several scored responses to one prompt, the
     best over the worst.
     """
     scored: dict[str, list[Feedback]] = {}
@@ -55,7 +55,7 @@ def preference_rows(records: Iterable[Feedback]) -> Iterator[Row]:
 
 
 def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
-    """TRL's KTO shape: a response and whether it is wanted, by the sign of its score; a score of 0 says nothing."""
+    """TRL's KTO format: a response, desirable or not by the sign of its score; a score of 0 is left out."""
     for record in records:
         if record.score:
             completion = [{"role": "assistant", "content": record.response}]
@@ -97,7 +97,7 @@ def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
     """Write records in the shape `kind`, at once; how many rows.
 
     Raises:
-        UsageError: there is no such shape. UserError: the file cannot be written.
+        UsageError: the format is unknown. UserError: the file cannot be written.
     """
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")

@@ -1,6 +1,6 @@
 """FineGrainedRLHF's QA feedback: error spans that people marked in an answer, and what they found missing.
 
-Every error span is poor; what lies outside is neutral, because nobody called it good. Offsets are characters
+Every error span is poor; text outside is neutral, since good text was not marked. Offsets are characters
 of "prediction 1", as published. The verdict is `span_score`.
 """
 
@@ -63,7 +63,7 @@ def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float
 
 
 def shortened(text: str, words: int = 8) -> str:
-    """The text on one line, in quotes, cut after so many words."""
+    """The text on one line, in quotes, cut after this many words."""
     parts = text.split()
     return f'"{" ".join(parts[:words])}{" …" if len(parts) > words else ""}"'
 

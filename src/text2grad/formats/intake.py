@@ -34,7 +34,7 @@ class ImportReport(Record):
     """What an import found. `spans` counts labelled spans; the four counts after it say what yielded none:
     quotes not in the response, quotes that occur more than once, comments without polarity, and quotes that
     repeat another of the same review. spans + these four = exact + normalised + unmatched = all that was marked:
-    `exact` stands in the response to the letter, `normalised` but for white space, quotes or dashes.
+    `exact` occurs in the response literally, `normalised` apart from white space, quotes or dashes.
     `no_spans` and `failed` count records.
     """
 
@@ -67,7 +67,7 @@ def import_feedback(path: Path, kind: str = "auto", context_characters: int | No
     `context_characters` must be what the policy's task uses (`TaskSettings`), so that both see one prompt.
 
     Raises:
-        UserError: the file cannot be read, is of none of these kinds, or has a bad record (which one).
+        UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
     if kind not in KINDS:
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}")
@@ -85,7 +85,7 @@ def import_feedback(path: Path, kind: str = "auto", context_characters: int | No
         if leads_out(record.id):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
         if kind in EXPORTS and record.id in seen:
-            raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} stands twice"))
+            raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice"))
         seen.add(record.id)
     return Imported(records=records, report=_report(kind, records))
 

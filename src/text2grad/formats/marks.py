@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Mark(NamedTuple):
-    """An interval somebody marked: code points, end exclusive; `text` is what they saw there, "" if not told."""
+    """A marked interval: code points, end exclusive; `text` is what the annotator saw there, "" if unknown."""
 
     start: int
     end: int
@@ -65,7 +65,7 @@ def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], Quot
 def marked_record(
     id: str, prompt: str, response: str, critique: Critique, marks: Iterable[Mark], meta: Mapping[str, Any]
 ) -> Feedback:
-    """`human_record` of a critique whose spans are marks; what became of the marks is counted."""
+    """`human_record` of a critique whose spans are marks; the results of the marks are counted."""
     spans, counts = placed(marks, response)
     return human_record(id, prompt, response, critique.model_copy(update={"spans": spans, "quotes": counts}), meta)
 

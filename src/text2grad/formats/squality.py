@@ -35,7 +35,7 @@ def reader(rows: Sequence[Row], path: Path) -> Callable[[Row, str], Iterator[Fee
     from v1-3/txt/test.jsonl where the repository has it.
 
     Raises:
-        UserError: the questions are nowhere.
+        UserError: the questions are not found.
     """
     nested = bool(rows) and rows[0].keys() >= NESTED_KEYS
     questions = _read_questions(path, required=nested)
@@ -43,9 +43,9 @@ def reader(rows: Sequence[Row], path: Path) -> Callable[[Row, str], Iterator[Fee
 
 
 def find(selection: str, response: str) -> list[tuple[int, int]]:
-    """Where a highlighted text stands in the response (characters, end exclusive), overlaps included.
+    """Where a highlighted text occurs in the response (characters, end exclusive), overlaps included.
 
-    First to the letter; only if it is nowhere, with any white space in place of its own (copying from a web
+    First literally; if it is not found, with any white space in place of its own (copying from a web
     page joins lines). Word boundaries do not matter: people drag over parts of words.
     """
     if not selection.strip():

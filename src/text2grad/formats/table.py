@@ -1,6 +1,6 @@
 """A spreadsheet: `response, critique, good, poor`, and as wanted `id, prompt, score, corrected, annotator`.
 
-A cell of quotes holds one quote to a line. They are found as a judge's are: to the letter, else with other quotes,
+A cell holds one quote per line. Quotes are located as a judge's are: literally, else with other quotes,
 dashes or white space; the k-th repeat is the k-th occurrence.
 """
 

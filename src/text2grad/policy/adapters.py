@@ -24,7 +24,7 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
     """The adapter in `folder` as a policy of its own on the base weights of `policy`, which stays as it is.
 
     Raises:
-        UserError: `policy` has no adapter itself, or there is none in `folder` that is of this base model.
+        UserError: `policy` has no adapter, or `folder` has no adapter of this base model.
     """
     if not isinstance(policy.model, PeftModel):
         raise UserError("nothing can share the base weights of a policy that trains them", "set policy.lora")
@@ -33,7 +33,7 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
         policy.model.load_adapter(str(folder), name, is_trainable=False)
     except (RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0][:200]
-        raise UserError(f"the adapter in {folder} does not fit: {reason}", "train it anew") from error
+        raise UserError(f"the adapter in {folder} does not fit: {reason}", "train it again") from error
     policy.model.eval()
     view = copy.copy(policy)  # shares the modules
     view.adapter = name
@@ -44,7 +44,7 @@ def refuse_other_base(policy: Policy, folder: Path) -> None:
     """The adapter must have been trained on the very weights that it is to be used on.
 
     Raises:
-        UserError: there is no adapter, it does not say on which weights it was trained, or these are others.
+        UserError: there is no adapter, it does not name its base weights, or the weights are different ones.
     """
     missing = [name for name in (ADAPTER_CONFIG, ADAPTER_FILE) if not (folder / name).is_file()]
     if missing:

@@ -51,5 +51,5 @@ class LabelHead(nn.Module):
         return nn.functional.cross_entropy(logits, labels[asked] + 1, classes, reduction="sum")
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW for this head alone, at a learning rate of its own."""
+        """AdamW for this head alone, at its own learning rate."""
         return torch.optim.AdamW(self.parameters(), lr=STEP / self.map.in_features, weight_decay=0.0)

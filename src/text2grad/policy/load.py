@@ -34,7 +34,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     the reference (adapters off) is what was loaded.
 
     Raises:
-        UserError: the folder or name has no model, or no tokenizer; or there is no such device.
+        UserError: the folder or name has no model or tokenizer, or the device does not exist.
     """
     device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
@@ -145,7 +145,7 @@ def _save_model(model: Any, folder: Path) -> None:
         str(folder),
         safe_serialization=True,
         selected_adapters=[POLICY_ADAPTER],
-        save_embedding_layers=False,  # nobody adds tokens; peft would look for the base model to make sure
+        save_embedding_layers=False,  # no tokens are added; peft would look for the base model to make sure
     )
     for path in (folder / POLICY_ADAPTER).iterdir():
         path.replace(folder / path.name)
@@ -153,7 +153,7 @@ def _save_model(model: Any, folder: Path) -> None:
 
 
 def _merged(model: Any) -> Any:
-    """The model with its adapters in its weights; itself where it has none."""
+    """The model with its adapters merged into its weights; unchanged if it has none."""
     return copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
 
 

@@ -1,6 +1,6 @@
 """What looks wrong in a written sample, found by rule: lengths, shifts, padding, signs, a silent value head.
 
-Each finding is one sentence. A sound sample has none, so a mark beside a sample is worth a look.
+Each finding is one sentence. A sound sample has none, so every flagged sample is worth a look.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def shown(items: Sequence[BeforeAfter]) -> list[BeforeAfter]:
 
 
 def line_diff(before: str, after: str) -> list[DiffLine]:
-    """The lines of `after` in order, with the lines of `before` that are gone shown where they stood."""
+    """The lines of `after` in order, with removed lines of `before` shown in their old places."""
     old, new = _lines(before), _lines(after)
     result: list[DiffLine] = []
     for kind, a_start, a_end, b_start, b_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

@@ -109,7 +109,7 @@ def tokenize_by(file: Path | None) -> Tokenize:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no narrower type
-        raise UserError(f"{file} is no tokenizer.json", "give the file from a model's folder") from error
+        raise UserError(f"{file} is not a tokenizer.json", "give the file from a model's folder") from error
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False).offsets)
 
 
@@ -308,7 +308,7 @@ def _unknown(model: str, usage: Mapping[str, float]) -> float | None:
 
 
 def _judge_of(record: Feedback) -> bytes:
-    """Who judged: one record twice is one opinion."""
+    """Who judged; a duplicate record counts once."""
     source = record.source
     who = str(record.meta.get("annotator", ""))
     return _digest(record.id, source.kind, source.model, source.prompt_version, who)

@@ -97,7 +97,7 @@ def _method_curves(run: RunFolder) -> dict[str, list[list[Row]]]:
 
 
 def _telling(method: Method) -> list[Row]:
-    """The rows of a run, without what is logged of a value function where there is none."""
+    """The rows of a run; without the value function's metrics if there is no value function."""
     if method.valued:
         return method.metrics
     return [{name: value for name, value in row.items() if name not in OF_VALUES} for row in method.metrics]

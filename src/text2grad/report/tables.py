@@ -13,7 +13,7 @@ REWARD_MODEL_COLUMNS = ("precision", "recall")
 RATES = {
     "unmatched": "quotes that are not in the response",
     "ambiguous": "quotes that occur more than once and do not say which",
-    "unreadable": "answers that are no critique",
+    "unreadable": "answers that cannot be read",
     "forced": "answers closed by the token limit",
     "wrong_sign_rate": "marked tokens whose true label is the opposite",
 }

@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from text2grad.chat.journal import STATES
 from text2grad.config import Config, CriticKind
 from text2grad.critics.program import preference_pairs
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, read_jsonl, write_jsonl
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.items import Item, Items, check_items, read_items
-from text2grad.stages.paid import AnnotateOptions, annotate_paid, left, plan_for, refuse_endpoint_options, spent_of
-from text2grad.stages.records import criticise, without_noise
+from text2grad.stages.paid import AnnotateOptions, annotate_paid, left, plan_for, refuse_endpoint_options
+from text2grad.stages.records import PairsSummary, criticise, without_noise
+from text2grad.stages.summary import Summary
 
 ALL_NOW = AnnotateOptions()
 
@@ -27,7 +26,7 @@ def run_annotate(
     out: Path | None = None,
     pairs: bool = False,
     options: AnnotateOptions = ALL_NOW,
-) -> dict[str, Any]:
+) -> Summary:
     """Have responses judged: those of the file `responses`, else the policy's own, which are sampled first.
 
     Writes `out` (by default `feedback.jsonl` of the run) and, of held-out prompts,
@@ -54,6 +53,8 @@ def run_annotate(
         return islice(read_items(responses, options.anchor), options.limit)
 
     check(config, items)
+    if options.plan:
+        return plan_for(config, items, target, options)
     if kind == "prompted":
         return annotate_paid(config, items, target, options)
     if kind == "reward_model":
@@ -62,14 +63,14 @@ def run_annotate(
         prepare(config)
     with runner_of(config) as runner:
         tally = criticise(config, make_critic(without_noise(config), kind, None, runner), items, target)
-    return {**tally.summary(), "out": str(target)}
+    return tally.summary(target)
 
 
 def check(config: Config, items: Items) -> None:
     """Look at every item before any is judged.
 
     Raises:
-        UserError: one is bad, or there are none.
+        UserError: a response is invalid, or there are none.
     """
     if not check_items(items(), config.annotate.max_characters):
         raise UserError("there are no responses to judge", "check the file")
@@ -77,7 +78,7 @@ def check(config: Config, items: Items) -> None:
 
 def annotate_samples(
     config: Config, kind: CriticKind, out: Path | None, pairs: bool, options: AnnotateOptions
-) -> dict[str, Any]:
+) -> Summary:
     """Sample the policy and have the critic `kind` judge what it says; see `run_annotate`.
 
     With `options.anchor` nothing is sampled: the data set's own drafts are taken, with what people
@@ -104,16 +105,13 @@ def annotate_samples(
             return _paid_samples(config, (items, target), (held, heldout), options)
         tally = criticise(config, critic, lambda: items, target, replaces=critic.source.kind)
         others = criticise(config, critic, lambda: held, heldout, replaces=critic.source.kind)
-    summary = tally.summary(others)
-    if pairs:
-        made = [record for record in read_jsonl(target, Feedback) if record.source.kind == "program"]
-        summary |= write_pairs(config, made)
-    return {**summary, "out": str(target)}
+    made = [record for record in read_jsonl(target, Feedback) if record.source.kind == "program"] if pairs else []
+    return tally.summary(target, others, write_pairs(config, made) if pairs else None)
 
 
 def _paid_samples(
     config: Config, train: tuple[list[Item], Path], held: tuple[list[Item], Path], options: AnnotateOptions
-) -> dict[str, Any]:
+) -> Summary:
     """Both files of a run out of one budget."""
     (items, target), (others, heldout) = train, held
     check(config, lambda: items)
@@ -121,13 +119,9 @@ def _paid_samples(
     summary = annotate_paid(config, lambda: items, target, options)
     if not others:
         return summary
-    rest = left(options.budget_usd, spent_of(summary) + (summary.get("canaries_usd") or 0.0))
+    rest = left(options.budget_usd, summary.spent + (summary.canaries.get("canaries_usd") or 0.0))
     again = replace(options, budget_usd=rest, canaries=False, add_requests=True)
-    second = annotate_paid(config, lambda: others, heldout, again)
-    added = {name: summary[name] + second[name] for name in (*STATES, "requested", "pending", "sent")}
-    usd = None if None in (summary["usd"], second["usd"]) else summary["usd"] + second["usd"]
-    worst = max(summary["exit_code"], second["exit_code"])
-    return {**summary, **added, "usd": usd, "heldout_records": second["records"], "exit_code": worst}
+    return summary.with_heldout(annotate_paid(config, lambda: others, heldout, again))
 
 
 def refuse_pairs(config: Config, responses: Path | None = None) -> None:
@@ -144,10 +138,10 @@ def refuse_pairs(config: Config, responses: Path | None = None) -> None:
         raise UsageError("--pairs needs several answers to a prompt", "set --annotate.samples_per_prompt 8")
 
 
-def write_pairs(config: Config, records: Sequence[Feedback]) -> dict[str, Any]:
+def write_pairs(config: Config, records: Sequence[Feedback]) -> PairsSummary:
     """Chosen and rejected programs of the same question, for DPO or a pairwise reward model: `pairs.jsonl`."""
     made = list(preference_pairs(records, config.annotate.pairs_per_prompt))
     path = config.run.folder / "pairs.jsonl"
     write_jsonl(path, made)
     unpaired = len({record.id for record in records}) - len({pair.id for pair in made})
-    return {"pairs": len(made), "unpaired_prompts": unpaired, "pairs_out": str(path)}
+    return PairsSummary(pairs=len(made), unpaired_prompts=unpaired, pairs_out=str(path))

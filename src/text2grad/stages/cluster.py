@@ -18,7 +18,7 @@ from text2grad.durable.guard import only_run_in
 from text2grad.durable.processes import PeerLost
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
-from text2grad.stages.ppo import run_train
+from text2grad.stages.ppo import TrainSummary, run_train
 
 RESTARTS = 3
 OBJECT_STORE = 100 * 2**20
@@ -26,7 +26,7 @@ OBJECT_STORE = 100 * 2**20
 OUTCOME = "outcome.json"
 
 
-def run_train_on_ray(config: Config, name: str, resume: ResumeMode, workers: int) -> dict[str, Any]:
+def run_train_on_ray(config: Config, name: str, resume: ResumeMode, workers: int) -> TrainSummary:
     """`run_train` in `workers` processes of the cluster at RAY_ADDRESS, or of this machine without one.
 
     A process that dies ends the others; all are started again, up to `RESTARTS` times.
@@ -55,7 +55,7 @@ def run_train_on_ray(config: Config, name: str, resume: ResumeMode, workers: int
     found: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
     if error := found.get("error"):
         raise UserError(error, exit_code=found["exit_code"])
-    return {**found, "workers": workers}
+    return TrainSummary(**found, workers=workers)
 
 
 def _ray() -> Any:
@@ -110,11 +110,11 @@ def _has_gpus() -> bool:
 
 
 def train_worker(job: dict[str, Any]) -> None:
-    """What each worker does; the first leaves the summary, or a failure that another start would not mend."""
+    """What each worker does; the first leaves the summary, or a failure that a restart would not cure."""
     sys.path += [entry for entry in job["path"] if entry not in sys.path]
     outcome: Path = job["outcome"]
     try:
-        found = run_train(job["config"], job["name"], job["resume"])
+        found = run_train(job["config"], job["name"], job["resume"]).as_dict()
     except PeerLost:
         raise
     except UserError as error:

@@ -13,8 +13,6 @@ from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.reference import ReferenceCritic
-from text2grad.durable.checkpoint import sha256
-from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.sandbox import Runner
@@ -27,7 +25,7 @@ REWARD_MODEL_PROMPT = "reward_model"
 ADAPTER = "reward_model"
 ANCHOR = "anchor"
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
-"""Prompts that show what came of the tests, by those that do not."""
+"""Prompts that show the tests' outcome, by those that do not."""
 
 
 def runner_of(config: Config) -> Runner:
@@ -45,7 +43,7 @@ def open_critic(
     policy: Policy | None = None,
     journal: Path | None = None,
 ) -> Iterator[Critic]:
-    """`make_critic`, with the answers of an endpoint in a journal of its own, which is closed in the end."""
+    """`make_critic`, with an endpoint's answers in its own journal, which is closed at the end."""
     endpoint = kind == "prompted"
     with OpenAIChat(config.critic.prompted, journal) if endpoint else nullcontext() as chat:
         yield make_critic(config, kind, task, runner, policy, chat)
@@ -59,7 +57,7 @@ def make_critic(
     policy: Policy | None = None,
     chat: OpenAIChat | None = None,
 ) -> Critic:
-    """The critic named by `kind`, with `critic.noise`. All of them are the same to whoever calls them.
+    """The critic named by `kind`, with `critic.noise`. Callers need not tell them apart.
 
     `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
     weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
@@ -137,6 +135,8 @@ def reward_model_folder(config: Config) -> Path:
 
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
+    from text2grad.durable.checkpoint import sha256
+    from text2grad.durable.identity import digest_of_texts, flatten
 
     kinds = ("prompted", "program", "reward_model")
     manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config
 from text2grad.feedback import Feedback, read_jsonl, write_jsonl
 from text2grad.stages.folder import write_json
+from text2grad.stages.summary import Summary, inlined
 
 
-def run_import(config: Config, source: Path, kind: str, out: Path | None) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ImportSummary(Summary):
+    """What was found (`formats.intake.ImportReport`), and the records of each data set that the file now holds."""
+
+    report: Mapping[str, Any] = inlined()
+    added: int
+    replaced: int
+    file_holds: Mapping[str, int]
+    out: str
+
+
+def run_import(config: Config, source: Path, kind: str, out: Path | None) -> ImportSummary:
     """Add people's feedback to our records; say what was found, and what the file holds of each data set.
 
     Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
@@ -28,10 +42,10 @@ def run_import(config: Config, source: Path, kind: str, out: Path | None) -> dic
     for name, report in held.items() if out is None else ():
         figures = report.model_dump(exclude={"source"})
         write_json(config.run.folder / "evaluation" / f"import_{name}.json", figures)
-    return {
-        **imported.report.model_dump(),
-        "added": added,
-        "replaced": imported.report.records - added,
-        "file_holds": {name: report.records for name, report in held.items()},
-        "out": str(target),
-    }
+    return ImportSummary(
+        report=imported.report.model_dump(),
+        added=added,
+        replaced=imported.report.records - added,
+        file_holds={name: report.records for name, report in held.items()},
+        out=str(target),
+    )

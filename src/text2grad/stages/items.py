@@ -74,7 +74,7 @@ def check_items(items: Iterable[Item], longest: int) -> int:
     """Look at every item before anything is paid for; their number.
 
     Raises:
-        UserError: an id stands twice, names a way out of its folder, or a response has more than `longest`
+        UserError: an id occurs twice, names a way out of its folder, or a response has more than `longest`
             characters.
     """
     seen: set[bytes] = set()
@@ -85,7 +85,7 @@ def check_items(items: Iterable[Item], longest: int) -> int:
         _check_id(id)
         key = blake2b(id.encode(), digest_size=16).digest()
         if key in seen and not item.ours:
-            raise UserError(f"the id {shown(id)} stands twice", "give each response an id of its own")
+            raise UserError(f"the id {shown(id)} occurs twice", "give each response its own id")
         seen.add(key)
         if len(item.response) > longest:
             raise UserError(
@@ -96,7 +96,7 @@ def check_items(items: Iterable[Item], longest: int) -> int:
 
 
 def shown(id: str) -> str:
-    """An id as it may stand in a message."""
+    """An id, made safe for a message."""
     return repr(id if len(id) <= 60 else f"{id[:60]}…")
 
 
@@ -132,7 +132,7 @@ def _csv_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
     try:
         for row in reader:
             if None in row or None in row.values():
-                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "mend that line")
+                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "correct that line")
             yield reader.line_num, {name: cell for name, cell in row.items() if cell}
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: {error}", "mend that line") from error

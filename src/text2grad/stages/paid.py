@@ -10,6 +10,7 @@ from typing import Any
 
 from text2grad.chat.batch import read_answers, run_batch, write_requests
 from text2grad.chat.client import OpenAIChat
+from text2grad.chat.journal import STATES
 from text2grad.chat.plan import plan
 from text2grad.chat.prices import unknown_price
 from text2grad.chat.questions import Question
@@ -22,6 +23,7 @@ from text2grad.report.quality import Quality, tokenize_by
 from text2grad.stages.critics import annotator_prompt, prompted_critic
 from text2grad.stages.items import Item, Items
 from text2grad.stages.records import with_noise, without_noise, write_feedback
+from text2grad.stages.summary import Summary, inlined
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,48 @@ class AnnotateOptions:
         return self.requests is None and self.answers is None if self.canaries is None else self.canaries
 
 
+@dataclass(frozen=True, kw_only=True)
+class PaidSummary(Summary):
+    """How the questions of a job ended, what they cost (`OpenAIChat.tally`), and the records that were written."""
+
+    tally: Mapping[str, float | None] = inlined()
+    canaries: Mapping[str, Any] = inlined()
+    records: int
+    heldout_records: int | None = None
+    sent: int
+    capability: str | None
+    price: str
+    journal: str
+    out: str
+    exit_code: int
+
+    @property
+    def spent(self) -> float:
+        """USD used of the job's budget: answers, and requests that may cost without an answer."""
+        return (self.tally["usd"] or 0.0) + (self.tally["usd_without_answer"] or 0.0)
+
+    def with_heldout(self, other: PaidSummary) -> PaidSummary:
+        """Together with the job for held-out prompts. `usd_without_answer` stays that of the first."""
+        names = (*STATES, "requested", "pending", "usd")
+        both = {name: (self.tally[name], other.tally[name]) for name in names}
+        sums = {name: None if a is None or b is None else a + b for name, (a, b) in both.items()}
+        return replace(
+            self,
+            tally={**self.tally, **sums},
+            heldout_records=other.records,
+            sent=self.sent + other.sent,
+            exit_code=max(self.exit_code, other.exit_code),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSummary(Summary):
+    """What a job would still cost (`chat.plan.plan`)."""
+
+    records: int
+    cost: Mapping[str, Any] = inlined()
+
+
 def refuse_endpoint_options(options: AnnotateOptions) -> None:
     """A critic that answers at once has no journal and no price: it must not seem to have planned anything.
 
@@ -70,7 +114,7 @@ def refuse_endpoint_options(options: AnnotateOptions) -> None:
         raise UsageError(f"{', '.join(odd)}: only where a chat model is asked", "--annotate.critic prompted")
 
 
-def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateOptions) -> dict[str, Any]:
+def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateOptions) -> PaidSummary:
     """Have every item judged once, and write the records to `target`.
 
     Answers go to the journal beside it first (`<target>.journal`). Whatever happens, what was answered is kept and
@@ -79,8 +123,6 @@ def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateO
     Raises:
         UserError: a mistake that fails every question.
     """
-    if options.plan:
-        return plan_for(config, items, target, options)
     known: dict[str, Any] = {}
     if options.with_canaries:
         known = try_canaries(config, target, options)
@@ -96,26 +138,26 @@ def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateO
             written, _ = write_feedback(target, with_noise(config, critic.feedback(_pairs(items()))))
         tally = chat.tally(_questions(critic, items()))
         settings = chat.settings
-        return {
-            **tally,
-            **known,
-            "records": written,
-            "sent": chat.asker.sent,
-            "capability": chat.asker.capability,
-            "price": "known" if chat.asker.price else unknown_price(settings.model, settings.prices),
-            "journal": str(place),
-            "out": str(target),
-            "exit_code": _exit_code(chat, tally, done),
-        }
+        return PaidSummary(
+            tally=tally,
+            canaries=known,
+            records=written,
+            sent=chat.asker.sent,
+            capability=chat.asker.capability,
+            price="known" if chat.asker.price else unknown_price(settings.model, settings.prices),
+            journal=str(place),
+            out=str(target),
+            exit_code=_exit_code(chat, tally, done),
+        )
 
 
-def plan_for(config: Config, items: Items, target: Path, options: AnnotateOptions) -> dict[str, Any]:
+def plan_for(config: Config, items: Items, target: Path, options: AnnotateOptions) -> PlanSummary:
     """What the job would still cost; nothing is sent, and nothing is written."""
     place = journal_of(target)
     held = place if place.is_file() and options.resume else None
     with _open_chat(config, held, replace(options, budget_usd=None)) as chat:
         critic = prompted_critic(config, chat, known=True)
-        return {"records": sum(1 for _ in items()), **plan(chat, _questions(critic, items()))}
+        return PlanSummary(records=sum(1 for _ in items()), cost=plan(chat, _questions(critic, items())))
 
 
 def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict[str, Any]:
@@ -133,14 +175,14 @@ def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict
     for record in read_jsonl(place, Feedback):
         quality.add_canary(record)
     moved, judged = quality.counts["canaries_moved"], quality.counts["canaries"]
-    _refuse_critic(config, moved, judged, bool(summary["pending"]), place)
+    _refuse_critic(config, moved, judged, bool(summary.tally["pending"]), place)
     if moved:
         _say(f"{moved} of {len(found)} canaries moved: read {place} before you trust this critic")
     return {
         "canaries": judged,
         "canaries_moved": moved,
-        "canaries_usd": summary["usd"],
-        "canaries_spent": spent_of(summary),
+        "canaries_usd": summary.tally["usd"],
+        "canaries_spent": summary.spent,
         "canaries_out": str(place),
     }
 
@@ -156,11 +198,6 @@ def _refuse_critic(config: Config, moved: int, judged: int, pending: bool, place
 def journal_of(target: Path) -> Path:
     """Where the answers are kept of which the records of `target` are made."""
     return target.with_name(target.name + ".journal")
-
-
-def spent_of(summary: Mapping[str, Any]) -> float:
-    """USD that a job has used of its budget: answers, and requests that may cost without one."""
-    return float((summary["usd"] or 0.0) + summary["usd_without_answer"])
 
 
 def left(budget: float | None, spent: float | None) -> float | None:
@@ -213,7 +250,7 @@ def _exit_code(chat: OpenAIChat, tally: Mapping[str, float | None], done: bool) 
 
 
 def _set_aside(place: Path) -> None:
-    """Begin anew; answers that were paid for are renamed, never deleted."""
+    """Start afresh; paid answers are renamed, never deleted."""
     if place.is_file():
         number = next(n for n in range(1, 1_000_000) if not place.with_name(f"{place.name}.{n}").exists())
         place.rename(place.with_name(f"{place.name}.{number}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
 
 from text2grad.config import Config, with_tiny_rates
 from text2grad.critics.noise import NoisyCritic
@@ -14,10 +14,20 @@ from text2grad.feedback import Critic
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
+from text2grad.stages.summary import Summary
 from text2grad.train.ppo import train_ppo
 
 
-def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class TrainSummary(Summary):
+    """Steps that were trained, the policy's folder, and the processes where another program started them."""
+
+    steps: int
+    out: str
+    workers: int | None = None
+
+
+def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
     with processes(config) as ranks, ExitStack() as stack:
         with ranks.barrier():
@@ -44,7 +54,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> dict[st
         train_ppo(policy, task.examples("train"), critic, ppo, config.credit, config.generation, options)
         if ranks.first:
             note_settings(config, folder / "ppo" / name)
-    return {"steps": config.ppo.steps, "out": str(folder / "ppo" / name / "policy")}
+    return TrainSummary(steps=config.ppo.steps, out=str(folder / "ppo" / name / "policy"))
 
 
 def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:

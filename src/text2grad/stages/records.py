@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice
@@ -17,9 +17,37 @@ from text2grad.critics.program import outcome_counts
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Failure, Feedback, read_jsonl, write_jsonl
 from text2grad.stages.items import Item, Items
+from text2grad.stages.summary import Summary, inlined
 
 AT_A_TIME = 8192
 """Items that a critic is shown at once: what they say is held until all of them are judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsSummary(Summary):
+    """Preference pairs that were made, and the prompts that gave none."""
+
+    pairs: int
+    unpaired_prompts: int
+    pairs_out: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedSummary(Summary):
+    """How the judgements of a critic that costs nothing ended, and the records that were written."""
+
+    requested: int
+    ended: Mapping[str, int] = inlined()
+    usd: float = 0.0
+    records: int
+    heldout_records: int | None = None
+    kept_records: int
+    spans: int
+    failed_records: int
+    mean_score: float
+    outcomes: Mapping[str, int] | None = None
+    pairs: Mapping[str, Any] = inlined()
+    out: str
 
 
 @dataclass
@@ -42,22 +70,23 @@ class Tally:
             self.spans += len(record.spans)
             yield record
 
-    def summary(self, others: Tally | None = None) -> dict[str, Any]:
-        """The figures as a program reads them; those of `others` are in the counts of how judgements ended."""
+    def summary(self, out: Path, others: Tally | None = None, pairs: PairsSummary | None = None) -> JudgedSummary:
+        """What a stage reports; the figures of `others` are in the counts of how judgements ended."""
         ended = self.ended + (others.ended if others else Counter[str]())
         outcomes = self.outcomes + (others.outcomes if others else Counter[str]())
-        return {
-            "requested": ended.total(),
-            **{state: ended[state] for state in STATES},
-            "usd": 0.0,
-            "records": self.ended.total(),
-            **({"heldout_records": others.ended.total()} if others else {}),
-            "kept_records": self.kept,
-            "spans": self.spans,
-            "failed_records": ended.total() - ended["ok"],
-            "mean_score": mean(self.scores),
-            **({"outcomes": dict(outcomes.most_common())} if outcomes else {}),
-        }
+        return JudgedSummary(
+            requested=ended.total(),
+            ended={state: ended[state] for state in STATES},
+            records=self.ended.total(),
+            heldout_records=others.ended.total() if others else None,
+            kept_records=self.kept,
+            spans=self.spans,
+            failed_records=ended.total() - ended["ok"],
+            mean_score=mean(self.scores),
+            outcomes=dict(outcomes.most_common()) or None,
+            pairs=pairs.as_dict() if pairs else {},
+            out=str(out),
+        )
 
 
 def criticise(config: Config, critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:

@@ -125,7 +125,7 @@ def note_base(digest: str, folder: Path) -> None:
 
 
 def measure_reward_model(config: Config) -> dict[str, float]:
-    """The rates of the reward model on held-out records, for the report; nothing where there are none."""
+    """The rates of the reward model on held-out records, for the report; empty if there are none."""
     cases = [case for _, case in heldout_cases(config)]
     if not cases:
         return {}

@@ -70,7 +70,7 @@ def sampled_items(
 
 
 def tested_items(runner: Runner, items: Sequence[Item]) -> list[Item]:
-    """The items with what came of running their tests, where they have some."""
+    """The items with the outcome of their tests, where they have tests."""
     found = run_outcomes(runner, [item.example for item in items], [item.response for item in items])
     return [
         replace(item, example=item.example.model_copy(update={"meta": {**item.example.meta, **came}}))
@@ -115,5 +115,5 @@ def _sampled(example: Example, response: str) -> Item:
 
 
 def _with_ids(example: Example, ids: list[int]) -> Example:
-    """The example with the sampled ids noted, so that nobody has to tokenise the response again."""
+    """The example with the sampled ids, so that the response is not tokenised again."""
     return example.model_copy(update={"meta": {**example.meta, TOKEN_IDS: ids}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,8 +25,3 @@ class Summary:
             elif value is not None or each.default is not None:
                 found[each.name] = value
         return found
-
-
-def as_mapping(found: Summary | Mapping[str, Any]) -> Mapping[str, Any]:
-    """A summary, or a mapping as it is."""
-    return found.as_dict() if isinstance(found, Summary) else found

@@ -1,9 +1,9 @@
-"""`sft`: reference answers, and the model made on the spot where there is none."""
+"""`sft`: fine-tuning on reference answers, and the tiny model made on the spot."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from text2grad import wire
 from text2grad.config import TINY, Config, with_tiny_rates
@@ -16,12 +16,22 @@ from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
+from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import Task, read_prompt
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import train_supervised
 
 
-def run_sft(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class SFTSummary(Summary):
+    """Examples that were imitated, the last metrics, and the policy's folder."""
+
+    examples: int
+    metrics: Mapping[str, float] = inlined()
+    out: str
+
+
+def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     """Fine-tune the base model on reference answers; writes `sft`, or resumes an unfinished one."""
     with processes(config) as ranks:
         with ranks.barrier():
@@ -40,7 +50,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> dict[str, Any]:
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, folder)
-    return {"examples": len(pairs), **metrics, "out": str(folder / "sft" / "policy")}
+    return SFTSummary(examples=len(pairs), metrics=metrics, out=str(folder / "sft" / "policy"))
 
 
 def base_policy(config: Config, task: Task, examples: Sequence[Example]) -> PolicySettings:

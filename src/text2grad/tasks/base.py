@@ -96,7 +96,7 @@ def load_task(settings: TaskSettings) -> Task:
     """The task named in `settings`: one of `TASKS`, or a plug-in written as `module:Class`.
 
     Raises:
-        UserError: there is no such task, module or class, or the class is not a task.
+        UserError: the task, module or class does not exist, or the class is not a task.
     """
     target = TASKS.get(settings.name, settings.name)
     module_name, separator, class_name = target.partition(":")
@@ -114,7 +114,7 @@ def load_task(settings: TaskSettings) -> Task:
     found = getattr(module, class_name)
     if not isinstance(found, type) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
         raise UserError(
-            f"task {settings.name!r}: {class_name} of {module_name} is no task", "name a class of yours"
+            f"task {settings.name!r}: {class_name} of {module_name} is not a task", "name a class of your own"
         )
     return cast(Task, found(settings))
 
@@ -176,7 +176,7 @@ def _parted(examples: Iterable[Example], wanted: Callable[[str], bool]) -> tuple
 
 
 def _share(questions: set[str], split: Split, settings: TaskSettings) -> set[str]:
-    """The questions of one share of `task.split`: cut, in the order of a hash, after so many of them all."""
+    """The questions of one share of `task.split`: a slice of all of them in the order of a hash."""
     ordered = sorted(questions, key=lambda question: _digest(f"share {settings.seed}\n{question}"))
     place = SHARES.index(split)
     start, end = (round(len(ordered) * sum((settings.split or ())[:count])) for count in (place, place + 1))

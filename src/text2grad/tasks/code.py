@@ -28,7 +28,7 @@ BENCHMARKS = {
 """File in a data folder, and name on the hub."""
 
 FIXED = ("unedited_annotator_completion",)
-"""Where ILF keeps the program as a person mended it."""
+"""Where ILF keeps the program as corrected by a person."""
 
 Scorer = Callable[[Example, str], dict[str, float]]
 

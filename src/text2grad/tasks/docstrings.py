@@ -61,7 +61,7 @@ class DocstringsTask:
 def split_functions(found: Sequence[Documented], settings: TaskSettings) -> dict[Split, list[Documented]]:
     """`heldout` by top-level package, `sft` and `train` by function; no summary is in two of the splits.
 
-    A held-out function is left out if half of its runs of four words stand in anything trained on: copies of one
+    A held-out function is left out if half of its four-word sequences occur in the training data: copies of one
     library in another, and texts that are written alike.
     """
     ordered = sorted(without_repeats(found), key=lambda each: _digest(each.place, settings.seed))
@@ -113,7 +113,7 @@ def spoken(name: str) -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """The text up to the last whole word within so many characters."""
+    """The text up to the last whole word within this many characters."""
     return text if len(text) <= room else text[: room + 1].rpartition(" ")[0]
 
 

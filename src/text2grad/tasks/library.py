@@ -62,7 +62,7 @@ def _cache_folder() -> Path:
 
 
 def _installed(roots: Sequence[Path]) -> str:
-    """A digest of what is installed: names and versions stand in the names of the folders."""
+    """A digest of the installed packages: folder names contain names and versions."""
     names = [f"{root}/{entry.name}" for root in roots if root.is_dir() for entry in sorted(root.iterdir())]
     return hashlib.sha256("\n".join([str(RULES), sys.version, *names]).encode()).hexdigest()[:16]
 

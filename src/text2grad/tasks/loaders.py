@@ -105,7 +105,7 @@ def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, 
     brings a reference answer is kept, in the place of the first.
 
     Raises:
-        UserError: the data cannot be had, has no rows or an unknown shape, or a row is bad (which one).
+        UserError: the data cannot be loaded, has no rows or an unknown format, or a row is bad (which one).
     """
     rows = load_rows(data, limit, split)
     shape = _shape_of(rows[0], shapes, data)
@@ -122,7 +122,7 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
     `split` is of the hub data set; "": the one to train on.
 
     Raises:
-        UserError: the file or data set cannot be had, or has no rows.
+        UserError: the file or data set cannot be loaded, or has no rows.
     """
     path = Path(data)
     local = path.exists() or path.name.endswith((".json", ".jsonl", ".jsonl.gz", ".csv", ".tsv"))
@@ -173,7 +173,7 @@ def _table_rows(path: Path, text: str) -> Iterator[Row]:
     try:
         for row in reader:
             if None in row or None in row.values():
-                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "mend that line")
+                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "correct that line")
             yield dict(row)
     except csv.Error as error:
         raise UserError(f"{path}: {error}", "mend the table") from error

@@ -30,7 +30,7 @@ class QATask:
         return self._data.examples(split)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """ROUGE-L F1; nothing where there is no reference to compare with."""
+        """ROUGE-L F1; empty without a reference."""
         return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
 
 
@@ -131,7 +131,7 @@ def _without_repeated_title(passage: Sequence[str]) -> list[str]:
 
 
 def _fitting(sentences: Sequence[str], characters: int) -> list[str]:
-    """Whole sentences from the front that fit into so many characters."""
+    """Whole sentences from the start that fit into this many characters."""
     kept: list[str] = []
     for sentence in sentences:
         characters -= len(sentence)

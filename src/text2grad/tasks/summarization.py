@@ -21,7 +21,7 @@ class SummarizationTask:
         return self._data.examples(split)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """ROUGE-L F1; nothing where there is no reference to compare with."""
+        """ROUGE-L F1; empty without a reference."""
         return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
 
 

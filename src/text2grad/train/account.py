@@ -1,4 +1,4 @@
-"""What a step tells about itself: one line of metrics, and token strips of its first responses."""
+"""What a step reports: one line of metrics, and token strips of its first responses."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
         raise CritiquesFailed(
             f"{len(failures)} of {len(judgements)} critiques failed, the first: {failures[0].kind}:"
             f" {failures[0].message}",
-            "mend the critic, or raise ppo.max_failed",
+            "fix the critic, or raise ppo.max_failed",
         )
 
 

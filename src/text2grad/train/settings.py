@@ -43,7 +43,7 @@ class EarlyStoppingSettings(Settings):
     """
 
     every: int = Field(default=100, ge=1, description="optimizer steps between two measurements")
-    patience: int = Field(default=3, ge=1, description="measurements that are no better before training stops")
+    patience: int = Field(default=3, ge=1, description="measurements without improvement before training stops")
     metric: Literal["span_f1"] = Field(
         default="span_f1", description="mean of the F1 of good tokens and the F1 of poor tokens"
     )
@@ -57,7 +57,7 @@ class PPOSettings(Settings):
     steps: int = Field(default=50, ge=1, description="rollout batches")
     rollouts: int = Field(default=64, ge=1, description="responses per step (the update batch)")
     prompts: int | None = Field(
-        default=None, ge=1, description="train on the first so many of the training prompts; null: all"
+        default=None, ge=1, description="train on this many of the training prompts, from the first; null: all"
     )
     samples_per_prompt: int = Field(default=1, ge=1, description="responses to one prompt within a step")
     epochs: int = Field(default=4, ge=1, description="passes over one batch of rollouts")
@@ -76,7 +76,7 @@ class PPOSettings(Settings):
     group_span_weight: float = Field(
         default=1.0,
         ge=0,
-        description="of the token's term in group advantages; a scheme that pays the score alone has none",
+        description="weight of the token term in group advantages; unused where only the score is paid",
     )
     gamma: float = Field(
         default=0.7, ge=0, le=1, description="discount of later rewards; 1 for a score at the end (paper: 1)"
@@ -114,9 +114,11 @@ class PPOSettings(Settings):
         description="score a batch while it is critiqued; auto: where the critic computes outside this process;"
         " never with split weights",
     )
-    max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops")
+    max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops the run")
     max_kl: float | None = Field(
-        default=3.0, gt=0, description="nats a token from the reference that stop the run: diverged; None: none do"
+        default=3.0,
+        gt=0,
+        description="nats per token from the reference at which the run stops as diverged; None: no limit",
     )
     checkpoint_every: int = Field(
         default=20,
@@ -132,7 +134,7 @@ class PPOSettings(Settings):
             raise ValueError("advantage group compares answers to one prompt: set samples_per_prompt to 4")
         if self.rollouts % self.samples_per_prompt:
             raise ValueError(
-                f"rollouts {self.rollouts} is no multiple of samples_per_prompt {self.samples_per_prompt}"
+                f"rollouts {self.rollouts} is not a multiple of samples_per_prompt {self.samples_per_prompt}"
             )
         return self
 
@@ -143,10 +145,10 @@ class PPOSettings(Settings):
 
     @property
     def warmup_steps(self) -> int:
-        """Steps that train only the value function; none where there is none."""
+        """Steps that train only the value function; 0 without one."""
         return self.value_warmup if self.valued else 0
 
     @property
     def value_weight(self) -> float:
-        """Of the value loss; 0 where no advantage asks for values."""
+        """Weight of the value loss; 0 where the advantage needs no values."""
         return self.value_coefficient if self.valued else 0.0

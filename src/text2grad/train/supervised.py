@@ -26,7 +26,7 @@ from text2grad.train.settings import SupervisedSettings
 from text2grad.train.stopping import EarlyStopping
 
 DIVERGED = 2.0
-"""A loss so many times that of guessing among all tokens stops the run."""
+"""A loss this many times that of guessing among all tokens stops the run."""
 
 
 def train_supervised(

@@ -74,7 +74,7 @@ def _items(spans: Sequence[Span], response: str) -> list[Item]:
 
 
 def _item(quote: Quote, after: str | None, response: str) -> Item:
-    """A quote as it is written; never so that `parse` could take two strings for one unescaped one."""
+    """A quote as written, so that `parse` cannot take two strings for one unescaped one."""
     plain = not (quote.reason or quote.occurrence or quote.part)
     if plain and (after is None or f'{quote.text}", "{after}' not in response):
         return quote.text

@@ -1,4 +1,4 @@
-"""Locate a quote that is not in the response to the letter: normalised, and fuzzy only when asked.
+"""Locate a quote that is not literally in the response: normalised, and fuzzy only on request.
 
 What is found is always an interval of the response as it stands; the quote itself is never put in its place.
 """
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 
 def locate(quote: str, response: str, tolerance: LocateSettings) -> Found:
-    """Places of a quote that is nowhere to the letter: normalised, else fuzzy as far as `tolerance` allows."""
+    """Places of a quote without a literal match: normalised, else fuzzy if `tolerance` allows it."""
     if tolerance.normalised:
         places = _normalised(quote, response, tolerance)
         if places:

@@ -146,11 +146,11 @@ def _tokens(answer: str, position: int) -> Iterator[Token]:
 
 
 def _refuse_neighbours(before: str, after: str) -> None:
-    """Only prose may stand beside the object: no second object, and no list or string that holds it."""
+    """Only prose may surround the object: no second object, and no list or string that contains it."""
     if set("{}") & set(before + after):
         invalid("braces beside the object: more than one object?")
     if before.rstrip().endswith(("[", ",")) or after.lstrip().startswith(("]", ",")):
-        invalid("the object stands inside a list")
+        invalid("the object is inside a list")
 
 
 def _refuse_split_quotes(tokens: Sequence[Token], python: bool, answer: str, response: str) -> None:
@@ -178,7 +178,7 @@ def _load(tokens: Sequence[Token], python: bool) -> dict[str, Any]:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        invalid("half of a surrogate pair, which is no character")
+        invalid("half of a surrogate pair, which is not a character")
     return value
 
 
@@ -199,7 +199,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _JSON = json.JSONDecoder(strict=False, object_pairs_hook=_once, parse_constant=_no_number)

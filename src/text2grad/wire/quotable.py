@@ -1,6 +1,6 @@
 """What may be quoted of one response, so that every quote resolves: the phrases, and the grammar of z around them.
 
-A plain quote must stand in the response exactly once as whole words; whatever else is quoted goes into an
+A plain quote must occur in the response exactly once as whole words; any other quote goes into an
 object that says which occurrence is meant. That is what `render` writes and `resolve` reads without a loss.
 """
 
@@ -48,7 +48,7 @@ PLACES = 4  # of a piece that was begun, where its shortest end is looked for
 
 @lru_cache(maxsize=65_536)
 def escaped(text: str) -> str:
-    """Text as it stands inside a string of z."""
+    """Text as it is written inside a string of z."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -183,7 +183,7 @@ class Quotable:
         return best
 
     def readings_after(self, text: str) -> Iterator[bytes]:
-        """How the response goes on after each `text` in it, escaped."""
+        """How the response continues after each `text` in it, escaped."""
         place = self.response.find(text)
         while place >= 0:
             yield self.body[self.char_starts[place + len(text)] :]

@@ -1,6 +1,6 @@
 """The quote grammar: which characters of a response a quoted phrase means.
 
-A quote means one of its candidates: the places of the response where it stands as whole words. Scripts that
+A quote refers to one of its candidates: the places of the response where it occurs as whole words. Scripts that
 put no spaces between words (CJK, Thai ...) have no such boundary, so there every place is a candidate.
 """
 
@@ -55,7 +55,7 @@ def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
 
 
 def boundaries(response: str) -> list[int]:
-    """The positions, 0 and the end among them, at which a quote that is no `part` may begin or end; sorted."""
+    """The sorted positions, including 0 and the end, where a quote that is not a `part` may begin or end."""
     word = [in_word(char) for char in response]
     inner = (i for i in range(1, len(response)) if not (word[i - 1] and word[i]))
     return sorted({0, *inner, len(response)})

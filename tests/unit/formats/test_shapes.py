@@ -156,7 +156,7 @@ def test_a_table_finds_quotes_as_a_judge_would(tmp_path: Path) -> None:
         ("x.csv", "respones,critique\na,b\n", "did you mean 'response'?"),
         ("x.csv", "response,critique,score\na,b,7\n", "not between -1 and 1"),
         ("x.csv", "response,critique\na\n", "not as many cells"),
-        ("x.csv", "id,response,critique\n1,a,b\n1,c,d\n", "record 2: the id '1' stands twice"),
+        ("x.csv", "id,response,critique\n1,a,b\n1,c,d\n", "record 2: the id '1' occurs twice"),
         ("x.csv", "id,response,critique\n../1,a,b\n", "leads out of its folder"),
         (
             "x.jsonl",

@@ -343,13 +343,13 @@ def test_a_mistake_that_fails_everything_is_one_line_and_what_was_paid_stays(
 def test_nobody_there(annotate: Any, tmp_path: Path) -> None:
     file = responses_file(tmp_path / "r.jsonl", ["a", "b"])
     code, _, err = annotate(None, file, "--critic.prompted.base_url", "http://127.0.0.1:9/v1")
-    assert code == 1 and "nobody answers at http://127.0.0.1:9/v1" in err and len(err.splitlines()) == 1
+    assert code == 1 and "no answer from http://127.0.0.1:9/v1" in err and len(err.splitlines()) == 1
 
 
 BAD_FILES: dict[str, tuple[bytes, str]] = {
     "duplicate": (
         b'{"id":"a","prompt":"p","response":"x"}\n{"id":"a","prompt":"p","response":"y"}\n',
-        "'a' stands twice",
+        "'a' occurs twice",
     ),
     "escape": (b'{"id":"../../etc","prompt":"p","response":"x"}\n', "leads out of its folder"),
     "long": (json.dumps({"prompt": "p", "response": "x" * 200_000}).encode(), "200,000 characters"),
@@ -886,7 +886,7 @@ def poisoned(name: str, turn: int, body: dict[str, Any]) -> Reply:
 
 
 def test_killed_at_fifty_random_points_every_id_is_there_once(judge: Any, tmp_path: Path) -> None:
-    """kill -9 while 500 records are judged, a fifth of them poisoned; each run goes on where the last one died."""
+    """kill -9 while 500 records are judged, a fifth of them poisoned; each run resumes where the last one died."""
     server = judge(poisoned)
     names = [f"n{n}" for n in range(500)]
     tries = {name: POISONED.get(int(name[1:]) % 25, (None, 1))[1] for name in names}

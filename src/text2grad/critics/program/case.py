@@ -95,7 +95,7 @@ class Case:
         return (Span(start=low, end=high, label=label, text=self.attempt.response[low:high], reason=reason),)
 
     def mark_line(self, number: int, label: Label, reason: str = "") -> tuple[Span, ...]:
-        """The span of a line (from 1) of the program; none if there is no such line or it is blank."""
+        """The span of a line (from 1) of the program; None if it does not exist or is blank."""
         return self.mark(*self.lines.extent(number), label, reason)
 
     @property

@@ -54,7 +54,7 @@ def expression_edits(code: Code) -> Iterator[Edit]:
 
 
 def _within(code: Code, statement: ast.stmt) -> Iterator[Edit]:
-    """Edits of the expressions of one statement (of its header, if it holds others)."""
+    """Edits of the expressions in one statement (only in its header, if it contains others)."""
     if isinstance(statement, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
         return
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):

@@ -1,4 +1,4 @@
-"""The program in a response, and the way back: which character of the response each of its characters is."""
+"""The program in a response, with the position in the response of each of its characters."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _is_prose(line: str) -> bool:
 
 
 def _reads(text: str) -> bool:
-    """Whether Python can parse it; a plain word is taken for prose, and a name alone is no program."""
+    """Whether Python can parse it; a plain word is taken for prose, and a single name is not a program."""
     match parsed(text):
         case None | ast.Module([ast.Expr(ast.Name())]):
             return False

@@ -140,7 +140,7 @@ class PromptedCritic:
 
 
 def has_outcome(example: Example) -> bool:
-    """Whether it is known what came of running a response's tests (`outcome`, `test_output` of `meta`)."""
+    """Whether the outcome of a response's tests is known (`outcome`, `test_output` of `meta`)."""
     outcome = example.meta.get("outcome")
     return outcome in get_args(Outcome) and outcome not in NO_VERDICT
 
@@ -150,7 +150,7 @@ def _no_limit(conversation: Conversation) -> int:
 
 
 def _lost(read: Sequence[Judgement]) -> dict[str, object]:
-    """What a record that was dropped for its quotes had: its quotes are counted like everybody's."""
+    """The quotes of a record that was dropped for them: they are counted like all others."""
     critiques = [judgement for judgement in read if isinstance(judgement, Critique)]
     if not critiques:
         return {}

@@ -76,7 +76,7 @@ def fitted_messages(
 ) -> list[Message]:
     """`judge_messages` of an example whose longest turn loses its middle until `excess` (in tokens) is gone.
 
-    The response is never cut. What does not fit without it stays too long, for whoever asked to refuse.
+    The response is never cut. What still does not fit stays too long, and the caller refuses it.
     """
     messages = judge_messages(prompt, example, response)
     for _ in range(_ROUNDS):

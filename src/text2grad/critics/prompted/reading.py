@@ -32,7 +32,7 @@ class Reader:
         if isinstance(answer, Failure):
             return answer
         if answer.truncated:
-            # Even where the object is closed: a critique cut short has not said all it had to say.
+            # Even where the object is closed: a truncated critique is incomplete.
             return Failure(
                 kind="truncated", message="the answer ran into the token limit", raw=storable(answer.text)
             )
@@ -60,7 +60,7 @@ class Reader:
         return wire.parse(text, response, ambiguity=self.settings.ambiguity, tolerance=self.settings.locate)
 
     def _repaired(self, text: str, response: str) -> Critique | None:
-        """What json-repair makes of it, if every quote of that stands in the response, and each only once.
+        """The result of json-repair, if each of its quotes occurs in the response, and only once.
 
         A repair guesses where strings end; a wrong guess seldom quotes the response as whole words. It also takes
         the last of two values of a key, which is why what gives a key twice is not repaired.

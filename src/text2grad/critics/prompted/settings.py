@@ -30,7 +30,7 @@ class ReadingSettings(Settings):
         " critique if the second answer is no better (only an endpoint is asked again)",
     )
     repair: bool = Field(
-        default=False, description="mend what is not JSON, if all it then quotes is in the response"
+        default=False, description="repair what is not JSON, if all quotes of the result are in the response"
     )
     locate: LocateSettings | None = Field(
         default=None, description="how far a quote may be from the letter of the response; null: not at all"
