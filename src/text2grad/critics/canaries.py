@@ -1,6 +1,6 @@
-"""Responses whose labels are known beforehand, some with an instruction to their judge inside.
+"""Responses whose labels are known beforehand, some with an instruction to their critic inside.
 
-A judge whose labels move with such words, or which misses a plain fault, is not to be trusted with the rest.
+A critic whose labels move with such words, or which misses a plain fault, is not to be trusted with the rest.
 Their records stand in a file of their own (`<out>` with `.canaries` before its ending) and are never trained on.
 """
 

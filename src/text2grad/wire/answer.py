@@ -98,7 +98,7 @@ def parse(
 
     Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
     candidates as `ambiguous` (and mean what `ambiguity` says). `tolerance` says how far a quote may be from the
-    letter; without it, not at all. What a judge reasons before its critique is not part of it. Spans come sorted
+    letter; without it, not at all. What a critic reasons before its critique is not part of it. Spans come sorted
     by (start, end, good first), each once.
 
     Returns:
@@ -201,7 +201,7 @@ def _string(value: object, what: str) -> str:
 
 
 def _omissions(value: object) -> tuple[str, ...]:
-    """What the response leaves out, in the judge's words: it cannot be quoted."""
+    """What the response leaves out, in the critic's words: it cannot be quoted."""
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -220,7 +220,7 @@ def _score(value: object) -> float | None:
 def json_schema(reasoning: bool = False, improvable: bool = False) -> dict[str, Any]:
     """The JSON schema of z, for servers that constrain their answers (`response_format`).
 
-    With `reasoning` the judge thinks first, in a key of its own; `improvable` is the list of code that works and
+    With `reasoning` the critic thinks first, in a key of its own; `improvable` is the list of code that works and
     could be better. Strict servers want every key to be required; what may be left out may be null.
     """
     text = {"type": "string"}

@@ -118,7 +118,7 @@ def _exact(quote: Quote, response: str) -> list[Interval]:
 
 
 def _quoted_as_shown(quote: Quote, response: str) -> list[Interval]:
-    """Where a quote stands that a judge copied with the marks of `wire.shown` in it."""
+    """Where a quote stands that a critic copied with the marks of `wire.shown` in it."""
     seen = shown(response)
     if not seen.marks:
         return []

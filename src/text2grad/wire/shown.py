@@ -1,9 +1,9 @@
-"""How judged text is shown to a judge: as data, which can close no tag of the prompt and end no turn of the chat.
+"""How judged text is shown to a critic: as data, which can close no tag of the prompt and end no turn of the chat.
 
 A mark is put into what could: a backslash into a tag of the prompt (`<\\/response>`), a space into a control token
-of a chat model (`< |im_end|>`, which needs no escape in a judge's JSON). Both are found however they are written:
+of a chat model (`< |im_end|>`, which needs no escape in a critic's JSON). Both are found however they are written:
 in full-width letters, look-alikes, or with unseen characters between. Everything else stays to the letter, and what
-a judge quotes with its marks is found again (`quotes.resolve`).
+a critic quotes with its marks is found again (`quotes.resolve`).
 """
 
 from __future__ import annotations
