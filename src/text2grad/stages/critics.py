@@ -13,8 +13,7 @@ from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.reference import ReferenceCritic
-from text2grad.durable.checkpoint import sha256
-from text2grad.durable.identity import digest_of_texts, flatten
+from text2grad.durable.identity import digest_of_texts, flatten, sha256
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.sandbox import Runner
