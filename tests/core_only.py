@@ -66,7 +66,14 @@ def annotates(folder: Path) -> None:
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     os.environ["OPENAI_API_KEY"] = KEY
     server = ChatServer(lambda name, turn, body: said(GOOD))
-    critic = ("--critic.kind", "prompted", "--critic.model", "judge", "--critic.base_url", server.url)
+    critic = (
+        "--critic.kind",
+        "prompted",
+        "--critic.prompted.model",
+        "judge",
+        "--critic.prompted.base_url",
+        server.url,
+    )
     out = folder / "feedback.jsonl"
     words = ("annotate", "--responses", str(folder / "rows.jsonl"), "--out", str(out), "--no-canaries", *critic)
     code, _, err = command(*words)

@@ -7,7 +7,6 @@ the program in between, the checkpoint before it stays as it was.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,8 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from text2grad.durable.identity import sha256
 
 PREFIX, PARTIAL = "checkpoint-", ".partial"
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -105,12 +106,6 @@ def remove_checkpoints(parent: Path) -> None:
         shutil.rmtree(path)
     if parent.is_dir() and not any(parent.iterdir()):
         parent.rmdir()
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -1,4 +1,7 @@
-"""What a run depends on and must find unchanged to resume: settings by name, weights and texts as digests."""
+"""What a run depends on and must find unchanged to resume: settings by name, weights, files and texts as digests.
+
+Torch is loaded for the weights alone: a critic's inputs are told without it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import hashlib
 import platform
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from text2grad.policy.load import digest_of_weights
-from text2grad.policy.model import Policy
+if TYPE_CHECKING:
+    from text2grad.policy.model import Policy
 
 VERSIONS = ("text2grad", "torch", "transformers", "peft", "safetensors", "numpy")
 
@@ -35,9 +40,17 @@ def flatten(without: Collection[str], **sections: BaseModel) -> dict[str, str]:
 
 def digest_of_reference(policy: Policy) -> str:
     """SHA-256 over the weights a run starts from: of the base alone where adapters are trained."""
+    from text2grad.policy.load import digest_of_weights
+
     weights = list(policy.model.named_parameters())
     frozen = [(name, parameter) for name, parameter in weights if not parameter.requires_grad]
     return digest_of_weights(frozen or weights)
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def digest_of_texts(texts: Iterable[str]) -> str:

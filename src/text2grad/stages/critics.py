@@ -13,6 +13,7 @@ from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.reference import ReferenceCritic
+from text2grad.durable.identity import digest_of_texts, flatten, sha256
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Source
 from text2grad.sandbox import Runner
@@ -135,9 +136,6 @@ def reward_model_folder(config: Config) -> Path:
 
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
-    from text2grad.durable.checkpoint import sha256
-    from text2grad.durable.identity import digest_of_texts, flatten
-
     kinds = ("prompted", "program", "reward_model")
     manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}
     found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
