@@ -32,7 +32,9 @@ def texts() -> Iterator[Path]:
 
 
 def is_ours(file: Path) -> bool:
-    return not {"__pycache__", "data"} & set(file.relative_to(ROOT).parts) and not file.is_symlink()
+    parts = file.relative_to(ROOT).parts
+    made = {"__pycache__", "data"} & set(parts) or any(part.endswith(".egg-info") for part in parts)
+    return not made and not file.is_symlink()
 
 
 def named_documents(text: str, python: bool) -> set[str]:
