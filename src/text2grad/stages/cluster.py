@@ -78,10 +78,11 @@ def _begin(ray: Any, workers: int) -> None:
 
 
 def _fit(job: dict[str, Any], workers: int, storage: Path) -> None:
+    import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    gpu = job["config"].policy.device != "cpu" and _has_gpus()
+    gpu = job["config"].policy.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
     trainer = TorchTrainer(
         train_worker,
         train_loop_config=job,
@@ -101,12 +102,6 @@ def _fit(job: dict[str, Any], workers: int, storage: Path) -> None:
             f"the training died, {RESTARTS} times after it was started again: {reason}",
             "the workers' words stand above; the same command resumes from the last checkpoint",
         ) from error
-
-
-def _has_gpus() -> bool:
-    import ray
-
-    return float(ray.cluster_resources().get("GPU", 0)) > 0
 
 
 def train_worker(job: dict[str, Any]) -> None:
