@@ -59,12 +59,9 @@ class Learner:
         self._ranks = self.size.ranks
         self._overlap = overlaps(self.critic, self.settings.overlap, self._ranks.sharded)
 
-    def begin(self) -> None:
-        """A new step."""
-        self.batch, self.watch = None, Stopwatch()
-
     def sample(self, prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
-        """One response per prompt."""
+        """Begin a step: one response per prompt."""
+        self.batch, self.watch = None, Stopwatch()
         mine = self._ranks.share(len(prompts))
         by_row, tokens = self._ranks.by_row, self.generation.max_new_tokens
         draws = draws_of(self.seed, step, mine, tokens) if by_row else None

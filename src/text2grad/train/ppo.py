@@ -52,7 +52,6 @@ def ppo_step(
         CritiquesFailed: more critiques failed than `ppo.max_failed` allows.
         FloatingPointError: a number is not finite, or the policy has diverged from its reference.
     """
-    learner.begin()
     samples = learner.sample(prompts, step)  # y ~ pi(x)
     batch = learner.policy.pack(prompts, [sample.ids for sample in samples])
     # Critique -> spans -> delta_t, and in the meantime log pi, the KL to the reference, and V.
