@@ -169,8 +169,11 @@ class Ranks:
             raise
 
     def _agree(self, failure: Exception | None) -> None:
-        said = self.all_gather(None if failure is None else _told(failure))
-        failed = [rank for rank, words in enumerate(said) if words is not None]
+        numbers = isinstance(failure, FloatingPointError)
+        words = str(failure) if isinstance(failure, UserError | FloatingPointError) else ""
+        told = (numbers, words or f"{type(failure).__name__}: {failure}")
+        said = self.all_gather(None if failure is None else told)
+        failed = [rank for rank, each in enumerate(said) if each is not None]
         if not failed:
             return
         if failure is not None and failed[0] == self.rank:
@@ -191,11 +194,6 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-def _told(failure: Exception) -> tuple[bool, str]:
-    words = str(failure) if isinstance(failure, UserError | FloatingPointError) else ""
-    return isinstance(failure, FloatingPointError), words or f"{type(failure).__name__}: {failure}"
 
 
 def is_lost(error: BaseException | None) -> bool:
