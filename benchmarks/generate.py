@@ -24,7 +24,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from steps import Load, Shape, random_policy
 from text2grad.policy.batch import pack
 from text2grad.policy.encode import stop_ids
-from text2grad.policy.generate import Mask, generate
+from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
@@ -70,14 +70,11 @@ def ours(policy: Policy, prompts: Ids, ends: Sequence[int]) -> Ids:
     stop = min(stop_ids(policy.tokenizer))
     settings = GenerationSettings(max_new_tokens=max(ends), temperature=0.0, batch_size=len(prompts))
 
-    def constraint(chosen: Sequence[int]) -> Mask:
-        step = [0]
+    step = [0]
 
-        def mask(rows: Sequence[int], last: Sequence[int], scores: Tensor) -> Tensor:
-            step[0] += 1
-            return ended(scores, stop, [step[0] == ends[chosen[row]] for row in rows])
-
-        return mask
+    def constraint(answers: Sequence[int], last: Sequence[int], scores: Tensor) -> Tensor:
+        step[0] += 1
+        return ended(scores, stop, [step[0] == ends[answer] for answer in answers])
 
     return [sample.ids for sample in generate(policy, prompts, settings, constraint)]
 

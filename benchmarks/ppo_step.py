@@ -279,8 +279,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     from text2grad.feedback import Critique, Example, Message
     from text2grad.policy.batch import pack
     from text2grad.policy.generate import Sample
-    from text2grad.policy.model import Policy
-    from text2grad.policy.reference import Reference
+    from text2grad.policy.model import Policy, Reference
     from text2grad.train.account import describe
     from text2grad.train.optimizers import make_optimizers
     from text2grad.train.rollout import Answered, measure, score

@@ -97,9 +97,8 @@ class Ranks:
         if self.count == 1:
             return
         with self._heard():
-            for parameter in policy.parameters():
-                if parameter.requires_grad:
-                    dist.broadcast(parameter.data, 0)
+            for parameter in policy.trained().values():
+                dist.broadcast(parameter.data, 0)
         if self.sharded:
             shard(policy, self.count)
 
@@ -119,11 +118,13 @@ class Ranks:
         """
         if self.count == 1 or self.sharded:
             return
-        reached = self._reached_anywhere(list(parameters))
-        for parameter in reached:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in reached if parameter.grad is not None]
+        parameters = list(parameters)
+        flags = self.all_gather([parameter.grad is not None for parameter in parameters])
+        gradients: list[Tensor] = []
+        for parameter, *reached in zip(parameters, *flags, strict=True):
+            if any(reached):
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                gradients.append(parameter.grad)
         for bucket in _buckets(gradients):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             with self._heard():
@@ -131,11 +132,6 @@ class Ranks:
             sums = torch.split(flat, [gradient.numel() for gradient in bucket])
             for gradient, total in zip(bucket, sums, strict=True):
                 gradient.copy_(total.view_as(gradient))
-
-    def _reached_anywhere(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """Those that have a gradient in some process: the same in all of them."""
-        flags = self.all_gather([parameter.grad is not None for parameter in parameters])
-        return [parameter for parameter, *reached in zip(parameters, *flags, strict=True) if any(reached)]
 
     @contextmanager
     def barrier(self) -> Iterator[None]:
@@ -173,8 +169,11 @@ class Ranks:
             raise
 
     def _agree(self, failure: Exception | None) -> None:
-        said = self.all_gather(None if failure is None else _told(failure))
-        failed = [rank for rank, words in enumerate(said) if words is not None]
+        numbers = isinstance(failure, FloatingPointError)
+        words = str(failure) if isinstance(failure, UserError | FloatingPointError) else ""
+        told = (numbers, words or f"{type(failure).__name__}: {failure}")
+        said = self.all_gather(None if failure is None else told)
+        failed = [rank for rank, each in enumerate(said) if each is not None]
         if not failed:
             return
         if failure is not None and failed[0] == self.rank:
@@ -195,11 +194,6 @@ class Ranks:
 
 
 ALONE = Ranks()
-
-
-def _told(failure: Exception) -> tuple[bool, str]:
-    words = str(failure) if isinstance(failure, UserError | FloatingPointError) else ""
-    return isinstance(failure, FloatingPointError), words or f"{type(failure).__name__}: {failure}"
 
 
 def is_lost(error: BaseException | None) -> bool:

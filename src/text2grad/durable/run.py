@@ -15,14 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from text2grad.durable.checkpoint import (
-    Checkpoint,
-    newest_checkpoint,
-    read_checkpoint,
-    remove_checkpoints,
-    sync,
-    write_checkpoint,
-)
+from text2grad.durable import checkpoint
 from text2grad.durable.guard import StopRequest, is_out_of_memory, leave, only_run_in, writing
 from text2grad.durable.identity import changed, versions
 from text2grad.durable.log import RunLog
@@ -115,11 +108,13 @@ class Run:
                 if self.ranks.first:
                     stack.enter_context(only_run_in(self.folder))
                     if self.mode == "restart":
-                        remove_checkpoints(self.folder / CHECKPOINTS)
+                        checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
                 self.log = RunLog(self.folder, self.title, self.total, self.show, silent=not self.ranks.first)
             self._refuse_unlike()
             torch.set_num_threads(self.ranks.broadcast(torch.get_num_threads()))
-            self._resume()
+            if (found := self._find()) is not None:
+                with self.ranks.barrier():
+                    self._resume_from(found)
             self._random = Randomness.now()
             stack.enter_context(self.log)
             stack.enter_context(self._stop)
@@ -145,7 +140,7 @@ class Run:
                 with writing(self.folder / "policy"):
                     save_policy(policy, self.folder / "policy")
                 self.log.finish()
-                remove_checkpoints(self.folder / CHECKPOINTS)
+                checkpoint.remove_checkpoints(self.folder / CHECKPOINTS)
                 (self.folder / DIVERGED).unlink(missing_ok=True)
 
     def steps(self, data: Iterable[D]) -> Iterator[tuple[int, D]]:
@@ -230,7 +225,7 @@ class Run:
                 "identity": self.identity,
                 "versions": versions(),
             }
-            write_checkpoint(self.folder / CHECKPOINTS, self.training.step, tensors, state)
+            checkpoint.write_checkpoint(self.folder / CHECKPOINTS, self.training.step, tensors, state)
 
     def _in_words(self, error: BaseException | None) -> UserError | None:
         where = f"{self.title}: step {self.training.step + 1} of {self.total}"
@@ -264,25 +259,19 @@ class Run:
                     "start all with the same command, and with the same files in reach",
                 )
 
-    def _find(self) -> Checkpoint | None:
+    def _find(self) -> checkpoint.Checkpoint | None:
         """The newest whole checkpoint: the first process looks for it, the others read what it found."""
         with self.ranks.barrier():
-            found = newest_checkpoint(self.folder / CHECKPOINTS) if self.ranks.first else None
+            found = checkpoint.newest_checkpoint(self.folder / CHECKPOINTS) if self.ranks.first else None
         path = self.ranks.broadcast(found.path if found else None)
         with self.ranks.barrier():
             if path is not None and found is None:
                 if not path.is_dir():
                     raise UserError(f"no {path} here", "put run.folder on a disk that all processes share")
-                found = read_checkpoint(path)
+                found = checkpoint.read_checkpoint(path)
         return found
 
-    def _resume(self) -> None:
-        found = self._find()
-        if found is not None:
-            with self.ranks.barrier():
-                self._resume_from(found)
-
-    def _resume_from(self, found: Checkpoint) -> None:
+    def _resume_from(self, found: checkpoint.Checkpoint) -> None:
         state, forced = found.state, self.mode == "force"
         changes = [] if forced else changed(state["identity"], self.identity)
         if changes:
@@ -299,19 +288,15 @@ class Run:
         Randomness.restore(found.tensors, state[owner], owner)
         if not forced:
             torch.set_num_threads(state["threads"])  # the order of sums
-        self._saved = found.step
-        self._say(f"resumes after step {found.step} of {self.total}{_aged(state)}")
+        self._saved, mine = found.step, versions()
+        other = [f"{name} {old}" for name, old in state["versions"].items() if mine.get(name) != old]
+        aged = f" (saved with {', '.join(other)}: not equal to the bit)" if other else ""
+        self._say(f"resumes after step {found.step} of {self.total}{aged}")
 
 
 def _owner(rank: int) -> str:
     """The name under which a process's random generators are saved."""
     return f"random of {rank}" if rank else "random"
-
-
-def _aged(state: Mapping[str, Any]) -> str:
-    mine = versions()
-    other = [f"{name} {old}" for name, old in state["versions"].items() if mine.get(name) != old]
-    return f" (saved with {', '.join(other)}: not equal to the bit)" if other else ""
 
 
 def save_policy(policy: Policy, folder: Path) -> None:
@@ -320,7 +305,7 @@ def save_policy(policy: Policy, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     write_policy(policy, partial)
     for path in (*partial.rglob("*"), partial):
-        sync(path)
+        checkpoint.sync(path)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
-    sync(folder.parent)
+    checkpoint.sync(folder.parent)

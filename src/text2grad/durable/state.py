@@ -51,7 +51,7 @@ class Training:
 
     def tensors(self) -> dict[str, Tensor]:
         """The trained weights and the optimizers' moments, by name, whole; where they are split, all must call."""
-        named = {f"policy.{name}": tensor.detach() for name, tensor in _trained(self.policy)}
+        named = {f"policy.{name}": tensor.detach() for name, tensor in self.policy.trained().items()}
         named |= {name: value for name, value in self._moments() if isinstance(value, Tensor)}
         named |= self.keeper.tensors() if self.keeper else {}
         return {name: whole(tensor) for name, tensor in named.items()}
@@ -79,7 +79,7 @@ class Training:
         Raises:
             UserError: the weights are not of this shape, or not of these names.
         """
-        mine = dict(_trained(self.policy))
+        mine = self.policy.trained()
         saved = {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
         if {name: t.shape for name, t in mine.items()} != {name: t.shape for name, t in saved.items()}:
             raise UserError("the checkpoint's weights are not those of this policy", "--restart starts over")
@@ -98,10 +98,6 @@ class Training:
             self.keeper.restore(tensors, numbers["keeper"])
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
         _move_schedule(self.schedule, numbers["updates"])
-
-
-def _trained(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    return ((name, parameter) for name, parameter in policy.named_parameters() if parameter.requires_grad)
 
 
 def _by_parameter(named: Mapping[str, Any], prefix: str) -> dict[int, dict[str, Any]]:

@@ -28,7 +28,7 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
     """
     if not isinstance(policy.model, PeftModel):
         raise UserError("nothing can share the base weights of a policy that trains them", "set policy.lora")
-    refuse_other_base(policy, folder)
+    _refuse_other_base(policy, folder)
     try:
         policy.model.load_adapter(str(folder), name, is_trainable=False)
     except (RuntimeError, ValueError, OSError) as error:
@@ -40,12 +40,8 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
     return view
 
 
-def refuse_other_base(policy: Policy, folder: Path) -> None:
-    """The adapter must have been trained on the very weights that it is to be used on.
-
-    Raises:
-        UserError: there is no adapter, it does not name its base weights, or the weights are different ones.
-    """
+def _refuse_other_base(policy: Policy, folder: Path) -> None:
+    """The adapter must have been trained on the very weights that it is to be used on."""
     missing = [name for name in (ADAPTER_CONFIG, ADAPTER_FILE) if not (folder / name).is_file()]
     if missing:
         cure = "train it with reward_model.shared true, or set that to false"

@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from text2grad.errors import UserError
-from text2grad.feedback import Message
+from text2grad.feedback import Example, Message
 
 _PROBE = "\u2756probe\u2756"
 
@@ -76,8 +76,16 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     A message is data: where it holds the name of a special token of this tokenizer, that gets a space after its
     first character, so that no message can end its turn or begin another.
     """
-    text = _render(tokenizer, _plain(tokenizer, messages), add_generation_prompt=True)
+    chat = [{"role": each.role, "content": _without_control(tokenizer, each.content)} for each in messages]
+    text = _render(tokenizer, chat, add_generation_prompt=True)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def encode_prompts(tokenizer: Any, examples: Sequence[Example], limit: int | None, room: int) -> list[list[int]]:
+    """Prompt ids of examples, each with room for `room` new tokens (see `check_lengths`)."""
+    prompts = [encode_prompt(tokenizer, example.prompt) for example in examples]
+    check_lengths([(example.id, ids) for example, ids in zip(examples, prompts, strict=True)], limit, room)
+    return prompts
 
 
 def encode_target(tokenizer: Any, text: str) -> list[int]:
@@ -99,8 +107,7 @@ def turn_end(tokenizer: Any) -> str:
 
 def stop_ids(tokenizer: Any) -> list[int]:
     """Ids that end a response: the template's end of turn and the tokenizer's end of sequence."""
-    ids = {tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id}
-    return sorted(ids)
+    return sorted({tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id})
 
 
 def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: bool = False) -> str:
@@ -124,10 +131,6 @@ def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: b
             f"the chat template refuses the turns {roles}: {_first_line(error)}",
             "--policy.chat_template FILE.jinja",
         ) from error
-
-
-def _plain(tokenizer: Any, messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": _without_control(tokenizer, message.content)} for message in messages]
 
 
 def _without_control(tokenizer: Any, text: str) -> str:

@@ -5,7 +5,7 @@ The ids that come back are the ids that were sampled. No special token is stripp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,12 +30,9 @@ class Sample:
     truncated: bool
 
 
-Mask = Callable[[Sequence[int], Sequence[int], Tensor], Tensor]
-"""Scores (N, V) with -inf where a token cannot come next, of: N rows of a batch, the last token written in each
-(none at the beginning), and their scores."""
-
-Constraint = Callable[[Sequence[int]], Mask]
-"""What masks the scores of one batch, which holds the prompts of these indices."""
+Constraint = Callable[[Sequence[int], Sequence[int], Tensor], Tensor]
+"""Scores (N, V) with -inf where a token cannot come next, of: the indices of N prompts, the last token written in
+answer to each (none at the beginning), and their scores."""
 
 
 def generate(
@@ -57,30 +54,29 @@ def generate(
     Raises:
         FloatingPointError: with `draws`, the policy's probabilities are not finite.
     """
+    draws = None if draws is None else draws.to(policy.device)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     samples: dict[int, Sample] = {}
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
-        mask = constraint(chosen) if constraint else None
-        numbers = draws[chosen].to(policy.device) if draws is not None else None
-        answers = _generate_batch(policy, [prompts[i] for i in chosen], settings, mask, numbers)
+        answers = _generate_batch(policy, {i: prompts[i] for i in chosen}, settings, constraint, draws)
         samples.update(zip(chosen, answers, strict=True))
     return [samples[i] for i in range(len(prompts))]
 
 
 def _generate_batch(
     policy: Policy,
-    prompts: Sequence[Sequence[int]],
+    prompts: Mapping[int, Sequence[int]],
     settings: GenerationSettings,
-    mask: Mask | None,
+    constraint: Constraint | None,
     draws: Tensor | None,
 ) -> list[Sample]:
-    """One answer per prompt. Rows that have ended leave the batch, a fair share of it at a time."""
+    """One answer per prompt, by its index. Rows that have ended leave the batch, a fair share of it at a time."""
     stops = set(stop_ids(policy.tokenizer))
-    batch = policy.pack(prompts, [[]] * len(prompts))
+    batch = policy.pack([*prompts.values()], [[]] * len(prompts))
     ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
-    written: list[list[int]] = [[] for _ in prompts]
-    rows = list(range(len(prompts)))
+    written: dict[int, list[int]] = {index: [] for index in prompts}
+    rows = list(prompts)
     cache = make_cache(policy.model)
     with policy.evaluating():
         for step in range(settings.max_new_tokens):
@@ -92,8 +88,8 @@ def _generate_batch(
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
-            if mask is not None:
-                scores = mask(rows, [written[row][-1] for row in rows if written[row]], scores)
+            if constraint is not None:
+                scores = constraint(rows, [written[row][-1] for row in rows if written[row]], scores)
             tokens = _choose(scores, settings.temperature, draws[rows, step] if draws is not None else None)
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 if not _ended(written[row], stops):
@@ -108,7 +104,7 @@ def _generate_batch(
                 cache.batch_select_indices(kept)
                 ids, positions, attention = ids[kept], positions[kept], attention[kept]
                 rows = [rows[place] for place in open_rows]
-    return [Sample(answer, truncated=not _ended(answer, stops)) for answer in written]
+    return [Sample(answer, truncated=not _ended(answer, stops)) for answer in written.values()]
 
 
 def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
@@ -175,16 +171,22 @@ class LocalChat:
         asked = list(zip(prompts, texts or [""] * len(prompts), numbers, strict=True))
         limit, room = self.policy.context, self.settings.max_new_tokens
         fits = [each for each in dict.fromkeys(asked) if limit is None or len(each[0]) + room <= limit]
-        grounding = self._grounding([text for _, text, _ in fits]) if texts is not None else None
+        grounding = None
+        if texts is not None and self._vocabulary:
+            about = [text for _, text, _ in fits]
+            grounding = GroundedAnswers(self._vocabulary, about, self.settings, self._whole_quotes)
         samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding)
         forced = grounding.forced if grounding else [False] * len(fits)
         told = zip(fits, samples, forced, strict=True)
         answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in told}
-        return [answers.get(each) or _no_room(each[0], room, limit) for each in asked]
-
-    def _grounding(self, texts: Sequence[str]) -> GroundedAnswers:
-        assert self._vocabulary is not None
-        return GroundedAnswers(self._vocabulary, texts, self.settings, self._whole_quotes)
+        return [
+            answers.get(each)
+            or Failure(
+                kind="unsupported",
+                message=f"{len(each[0])} prompt and {room} new tokens exceed the context of {limit}",
+            )
+            for each in asked
+        ]
 
     def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool) -> Completion:
         text = self.policy.tokenizer.decode(
@@ -192,8 +194,3 @@ class LocalChat:
         )
         usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
         return Completion(text=text, truncated=sample.truncated, forced=forced, usage=usage)
-
-
-def _no_room(prompt: Sequence[int], room: int, limit: int | None) -> Failure:
-    message = f"{len(prompt)} prompt and {room} new tokens exceed the context of {limit}"
-    return Failure(kind="unsupported", message=message)

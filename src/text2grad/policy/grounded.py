@@ -8,8 +8,8 @@ room: a model whose answer is valid without a mask gives the same answer with it
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -90,6 +90,17 @@ class Vocabulary:
         self._shortest: dict[bytes, tuple[int, int]] = {b"": (0, 0)}
         first = tokenizer("{", add_special_tokens=False)["input_ids"][0]
         self.lead = " " if self.pieces[first].startswith(b" ") else ""
+        quotes = np.array([piece.count(b'"') for piece in self.pieces])
+        # Tokens that are text; of these, that hold a quotation mark, or two; that end a string they are written
+        # into, or stay inside it, by whether it stands behind a backslash.
+        self.written: Mask = np.array([bool(piece) for piece in self.pieces])
+        self.with_quote: Mask = quotes > 0
+        self.with_quotes: Mask = quotes > 1
+        self.closing: dict[bool, Mask] = {
+            escaping: np.array([string_end(piece, 0, escaping) < len(piece) for piece in self.pieces])
+            for escaping in (False, True)
+        }
+        self.staying = {escaping: self.written & ~closing for escaping, closing in self.closing.items()}
 
     def matcher(self, grammar: str) -> Any:
         """The engine's state at the beginning of a text of this grammar."""
@@ -106,38 +117,6 @@ class Vocabulary:
         numbered = [(matcher, index) for index, matcher in enumerate(matchers)]
         fill_next_token_bitmask_par(self._executor, numbered, bits)
         return np.unpackbits(bits.view(np.uint8), axis=1, count=self.width, bitorder="little").view(np.bool_)
-
-    @cached_property
-    def written(self) -> Mask:
-        """Tokens that are text."""
-        return self._where(bool)
-
-    @cached_property
-    def with_quote(self) -> Mask:
-        """Tokens that hold a quotation mark."""
-        return self._where(lambda piece: b'"' in piece)
-
-    @cached_property
-    def with_quotes(self) -> Mask:
-        """Tokens that hold two of them."""
-        return self._where(lambda piece: piece.count(b'"') > 1)
-
-    @cached_property
-    def closing(self) -> dict[bool, Mask]:
-        """Tokens that end a string they are written into, by whether it stands behind a backslash."""
-
-        def closes(escaping: bool) -> Mask:
-            return self._where(lambda piece: string_end(piece, 0, escaping) < len(piece))
-
-        return {escaping: closes(escaping) for escaping in (False, True)}
-
-    @cached_property
-    def staying(self) -> dict[bool, Mask]:
-        """Tokens that stay inside a string they are written into."""
-        return {escaping: self.written & ~closing for escaping, closing in self.closing.items()}
-
-    def _where(self, holds: Callable[[bytes], bool]) -> Mask:
-        return np.array([holds(piece) for piece in self.pieces], dtype=np.bool_)
 
     def spell(self, text: bytes) -> list[int]:
         """The fewest tokens that spell these bytes."""
@@ -174,7 +153,7 @@ class Vocabulary:
 class Row:
     """One answer in the making.
 
-    `forced`: at some token, too little room was left for what the model would have written.
+    `taken`: tokens written. `forced`: at some token, too little room was left for what the model would have said.
     """
 
     def __init__(self, vocabulary: Vocabulary, response: str, greedy: bool) -> None:
@@ -186,11 +165,13 @@ class Row:
         detour = quotable.longest_detour(vocabulary.cost)
         self._slack = vocabulary.cost(LONGEST_OUTLINE) + detour + MARGIN
         self._plan: list[int] = []
+        self.taken = 0
         self.ended = False
         self.forced = False
 
     def take(self, token: int) -> None:
         """Write one token."""
+        self.taken += 1
         if token in self._vocabulary.stops:
             self.ended = True
             return
@@ -282,11 +263,6 @@ class Row:
         starts = {rest[:length] for rest in rests for length in range(1, min(len(rest), vocabulary.longest) + 1)}
         return [token for start in starts for token in vocabulary.spelled.get(start, ())]
 
-    def _after(self, token: int) -> bytes | None:
-        """How the answer could be closed after this token; None if it could not."""
-        draft = self._draft.copy()
-        return draft.closing() if draft.feed(self._vocabulary.pieces[token]) else None
-
     def _planned(self) -> int:
         """The next token of a short way to close the answer and end its turn."""
         if not self._plan:
@@ -317,12 +293,16 @@ class Row:
         """Whether the answer can be closed, and its turn ended, if this token is the next of `room`."""
         if room > self._slack or token in self._vocabulary.stops:
             return True
-        closing = self._after(token)
+        draft = self._draft.copy()
+        closing = draft.closing() if draft.feed(self._vocabulary.pieces[token]) else None
         return closing is not None and self._vocabulary.cost(closing) + 1 <= room - 1
 
 
 class GroundedAnswers:
-    """What keeps answers to their texts (`generate.Constraint`): answer i may quote `texts[i]`."""
+    """What keeps answers to their texts (`generate.Constraint`): answer i may quote `texts[i]`.
+
+    With `whole_quotes` a quote continues as likely as without the mask (see `Row.carry`).
+    """
 
     def __init__(
         self, vocabulary: Vocabulary, texts: Sequence[str], settings: GenerationSettings, whole_quotes: bool = False
@@ -331,79 +311,50 @@ class GroundedAnswers:
         self._texts = texts
         self._settings = settings
         self._whole_quotes = whole_quotes
-        self._batches: list[tuple[Sequence[int], Grounded]] = []
-
-    def __call__(self, rows: Sequence[int]) -> Grounded:
-        """The mask of the batch that holds these answers."""
-        texts = [self._texts[row] for row in rows]
-        self._batches.append((rows, Grounded(self._vocabulary, texts, self._settings, self._whole_quotes)))
-        return self._batches[-1][1]
+        self._rows: dict[int, Row] = {}
 
     @property
     def forced(self) -> list[bool]:
         """Of each answer, whether the token limit decided what it says (`Row.forced`)."""
-        found = {row: flag for rows, batch in self._batches for row, flag in zip(rows, batch.forced, strict=True)}
-        return [found[row] for row in range(len(self._texts))]
+        return [self._rows[answer].forced for answer in range(len(self._texts))]
 
-
-class Grounded:
-    """The mask of a batch (`generate.Mask`): `responses[i]` is what the answer in row i may quote.
-
-    With `whole_quotes` a quote continues as likely as without the mask (see `Row.carry`).
-    """
-
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        responses: Sequence[str],
-        settings: GenerationSettings,
-        whole_quotes: bool = False,
-    ) -> None:
-        greedy = settings.temperature == 0
-        self._vocabulary = vocabulary
-        self._whole_quotes = whole_quotes
-        self._one_is_enough = greedy and not whole_quotes
-        self._rows = [Row(vocabulary, response, greedy) for response in responses]
-        self._room = settings.max_new_tokens
-
-    @property
-    def forced(self) -> list[bool]:
-        """Of each answer, whether the token limit decided what it says (`Row.forced`)."""
-        return [row.forced for row in self._rows]
-
-    def __call__(self, rows: Sequence[int], written: Sequence[int], scores: Tensor) -> Tensor:
-        """Scores (N, V) with -inf where a token cannot come next; `written` are the last tokens of the rows."""
-        chosen = [self._rows[row] for row in rows]
-        for row, token in zip(chosen, written, strict=False):
+    def __call__(self, answers: Sequence[int], written: Sequence[int], scores: Tensor) -> Tensor:
+        """Scores (N, V) with -inf where a token cannot come next; `written`: the last tokens of these answers."""
+        greedy = self._settings.temperature == 0
+        for answer in answers:
+            if answer not in self._rows:
+                self._rows[answer] = Row(self._vocabulary, self._texts[answer], greedy)
+        rows = [self._rows[answer] for answer in answers]
+        for row, token in zip(rows, written, strict=False):
             if not row.ended:
                 row.take(token)
-        masked = self._likeliest(chosen, scores) if self._one_is_enough else self._allowed(chosen, scores)
-        self._room -= 1
-        return masked
+        room = self._settings.max_new_tokens - max(row.taken for row in rows)
+        one_is_enough = greedy and not self._whole_quotes
+        return self._likeliest(rows, scores, room) if one_is_enough else self._allowed(rows, scores, room)
 
-    def _likeliest(self, rows: Sequence[Row], scores: Tensor) -> Tensor:
+    def _likeliest(self, rows: Sequence[Row], scores: Tensor, room: int) -> Tensor:
         """For greedy answers: all but one token masked. A mask is made only where the likeliest may not come."""
         tokens = scores.argmax(dim=-1)
         found = zip(rows, tokens.tolist(), strict=True)
-        others = [i for i, (row, token) in enumerate(found) if not row.ended and not row.takes(token, self._room)]
+        others = [i for i, (row, token) in enumerate(found) if not row.ended and not row.takes(token, room)]
         if others:
             masks = self._vocabulary.masks([rows[i].matcher for i in others])[:, : scores.shape[1]]
             values = scores[others].float().cpu().numpy()
             better = [
-                rows[i].likeliest(mask, row_values, self._room)
+                rows[i].likeliest(mask, row_values, room)
                 for i, mask, row_values in zip(others, masks, values, strict=True)
             ]
             tokens[others] = torch.tensor(better, device=scores.device)
         column = tokens[:, None]
         return torch.full_like(scores, -torch.inf).scatter_(1, column, scores.gather(1, column))
 
-    def _allowed(self, rows: Sequence[Row], scores: Tensor) -> Tensor:
+    def _allowed(self, rows: Sequence[Row], scores: Tensor, room: int) -> Tensor:
         values = scores.float().cpu().numpy().copy()
         masks = np.ones(values.shape, dtype=bool)
         going = [index for index, row in enumerate(rows) if not row.ended]
         for index, mask in zip(going, self._vocabulary.masks([rows[i].matcher for i in going]), strict=True):
             row = rows[index]
-            masks[index] = row.allowed(values[index], self._room, mask)
+            masks[index] = row.allowed(values[index], room, mask)
             if self._whole_quotes:
                 row.carry(values[index], masks[index])
         carried = torch.from_numpy(values).to(scores) if self._whole_quotes else scores

@@ -53,32 +53,18 @@ class Reader:
             "position_ids": batch.position_ids,
         }
         if self.in_halves:
-            layers = layer_states(model, inputs) if every else (hidden_states(model, inputs),)
-            hidden = layers[-1][:, -keep:]
-            return Reading(
-                hidden, View(partial(logits_of, model), hidden[:, :-1][batch.mask], self._vocabulary), layers
-            )
+            read = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=every)
+            hidden = read.last_hidden_state[:, -keep:]
+            view = View(partial(logits_of, model), hidden[:, :-1][batch.mask], self._vocabulary)
+            return Reading(hidden, view, read.hidden_states if every else ())
         whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
-        logits = whole.logits[:, -keep:-1][batch.mask]
-        layers = whole.hidden_states
-        return Reading(layers[-1][:, -keep:], View(_unchanged, logits, self._vocabulary), layers)
-
-
-def _unchanged(states: Tensor) -> Tensor:
-    return states
+        view = View(lambda logits: logits, whole.logits[:, -keep:-1][batch.mask], self._vocabulary)
+        return Reading(whole.hidden_states[-1][:, -keep:], view, whole.hidden_states)
 
 
 def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """(B, L, H), what the head reads: the trunk's last hidden states, after its last norm."""
     states: Tensor = _trunk(_unwrapped(model))(**inputs, use_cache=False).last_hidden_state
-    return states
-
-
-def layer_states(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """(B, L, H) of every layer: the embeddings, what each layer writes, and of the last what the head reads."""
-    states: tuple[Tensor, ...] = _trunk(_unwrapped(model))(
-        **inputs, use_cache=False, output_hidden_states=True
-    ).hidden_states
     return states
 
 

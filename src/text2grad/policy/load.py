@@ -36,7 +36,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     Raises:
         UserError: the folder or name has no model or tokenizer, or the device does not exist.
     """
-    device = choose_device(settings.device)
+    device = _choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model = _load_model(settings.model, settings.dtype)
     if settings.lora is not None:
@@ -99,20 +99,11 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         ) from error
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto` is this process's CUDA device if there is one, else the CPU.
-
-    Raises:
-        UserError: there is no such device.
-    """
-    if name != "auto":
-        return _named_device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("cpu")
-
-
-def _named_device(name: str) -> torch.device:
+def _choose_device(name: str) -> torch.device:
+    """`auto` is this process's CUDA device if there is one, else the CPU."""
+    if name == "auto":
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import LabelHead
-from text2grad.policy.reference import Reference
-from text2grad.rl.vocabulary import KLKind, score_tokens
+from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 POLICY_ADAPTER = "policy"
 
@@ -59,6 +58,34 @@ class ValueHead(nn.Module):
         return value
 
 
+class Reference:
+    """The policy as it was before training, from which the KL penalty measures the distance.
+
+    A frozen copy of a model, or, where only adapters are trained, the same model with its adapters off. No gradient
+    reaches it.
+    """
+
+    def __init__(self, model: Any, reader: Reader) -> None:
+        self.model = model
+        self.reader = reader
+
+    @contextmanager
+    def _in_force(self) -> Iterator[None]:
+        with torch.no_grad(), self.model.disable_adapter() if isinstance(self.model, PeftModel) else nullcontext():
+            yield
+
+    def view(self, batch: TokenBatch) -> View:
+        """What its log-probabilities of the response tokens of a batch are made of."""
+        with self._in_force():
+            view = self.reader(self.model, batch).view
+
+        def head(states: Tensor) -> Tensor:
+            with self._in_force():
+                return view.head(states)
+
+        return view._replace(head=head)
+
+
 class Policy(nn.Module):
     """A causal LM with a value head on its trunk (`shared`), on a detached trunk, or on a trunk of its own.
 
@@ -76,7 +103,7 @@ class Policy(nn.Module):
         self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
         self.label_head: LabelHead | None = None  # only while a reward model is trained with it
         self.reader = Reader(model)
-        self.reference = Reference.of(model, self.reader) if isinstance(model, PeftModel) else None
+        self.reference = Reference(model, self.reader) if isinstance(model, PeftModel) else None
         self.base_is_merged = False
         self.adapter: str | None = None
         self.outline: tuple[Policy, ...] = ()
@@ -119,7 +146,9 @@ class Policy(nn.Module):
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             hidden, view, _ = self.reader(self.model, batch)
-            reference = self._reference().view(batch) if kl else None
+            if kl and self.reference is None:
+                raise RuntimeError("freeze_reference() was not called before training")
+            reference = self.reference.view(batch) if kl and self.reference else None
             ids = batch.response_ids[batch.mask]
             scores = score_tokens(view, ids, temperature, entropy=entropy, reference=reference, kl=kl or "full")
         values = self._values(hidden, batch) if valued else hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
@@ -149,14 +178,11 @@ class Policy(nn.Module):
         _, view, layers = self.reader(self.model, batch, every)
         return _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask), layers
 
-    def _reference(self) -> Reference:
-        if self.reference is None:
-            raise RuntimeError("freeze_reference() was not called before training")
-        return self.reference
-
     def freeze_reference(self) -> None:
         """Make today's weights the reference. With adapters nothing is copied: adapters off is the reference."""
-        self.reference = Reference.of(self.model, self.reader)
+        adapted = isinstance(self.model, PeftModel)
+        frozen = self.model if adapted else copy.deepcopy(self.model).eval().requires_grad_(False)
+        self.reference = Reference(frozen, self.reader)
 
     def parts(self) -> list[nn.Module]:
         """The models and heads that it is made of, a frozen copy as reference included."""
@@ -169,6 +195,10 @@ class Policy(nn.Module):
         memo: dict[int, Any] = {id(old): new for old, new in instead.items()}
         memo |= {id(self.reference): None, id(self.outline): (), id(self.tokenizer): self.tokenizer}
         return copy.deepcopy(self, memo)
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """All that is trained, by name."""
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """What the policy loss trains."""

@@ -25,7 +25,8 @@ def shard(policy: Policy, count: int) -> None:
 
     The reference is split too, so it must be there. Parameters are replaced: optimizers come afterwards.
     """
-    policy.outline = (policy.with_parameters({p: _outline(p) for p in policy.parameters()}),)
+    empty = {p: nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in policy.parameters()}
+    policy.outline = (policy.with_parameters(empty),)
     policy.reader.in_halves = False
     mesh = init_device_mesh(policy.device.type, (count,))
     for part in policy.parts():
@@ -83,7 +84,3 @@ def split_as(full: Tensor, like: Tensor) -> Tensor:
     if not isinstance(like, DTensor):
         return full
     return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
-def _outline(parameter: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)

@@ -34,7 +34,6 @@ def run_train_on_ray(config: Config, name: str, resume: ResumeMode, workers: int
     Raises:
         UserError: Ray is not installed, the training failed for a reason of its own, or died too often.
     """
-    ray = _ray()
     config = config.model_copy(
         update={"run": config.run.model_copy(update={"folder": config.run.folder.absolute()})}
     )
@@ -43,7 +42,7 @@ def run_train_on_ray(config: Config, name: str, resume: ResumeMode, workers: int
     outcome = storage / name / OUTCOME
     outcome.unlink(missing_ok=True)
     job = {"config": config, "name": name, "resume": resume, "outcome": outcome, "path": sys.path}
-    _begin(ray, workers)
+    ray = _started_ray(workers)
     try:
         if resume == "restart":  # here, not in the workers: not again after one of them died
             with only_run_in(place):
@@ -58,30 +57,28 @@ def run_train_on_ray(config: Config, name: str, resume: ResumeMode, workers: int
     return TrainSummary(**found, workers=workers)
 
 
-def _ray() -> Any:
+def _started_ray(workers: int) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
         import ray.train
     except ImportError as error:
         raise UserError(f"--launcher ray needs Ray Train ({error})", "pip install 'text2grad[ray]'") from error
-    return ray
-
-
-def _begin(ray: Any, workers: int) -> None:
     if os.environ.get("RAY_ADDRESS"):
         ray.init()
-        return
+        return ray
     os.environ.setdefault("RAY_worker_niceness", "0")  # they are the work; Ray would put them behind everybody's
     cores = max(workers, os.cpu_count() or 1)
     ray.init(address="local", num_cpus=cores, include_dashboard=False, object_store_memory=OBJECT_STORE)
+    return ray
 
 
 def _fit(job: dict[str, Any], workers: int, storage: Path) -> None:
+    import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    gpu = job["config"].policy.device != "cpu" and _has_gpus()
+    gpu = job["config"].policy.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
     trainer = TorchTrainer(
         train_worker,
         train_loop_config=job,
@@ -101,12 +98,6 @@ def _fit(job: dict[str, Any], workers: int, storage: Path) -> None:
             f"the training died, {RESTARTS} times after it was started again: {reason}",
             "the workers' words stand above; the same command resumes from the last checkpoint",
         ) from error
-
-
-def _has_gpus() -> bool:
-    import ray
-
-    return float(ray.cluster_resources().get("GPU", 0)) > 0
 
 
 def train_worker(job: dict[str, Any]) -> None:

@@ -84,10 +84,7 @@ def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
     """Write the settings next to their results; a stage that only `begins` keeps those of a finished one."""
     if begins and (folder / "config.yaml").exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / "config.yaml.partial"
-    partial.write_text(dump_config(config), encoding="utf-8")
-    os.replace(partial, folder / "config.yaml")
+    _write_whole(folder / "config.yaml", dump_config(config))
 
 
 def task_of(config: Config) -> Task:
@@ -149,7 +146,11 @@ def read_feedback(path: Path) -> list[Feedback]:
 
 def write_json(path: Path, data: object) -> None:
     """Write one JSON file at once."""
+    _write_whole(path, to_json(data, indent=1) + "\n")
+
+
+def _write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(to_json(data, indent=1) + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)

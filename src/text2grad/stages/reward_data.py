@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from text2grad import wire
-from text2grad.align import Aligned, TokenTable
+from text2grad.align import TokenTable
 from text2grad.config import Config, RewardModelSettings
 from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.spans import SpanCase
@@ -80,14 +80,11 @@ def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     """The part of a critique that the reward model learns to write: a small model cannot learn all of it."""
-    spans = tuple(
-        span.model_copy(update={"reason": _taught_reason(span.reason, settings)}) for span in critique.spans
-    )
+    spans = critique.spans
+    if settings.reasons != "full":
+        short = settings.reasons == "short"
+        spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)
     return critique.model_copy(update={"text": critique.text if settings.critique else "", "spans": spans})
-
-
-def _taught_reason(reason: str, settings: RewardModelSettings) -> str:
-    return {"full": reason, "short": shortened_reason(reason), "none": ""}[settings.reasons]
 
 
 def shortened_reason(reason: str) -> str:
@@ -150,24 +147,16 @@ def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) 
 def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:
     """A critic's judgement of each record's response, with the record's own as the gold one."""
     predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
-    return [
-        SpanCase(_critique(record), judgement, _aligned(record, table))
-        for record, judgement in zip(gold, predicted, strict=True)
-    ]
+    cases = []
+    for record, judgement in zip(gold, predicted, strict=True):
+        own, ids = record.judgement(), record.meta.get(TOKEN_IDS)
+        assert isinstance(own, Critique)
+        # By the ids the policy sampled; a response that people wrote about elsewhere has none.
+        aligned = table.align(ids) if ids else table.align_text(record.response)
+        cases.append(SpanCase(own, judgement, aligned))
+    return cases
 
 
 def example_of(record: Feedback) -> Example:
     """The prompt of a record."""
     return Example(id=record.id, prompt=record.prompt)
-
-
-def _aligned(record: Feedback, table: TokenTable) -> Aligned:
-    """By the ids the policy sampled; a response that people wrote about elsewhere has none."""
-    ids = record.meta.get(TOKEN_IDS)
-    return table.align(ids) if ids else table.align_text(record.response)
-
-
-def _critique(record: Feedback) -> Critique:
-    judgement = record.judgement()
-    assert isinstance(judgement, Critique)
-    return judgement

@@ -1,16 +1,18 @@
-"""`train-reward`, and how well the reward model marks held-out answers."""
+"""`train-reward`, when it stops, and how well the reward model marks held-out answers."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from text2grad.align import TokenTable
 from text2grad.chat import Chat, EndpointSettings, OpenAIChat
 from text2grad.config import Config, with_tiny_rates
+from text2grad.durable.identity import digest_of_texts, flatten
+from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.errors import UserError
 from text2grad.eval.judge import Pair as JudgedPair
@@ -18,12 +20,13 @@ from text2grad.eval.judge import compare_critics
 from text2grad.eval.marks import agreement, read_marks
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
-from text2grad.feedback import Feedback, Source, write_jsonl
+from text2grad.feedback import Critique, Feedback, Source, record_json, write_jsonl
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base, name_base
+from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.critics import reward_model_critic
-from text2grad.stages.early_stopping import early_stopping, validation_inputs, validation_split
+from text2grad.stages.critics import critic_over, reward_model_critic
 from text2grad.stages.folder import (
     note_settings,
     prepare,
@@ -35,7 +38,9 @@ from text2grad.stages.folder import (
 )
 from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
 from text2grad.stages.summary import Summary, inlined
-from text2grad.tasks.base import read_prompt
+from text2grad.tasks.base import question_of, read_prompt, words_of
+from text2grad.train.settings import EarlyStoppingSettings
+from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
@@ -92,7 +97,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
         )
         if ranks.first:
             if base:
-                note_base(base, folder / "reward_model" / "policy")
+                (folder / "reward_model" / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
             note_settings(config, folder)
     return RewardModelSummary(
         records=len(train) + len(validation),
@@ -101,6 +106,68 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
         rates=measure_reward_model(config) if ranks.first else {},
         out=str(folder / "reward_model" / "policy"),
     )
+
+
+def validation_split(
+    records: Sequence[Feedback], settings: EarlyStoppingSettings, seed: int
+) -> tuple[list[Feedback], list[Feedback]]:
+    """Training records without those of `settings.share` of the prompts, and at most `settings.records` of these.
+
+    Raises:
+        UserError: there are not two prompts.
+    """
+    questions = sorted({words_of(question_of(record)) for record in records})
+    if len(questions) < 2:
+        raise UserError(
+            "one training prompt cannot be split for early stopping", "reward_model.early_stopping null"
+        )
+    dice = random.Random(seed)
+    count = min(len(questions) - 1, max(1, round(settings.share * len(questions))))
+    apart = set(dice.sample(questions, count))
+    train = [record for record in records if words_of(question_of(record)) not in apart]
+    others = [record for record in records if words_of(question_of(record)) in apart]
+    readable = [record for record in others if isinstance(record.judgement(), Critique)]
+    return train, dice.sample(readable, min(settings.records, len(readable)))
+
+
+def validation_inputs(config: Config, validation: Sequence[Feedback]) -> dict[str, str]:
+    """What early stopping depends on beside the training data, by name; nothing where it is off."""
+    settings = config.reward_model
+    if settings.early_stopping is None:
+        return {}
+    return {
+        **flatten((), **{"reward_model.early_stopping": settings.early_stopping}),
+        **flatten((), **{"reward_model.generation": settings.generation}),
+        "reward_model.grounded": settings.grounded,
+        "the validation records": digest_of_texts(record_json(record) for record in validation),
+    }
+
+
+def early_stopping(
+    config: Config, policy: Policy, validation: Sequence[Feedback], ranks: Ranks
+) -> EarlyStopping | None:
+    """Measures the policy in training as the critic it becomes, on records that it is not trained on.
+
+    Raises:
+        UserError: no validation record can be measured on.
+    """
+    settings = config.reward_model.early_stopping
+    if settings is None:
+        return None
+    gold = [record for record, _ in fitting(policy, validation, config.reward_model)]
+    if not gold:
+        cure = "raise reward_model.early_stopping.share, or reward_model.early_stopping null"
+        raise UserError("no critique of the validation prompts can be measured on", cure)
+    start = start_policy(config)
+    table = TokenTable(load_tokenizer(start.model, start.chat_template))
+    critic = critic_over(config, policy, "reward model in training")
+    return EarlyStopping(policy, settings, lambda: span_f1(judged_cases(critic, gold, table), config), ranks)
+
+
+def span_f1(cases: Sequence[SpanCase], config: Config) -> float:
+    """The mean of the F1 of good tokens and the F1 of poor tokens."""
+    rates = span_report(cases, config.credit.membership)
+    return (rates["good_f1"] + rates["poor_f1"]) / 2
 
 
 def learner_settings(config: Config) -> PolicySettings:
@@ -117,11 +184,6 @@ def learner_settings(config: Config) -> PolicySettings:
     if config.reward_model.shared and (chosen.lora is None or start.lora is None):
         raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
     return chosen
-
-
-def note_base(digest: str, folder: Path) -> None:
-    """Write next to an adapter what identifies the weights it was trained on (`digest_of_base`)."""
-    (folder / BASE_DIGEST).write_text(digest + "\n", encoding="utf-8")
 
 
 def measure_reward_model(config: Config) -> dict[str, float]:

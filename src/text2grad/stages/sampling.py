@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from text2grad.align import TokenTable
 from text2grad.feedback import Example
-from text2grad.policy.encode import check_lengths, encode_prompt
+from text2grad.policy.encode import encode_prompts
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
@@ -19,7 +19,5 @@ def sample(
 ) -> list[tuple[list[int], str]]:
     """One response per example: the sampled ids, and the text read off them."""
     table = TokenTable(policy.tokenizer)
-    prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples]
-    named = [(example.id, ids) for example, ids in zip(examples, prompts, strict=True)]
-    check_lengths(named, policy.context, generation.max_new_tokens)
+    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     return [(item.ids, table.align(item.ids).text) for item in generate(policy, prompts, generation)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from text2grad.feedback import Failure, Judgement
+from text2grad.feedback import Critique, Failure
 from text2grad.rl import advantage as adv
 from text2grad.train.rollout import Answered, Rollout
 
@@ -56,17 +56,21 @@ def strips(
     for row in range(min(count, len(answered.samples))):
         judgement, aligned = answered.judgements[row], answered.aligned[row]
         example, length = answered.examples[row], len(answered.samples[row].ids)
-        failed = isinstance(judgement, Failure)
+        failure = judgement if isinstance(judgement, Failure) else None
+        said = judgement if isinstance(judgement, Critique) else Critique(text="")
         yield {
             "step": step,
             "id": example.id,
             "prompt": [message.model_dump() for message in example.prompt],
             "response": aligned.text,
-            "critique": "" if isinstance(judgement, Failure) else judgement.text,
-            "spans": [] if isinstance(judgement, Failure) else [s.model_dump() for s in judgement.spans],
-            "score": None if isinstance(judgement, Failure) else judgement.score,
-            "failure": judgement.model_dump() if failed else None,
-            **_lost(judgement),
+            "critique": said.text,
+            "spans": [span.model_dump() for span in said.spans],
+            "score": said.score,
+            "failure": failure.model_dump() if failure else None,
+            # Quotes that became no span: a token they speak of may still gain from its neighbours.
+            "lost": list(said.lost),
+            "unmatched": said.quotes.unmatched,
+            "ambiguous": said.quotes.ambiguous,
             "as_marked": as_marked,
             "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
             "starts": [int(start) for start in aligned.starts],
@@ -78,17 +82,6 @@ def strips(
             "reward": _row(rollout.rewards, row, length),
             "logp": _row(rollout.old_logp, row, length),
         }
-
-
-def _lost(judgement: Judgement) -> dict[str, Any]:
-    """The quotes of a critique that became no span: a token they speak of may still gain from its neighbours."""
-    if isinstance(judgement, Failure):
-        return {"lost": [], "unmatched": 0, "ambiguous": 0}
-    return {
-        "lost": list(judgement.lost),
-        "unmatched": judgement.quotes.unmatched,
-        "ambiguous": judgement.quotes.ambiguous,
-    }
 
 
 def _row(column: Tensor, row: int, length: int) -> list[float | None]:

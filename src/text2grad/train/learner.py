@@ -7,14 +7,18 @@ know the whole batch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.log import Stopwatch
-from text2grad.feedback import Critic, Example
+from text2grad.durable.processes import ALONE, Ranks
+from text2grad.errors import UserError
+from text2grad.feedback import Critic, Example, overlap_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.generate import Sample
 from text2grad.policy.model import Policy
@@ -22,11 +26,13 @@ from text2grad.policy.settings import GenerationSettings
 from text2grad.policy.shard import gathered
 from text2grad.train.account import strips
 from text2grad.train.optimizers import Optimizers
-from text2grad.train.overlap import overlaps, together
 from text2grad.train.passes import PassSize
 from text2grad.train.rollout import Answered, Measured, Rollout, draws_of, judge, measure, merge, respond
 from text2grad.train.settings import PPOSettings
 from text2grad.train.update import update
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass
@@ -53,12 +59,9 @@ class Learner:
         self._ranks = self.size.ranks
         self._overlap = overlaps(self.critic, self.settings.overlap, self._ranks.sharded)
 
-    def begin(self) -> None:
-        """A new step."""
-        self.batch, self.watch = None, Stopwatch()
-
     def sample(self, prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
-        """One response per prompt."""
+        """Begin a step: one response per prompt."""
+        self.batch, self.watch = None, Stopwatch()
         mine = self._ranks.share(len(prompts))
         by_row, tokens = self._ranks.by_row, self.generation.max_new_tokens
         draws = draws_of(self.seed, step, mine, tokens) if by_row else None
@@ -97,3 +100,53 @@ class Learner:
         count = len(answered.samples) if count is None else count
         marked = self.credit.as_marked
         return strips(step, answered, rollout, count, valued=self.settings.valued, as_marked=marked)
+
+
+def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool = False) -> bool:
+    """Whether a critic is to work while the policy is scored (`ppo.overlap`).
+
+    Never where weights are split: a critic that fails during a collective pass could not tell the other processes.
+
+    Raises:
+        UserError: it is `on`, and the critic is made of the policy's own weights, or these are split.
+    """
+    able = overlap_of(critic)
+    if wanted == "on" and sharded:
+        raise UserError("split weights and critics take turns", "ppo.overlap auto, or run.parallel ddp")
+    if wanted == "on" and able == "never":
+        raise UserError("the critic shares its weights with the policy, so they take turns", "ppo.overlap auto")
+    return wanted == "on" or (wanted == "auto" and able == "helps" and not sharded)
+
+
+def together(
+    critique: Callable[[], A], score: Callable[[], B], overlap: bool, watch: Stopwatch, ranks: Ranks = ALONE
+) -> tuple[A, B]:
+    """The results of both. With `overlap`, `critique` runs in a thread, which has ended when this ends.
+
+    Each process works alone, but for the passes of split weights; all meet after each of the two, or at the end
+    with `overlap`, and fail if one did. What either raises is raised here; if both do, `score`'s.
+
+    `watch` gets the seconds that nothing but `critique` or `score` took, and as `seconds_critique_hidden` those of
+    `critique` that passed during `score`.
+    """
+    watch.seconds["seconds_critique_hidden"] = 0.0
+    if not overlap:
+        with ranks.barrier():
+            said = critique()
+        watch.lap("critique")
+        with ranks.passing():
+            found = score()
+        watch.lap("score")
+        return said, found
+    began = time.perf_counter()
+    ended: list[float] = []
+    with ranks.barrier(), ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
+        pending = pool.submit(critique)
+        pending.add_done_callback(lambda _: ended.append(time.perf_counter()))
+        found = score()
+        watch.lap("score")
+        scored = time.perf_counter()
+        said = pending.result()
+    watch.lap("critique")
+    watch.seconds["seconds_critique_hidden"] = min(*ended, scored) - began
+    return said, found

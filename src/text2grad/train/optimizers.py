@@ -30,7 +30,7 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     Raises:
         UserError: the policy is in float16.
     """
-    refuse_float16(policy.parameters())
+    _refuse_float16(policy)
     decay = settings.weight_decay
     trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=decay, fused=True)
     head = torch.optim.AdamW(
@@ -47,20 +47,15 @@ def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.
     Raises:
         UserError: the policy is in float16.
     """
-    refuse_float16(policy.parameters())
+    _refuse_float16(policy)
     if settings.optimizer == "muon":
         return muon_for(policy.model, settings.lr, settings.weight_decay)
     parameters = policy.policy_parameters()
     return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
 
 
-def refuse_float16(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Small gradients are 0 in float16 unless the loss is scaled, which is not done here.
-
-    Raises:
-        UserError: a parameter is float16.
-    """
-    if any(parameter.dtype == torch.float16 for parameter in parameters):
+def _refuse_float16(policy: Policy) -> None:
+    if any(parameter.dtype == torch.float16 for parameter in policy.parameters()):
         raise UserError(
             "float16 cannot be trained here: without loss scaling small gradients become 0",
             "--policy.dtype bfloat16 (or --reward_model.policy.dtype bfloat16)",

@@ -80,16 +80,12 @@ def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
             inside = (aligned.starts < end + shift) & (aligned.ends > start + shift)
             weights = [weight if chosen else kept for kept, chosen in zip(weights, inside, strict=True)]
     prompt = encode_prompt(policy.tokenizer, pair.prompt)
-    labels = prompt_labels(pair, table.align(prompt)) if pair.marked and table is not None else []
+    labels = _prompt_labels(pair, table.align(prompt)) if pair.marked and table is not None else []
     return Encoded(prompt, target, weights, labels)
 
 
-def prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
-    """The label of every token of the prompt: that of the spans of the marked text, `UNLABELLED` outside it.
-
-    Raises:
-        UserError: the text that the tokens spell is another.
-    """
+def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
+    """The label of every token of the prompt: that of the spans of the marked text, `UNLABELLED` outside it."""
     marked, turn = pair.marked, pair.prompt[-1].content
     assert marked is not None
     said = turn.strip()  # chat templates strip turns

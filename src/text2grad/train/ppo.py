@@ -23,15 +23,14 @@ from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, record_json
-from text2grad.policy.encode import check_lengths, encode_prompt
+from text2grad.policy.encode import encode_prompts
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
-from text2grad.train.learner import Learner
+from text2grad.train.learner import Learner, overlaps
 from text2grad.train.optimizers import make_optimizers
-from text2grad.train.overlap import overlaps
 from text2grad.train.passes import PassSize
-from text2grad.train.rollout import refuse_diverged, refuse_failures, refuse_not_finite, score
+from text2grad.train.rollout import refuse_diverged, refuse_failures, score
 from text2grad.train.settings import PPOSettings
 from text2grad.train.update import next_coefficient
 
@@ -53,7 +52,6 @@ def ppo_step(
         CritiquesFailed: more critiques failed than `ppo.max_failed` allows.
         FloatingPointError: a number is not finite, or the policy has diverged from its reference.
     """
-    learner.begin()
     samples = learner.sample(prompts, step)  # y ~ pi(x)
     batch = learner.policy.pack(prompts, [sample.ids for sample in samples])
     # Critique -> spans -> delta_t, and in the meantime log pi, the KL to the reference, and V.
@@ -62,7 +60,6 @@ def ppo_step(
     rollout = score(batch, answered, measured, learner.settings, beta)  # r_t = delta_t - beta kl_t -> A_t
     learner.watch.lap("score")
     learner.batch = answered, rollout
-    refuse_not_finite(rollout)
     refuse_diverged(rollout, learner.settings.max_kl)
     metrics = describe(answered, rollout, beta) | learner.update(rollout, step)  # the clipped objective
     learner.watch.lap("update")
@@ -89,8 +86,10 @@ def train_ppo(
     """
     ranks = options.ranks
     examples = examples[: settings.prompts]
-    prompts = encode_examples(policy, examples, generation.max_new_tokens)
-    refuse_unfit(critic, settings, generation, ranks)
+    if not examples:
+        raise UserError("no prompts to train on", "check task.data, task.limit and the split")
+    prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
+    _refuse_unfit(critic, settings, generation, ranks)
     identity = {
         **flatten(UNCHECKED, ppo=settings, credit=credit, generation=generation),
         **identity_of(policy, examples, prompts, critic),
@@ -120,12 +119,8 @@ def train_ppo(
             run.note(step, metrics)
 
 
-def refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationSettings, ranks: Ranks) -> None:
-    """Settings that cannot be trained with, before anything is written.
-
-    Raises:
-        UserError: greedy sampling, a critic that cannot work beside the scoring, or idle processes.
-    """
+def _refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationSettings, ranks: Ranks) -> None:
+    """Settings that cannot be trained with, before anything is written."""
     if generation.temperature <= 0:
         raise UserError("PPO samples, so it needs a temperature above 0", "set generation.temperature")
     overlaps(critic, settings.overlap, ranks.sharded)
@@ -146,24 +141,9 @@ def identity_of(
     }
 
 
-def encode_examples(policy: Policy, examples: Sequence[Example], room: int) -> list[list[int]]:
-    """Prompt ids of all examples, checked against the model's context before anything is spent."""
-    if not examples:
-        raise UserError("no prompts to train on", "check task.data, task.limit and the split")
-    prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in examples]
-    names = [example.id for example in examples]
-    check_lengths(list(zip(names, prompts, strict=True)), policy.context, room)
-    return prompts
-
-
 def prompt_order(count: int, settings: PPOSettings, rng: random.Random) -> Iterator[list[int]]:
     """Indices of the prompts of each step: every prompt once per pass, each `samples_per_prompt` times."""
-
-    def endless() -> Iterator[int]:
-        while True:
-            yield from rng.sample(range(count), count)
-
-    stream = endless()
+    stream = itertools.chain.from_iterable(rng.sample(range(count), count) for _ in itertools.count())
     while True:
         chosen = list(itertools.islice(stream, settings.rollouts // settings.samples_per_prompt))
         yield [index for index in chosen for _ in range(settings.samples_per_prompt)]

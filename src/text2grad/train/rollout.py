@@ -114,28 +114,20 @@ def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
 
 
 def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
-    """Stop before an update when the policy is more than `limit` nats a token away from its reference.
+    """Stop before an update on numbers that are not finite, or more than `limit` nats a token from the reference.
 
     Raises:
-        FloatingPointError: says how far.
-    """
-    far = float(adv.masked_mean(rollout.kl, rollout.batch.mask))
-    if limit is not None and far > limit:
-        raise FloatingPointError(
-            f"the policy has diverged, {far:.1f} nats a token from its reference (ppo.max_kl {limit:g})"
-        )
-
-
-def refuse_not_finite(rollout: Rollout) -> None:
-    """Stop before an update on numbers that are not finite.
-
-    Raises:
-        FloatingPointError: names the columns.
+        FloatingPointError: names the columns, or says how far.
     """
     columns = ("old_logp", "kl", "values", "rewards", "advantages", "returns")
     wrong = [name for name in columns if not getattr(rollout, name).isfinite().all()]
     if wrong:
         raise FloatingPointError(f"{', '.join(wrong)} not finite before the update, no parameter was changed")
+    far = float(adv.masked_mean(rollout.kl, rollout.batch.mask))
+    if limit is not None and far > limit:
+        raise FloatingPointError(
+            f"the policy has diverged, {far:.1f} nats a token from its reference (ppo.max_kl {limit:g})"
+        )
 
 
 class Measured(NamedTuple):
@@ -187,7 +179,9 @@ def score(
     failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
     cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
     learned = batch.mask & ~failed[:, None]
-    delta = _delta(answered.credits, batch)
+    delta = torch.zeros(batch.mask.shape, device=batch.mask.device)
+    for row, item in enumerate(answered.credits):
+        delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
     bootstrap = torch.where(cut, measured.last_value, 0)  # a truncated response would have earned more
     paid_whole = any(item.whole for item in answered.credits)  # no token earned its reward more than another
     found = adv.estimate(
@@ -201,13 +195,6 @@ def score(
         span_weight=0.0 if paid_whole else settings.group_span_weight,
     )
     return Rollout(batch, learned, delta, measured.logp, measured.kl, measured.entropy, measured.values, *found)
-
-
-def _delta(credits: Sequence[Credit], batch: TokenBatch) -> Tensor:
-    delta = torch.zeros(batch.mask.shape, device=batch.mask.device)
-    for row, item in enumerate(credits):
-        delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
-    return delta
 
 
 def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:

@@ -147,8 +147,3 @@ class PPOSettings(Settings):
     def warmup_steps(self) -> int:
         """Steps that train only the value function; 0 without one."""
         return self.value_warmup if self.valued else 0
-
-    @property
-    def value_weight(self) -> float:
-        """Weight of the value loss; 0 where the advantage needs no values."""
-        return self.value_coefficient if self.valued else 0.0

@@ -60,7 +60,7 @@ class EarlyStopping:
         value = self._ranks.broadcast(value)
         if value > self.best or not self.best_step:
             self.best, self.best_step, self._waited = value, done, 0
-            self._weights = {name: tensor.detach().clone() for name, tensor in self._trained().items()}
+            self._weights = {name: tensor.detach().clone() for name, tensor in self._policy.trained().items()}
         else:
             self._waited += 1
         return {self._settings.metric: value}
@@ -68,7 +68,7 @@ class EarlyStopping:
     def restore_best(self) -> dict[str, float]:
         """Put the best weights into the policy; which they are, for the summary."""
         with torch.no_grad():
-            for name, parameter in self._trained().items():
+            for name, parameter in self._policy.trained().items():
                 parameter.copy_(self._weights[name])
         return {f"best_{self._settings.metric}": self.best, "best_step": self.best_step}
 
@@ -83,9 +83,6 @@ class EarlyStopping:
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Take over what `tensors` and `numbers` gave."""
         self.best, self.best_step, self._waited = numbers["best"], numbers["best_step"], numbers["waited"]
-        device, trained = self._policy.device, self._trained()
+        device, trained = self._policy.device, self._policy.trained()
         kept = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
         self._weights = {name: split_as(t.clone().to(device), trained[name]) for name, t in kept.items()}
-
-    def _trained(self) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in self._policy.named_parameters() if tensor.requires_grad}

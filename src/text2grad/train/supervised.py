@@ -74,7 +74,7 @@ def train_supervised(
             with run.guarding(partial(_described, policy, step, batch)):
                 metrics = accumulate_gradient(policy, batch, size, label_weight)
                 metrics["grad_norm"] = clip_gradient(policy.policy_parameters(), settings.max_grad_norm)
-                refuse_diverged(metrics, math.log(len(policy.tokenizer)))
+                _refuse_diverged(metrics, math.log(len(policy.tokenizer)))
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
@@ -105,12 +105,8 @@ def identity_of(
     }
 
 
-def refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
-    """Stop before a step on losses that are not finite, or on a loss far above that of `guessing` (nats a token).
-
-    Raises:
-        FloatingPointError: says which.
-    """
+def _refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
+    """Stop before a step on losses that are not finite, or far above that of `guessing` (nats a token)."""
     if not math.isfinite(sum(metrics.values())):
         raise FloatingPointError("the loss is not finite, no parameter was changed by it")
     if metrics["loss"] > DIVERGED * guessing:

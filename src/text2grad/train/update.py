@@ -68,7 +68,7 @@ def accumulate_gradient(
         shares = {
             name: losses.average(term, part.learned, settings.loss_average, weight) for name, term in found.items()
         }
-        value_share = settings.value_weight * shares["value_loss"]
+        value_share = settings.value_coefficient * settings.valued * shares["value_loss"]
         return value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share, shares
 
     return accumulate(policy, by_length, terms, size or PassSize(settings.micro_batch_size))

@@ -15,7 +15,7 @@ from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.log import Stopwatch
 from text2grad.errors import UserError
 from text2grad.feedback import Overlap, Source
-from text2grad.train.overlap import overlaps, together
+from text2grad.train.learner import overlaps, together
 
 LONG = 30.0
 

@@ -16,7 +16,7 @@ from text2grad.feedback import Critique, Feedback, Message, Source
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages import early_stopping, reward_model
+from text2grad.stages import reward_model
 from text2grad.stages.intake import run_import
 from text2grad.stages.ppo import run_train
 from text2grad.stages.reward_model import run_train_reward
@@ -96,24 +96,24 @@ def record(question: str, number: int) -> Feedback:
 def test_validation_prompts_are_training_prompts_set_apart() -> None:
     records = [record(f"Q{n}", each) for n in range(20) for each in range(3)]
     settings = EarlyStoppingSettings(share=0.25, records=9)
-    train, validation = early_stopping.validation_split(records, settings, seed=0)
+    train, validation = reward_model.validation_split(records, settings, seed=0)
     assert len(validation) == 9 and len(train) == 45
     assert not {question_of(each) for each in train} & {question_of(each) for each in validation}
-    assert early_stopping.validation_split(records, settings, seed=0) == (train, validation)
-    assert early_stopping.validation_split(records, settings, seed=1) != (train, validation)
+    assert reward_model.validation_split(records, settings, seed=0) == (train, validation)
+    assert reward_model.validation_split(records, settings, seed=1) != (train, validation)
     tiny = EarlyStoppingSettings(share=0.9)
-    train, validation = early_stopping.validation_split(records[:6], tiny, seed=0)
+    train, validation = reward_model.validation_split(records[:6], tiny, seed=0)
     assert (len(train), len(validation)) == (3, 3)
     with pytest.raises(UserError, match=r"early_stopping null"):
-        early_stopping.validation_split(records[:3], tiny, seed=0)
+        reward_model.validation_split(records[:3], tiny, seed=0)
 
 
 def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:
     gold = critique(word_span(1, 0, 0), word_span(-1, 4, 4))
     half = Critique(text="", spans=gold.spans[:1])
     case = SpanCase(gold, half, words_aligned(TEXT))
-    assert early_stopping.span_f1([case], small_config(tmp_path)) == 0.5
-    assert early_stopping.span_f1([case._replace(predicted=gold)], small_config(tmp_path)) == 1.0
+    assert reward_model.span_f1([case], small_config(tmp_path)) == 0.5
+    assert reward_model.span_f1([case._replace(predicted=gold)], small_config(tmp_path)) == 1.0
 
 
 def test_training_with_it_measures_critiques_and_says_where_it_stopped(tmp_path: Path) -> None:
