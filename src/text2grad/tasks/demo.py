@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from text2grad.feedback import Example, Message
+from text2grad.feedback import Example
 from text2grad.tasks.base import TaskSettings, refuse_shares
+from text2grad.tasks.loaders import one_turn
 
 HABIT, RARE = 0.6, 0.15
 DEFAULT_DEMONSTRATIONS = 8192
@@ -47,10 +48,6 @@ class Family:
     question: str
     program: str
     slots: tuple[tuple[Part, ...], tuple[Part, ...], tuple[Part, ...]]
-
-    def combinations(self) -> Iterator[tuple[Part, ...]]:
-        """Every choice of one part per slot."""
-        return itertools.product(*self.slots)
 
 
 def _parts(*rows: tuple[str, str, str, tuple[str, ...], float]) -> tuple[Part, ...]:
@@ -166,31 +163,29 @@ class Problem:
 
     def program(self, slips: Sequence[int | None] = (None, None, None)) -> str:
         """The program; `slips[i]` picks a wrong version of part i, None the right one."""
-        chosen = [
-            part.code if slip is None else part.wrong[slip] for part, slip in zip(self.parts, slips, strict=True)
-        ]
-        return self.family.program.format(*chosen)
+        pairs = zip(self.parts, slips, strict=True)
+        return self.family.program.format(*(p.code if slip is None else p.wrong[slip] for p, slip in pairs))
 
 
-def split_combinations(heldout_share: float, seed: int) -> tuple[list[Any], list[Any]]:
+def split_combinations(heldout_share: float, seed: int) -> tuple[list[Problem], list[Problem]]:
     """Training and held-out combinations: disjoint, and every part occurs in training."""
-    train: list[tuple[Family, tuple[Part, ...]]] = []
-    heldout: list[tuple[Family, tuple[Part, ...]]] = []
+    train: list[Problem] = []
+    heldout: list[Problem] = []
     for family in FAMILIES:
-        combinations = list(family.combinations())
+        combinations = [Problem(family, parts) for parts in itertools.product(*family.slots)]
         random.Random(f"{seed}/{family.name}").shuffle(combinations)
         cut = round(len(combinations) * heldout_share)
-        heldout += [(family, parts) for parts in combinations[:cut]]
-        train += [(family, parts) for parts in combinations[cut:]]
+        heldout += combinations[:cut]
+        train += combinations[cut:]
     return train, heldout
 
 
-def problems(combinations: Sequence[Any], count: int, rng: random.Random) -> list[Problem]:
+def problems(combinations: Sequence[Problem], count: int, rng: random.Random) -> list[Problem]:
     """`count` problems over the combinations, each used about equally often."""
-    chosen: list[Any] = []
+    chosen: list[Problem] = []
     while len(chosen) < count:
         chosen += rng.sample(combinations, min(len(combinations), count - len(chosen)))
-    return [Problem(family, parts) for family, parts in chosen]
+    return chosen
 
 
 def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
@@ -247,8 +242,7 @@ class DemoTask:
         meta: dict[str, Any] = {"combination": problem.combination, "entry_point": "f"}
         if split != "sft":
             meta["tests"] = make_tests(problem, rng)
-        prompt = (Message(role="user", content=problem.question()),)
-        return Example(id=name, prompt=prompt, reference=reference, meta=meta)
+        return one_turn(name, problem.question(), reference, meta)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """Nothing can be said without running the tests; the stage that owns a runner does that."""
