@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def parsed(code: str) -> ast.Module:
+def parsed(code: str | bytes) -> ast.Module:
     """The syntax tree, without Python's warnings about invalid escapes in published programs.
 
     Raises:

@@ -238,16 +238,15 @@ class DemoTask:
         return [self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)]
 
     def _example(self, name: str, problem: Problem, split: str, rng: random.Random) -> Example:
-        reference = problem.program(_slips(problem, rng) if split == "sft" else (None, None, None))
-        meta: dict[str, Any] = {"combination": problem.combination, "entry_point": "f"}
-        if split != "sft":
-            meta["tests"] = make_tests(problem, rng)
+        meta = {"combination": problem.combination, "entry_point": "f"}
+        if split == "sft":
+            parts = problem.parts
+            slips = [rng.randrange(len(part.wrong)) if rng.random() < part.slip else None for part in parts]
+            reference = problem.program(slips)
+        else:
+            reference, meta["tests"] = problem.program(), make_tests(problem, rng)
         return one_turn(name, problem.question(), reference, meta)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """Nothing can be said without running the tests; the stage that owns a runner does that."""
         return {}
-
-
-def _slips(problem: Problem, rng: random.Random) -> list[int | None]:
-    return [rng.randrange(len(part.wrong)) if rng.random() < part.slip else None for part in problem.parts]

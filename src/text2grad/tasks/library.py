@@ -10,11 +10,12 @@ import os
 import re
 import sys
 import sysconfig
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+
+from text2grad.tasks.checks import parsed
 
 PER_PACKAGE = 800
 LONGEST_FILE = 400_000
@@ -115,10 +116,8 @@ def read_functions(file: Path, package: str, root: Path) -> list[Documented]:
     if len(source) > LONGEST_FILE or not SENTENCE.search(source):
         return []
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # escapes in other people's strings
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        tree = parsed(source)
+    except (ValueError, RecursionError):
         return []
     place = file.relative_to(root).as_posix()
     found = (_documented(owner, node, package, place) for owner, node in _functions(tree, ""))

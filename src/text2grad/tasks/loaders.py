@@ -213,19 +213,14 @@ def text_of(row: Mapping[str, Any], *keys: str) -> str:
     Raises:
         ValueError: none does.
     """
-    for key in keys:
-        value = row.get(key)
-        if isinstance(value, str) and value.strip():
-            return value
+    if text := optional_text(row, *keys):
+        return text
     raise ValueError(f"no text in {' or '.join(map(repr, keys))}")
 
 
 def optional_text(row: Mapping[str, Any], *keys: str) -> str:
     """The first of `keys` that holds non-empty text, else ""."""
-    try:
-        return text_of(row, *keys)
-    except ValueError:
-        return ""
+    return next((text for key in keys if isinstance(text := row.get(key), str) and text.strip()), "")
 
 
 def one_turn(id: str, content: str, reference: str, meta: Mapping[str, str]) -> Example:
