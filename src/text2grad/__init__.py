@@ -12,107 +12,59 @@ from typing import TYPE_CHECKING, Any
 from text2grad.errors import optional_packages
 
 if TYPE_CHECKING:
-    from text2grad.align import (
-        Aligned,
-        Credit,
-        CreditSettings,
-        TokenTable,
-        credit,
-        critic_token_rewards,
-        token_rewards,
-    )
-    from text2grad.chat import OpenAIChat, ScriptedChat
-    from text2grad.config import Config, find_config, load_config
-    from text2grad.critics.human import HumanCritic
-    from text2grad.critics.noise import NoiseSettings, NoisyCritic
-    from text2grad.critics.program import ProgramCritic
-    from text2grad.critics.prompted import PromptedCritic
-    from text2grad.critics.reference import ReferenceCritic
-    from text2grad.durable.run import RunOptions
-    from text2grad.errors import UserError
-    from text2grad.feedback import (
-        Critic,
-        Critique,
-        Example,
-        Failure,
-        Feedback,
-        Message,
-        Source,
-        Span,
-        read_records,
-        write_records,
-    )
-    from text2grad.formats.export import export
-    from text2grad.formats.intake import import_feedback
-    from text2grad.formats.published import responses_of
-    from text2grad.policy.generate import LocalChat
-    from text2grad.policy.load import load_policy
-    from text2grad.policy.model import Policy
-    from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
-    from text2grad.policy.tiny import make_tiny_model
-    from text2grad.sandbox import Runner
-    from text2grad.tasks.base import Task, TaskSettings, load_task, read_prompt
-    from text2grad.train.pairs import Pair
-    from text2grad.train.ppo import train_ppo
-    from text2grad.train.settings import PPOSettings, SupervisedSettings
-    from text2grad.train.supervised import train_supervised
-    from text2grad.wire import parse, render
-
-__all__ = [
-    "Aligned",
-    "Config",
-    "Credit",
-    "CreditSettings",
-    "Critic",
-    "Critique",
-    "Example",
-    "Failure",
-    "Feedback",
-    "GenerationSettings",
-    "HumanCritic",
-    "LocalChat",
-    "LoraSettings",
-    "Message",
-    "NoiseSettings",
-    "NoisyCritic",
-    "OpenAIChat",
-    "PPOSettings",
-    "Pair",
-    "Policy",
-    "PolicySettings",
-    "ProgramCritic",
-    "PromptedCritic",
-    "ReferenceCritic",
-    "RunOptions",
-    "Runner",
-    "ScriptedChat",
-    "Source",
-    "Span",
-    "SupervisedSettings",
-    "Task",
-    "TaskSettings",
-    "TinySettings",
-    "TokenTable",
-    "UserError",
-    "credit",
-    "critic_token_rewards",
-    "export",
-    "find_config",
-    "import_feedback",
-    "load_config",
-    "load_policy",
-    "load_task",
-    "make_tiny_model",
-    "parse",
-    "read_prompt",
-    "read_records",
-    "render",
-    "responses_of",
-    "token_rewards",
-    "train_ppo",
-    "train_supervised",
-    "write_records",
-]
+    from text2grad.align import Aligned as Aligned
+    from text2grad.align import Credit as Credit
+    from text2grad.align import CreditSettings as CreditSettings
+    from text2grad.align import TokenTable as TokenTable
+    from text2grad.align import credit as credit
+    from text2grad.align import critic_token_rewards as critic_token_rewards
+    from text2grad.align import token_rewards as token_rewards
+    from text2grad.chat import OpenAIChat as OpenAIChat
+    from text2grad.chat import ScriptedChat as ScriptedChat
+    from text2grad.config import Config as Config
+    from text2grad.config import find_config as find_config
+    from text2grad.config import load_config as load_config
+    from text2grad.critics.human import HumanCritic as HumanCritic
+    from text2grad.critics.noise import NoiseSettings as NoiseSettings
+    from text2grad.critics.noise import NoisyCritic as NoisyCritic
+    from text2grad.critics.program import ProgramCritic as ProgramCritic
+    from text2grad.critics.prompted import PromptedCritic as PromptedCritic
+    from text2grad.critics.reference import ReferenceCritic as ReferenceCritic
+    from text2grad.durable.run import RunOptions as RunOptions
+    from text2grad.errors import UserError as UserError
+    from text2grad.feedback import Critic as Critic
+    from text2grad.feedback import Critique as Critique
+    from text2grad.feedback import Example as Example
+    from text2grad.feedback import Failure as Failure
+    from text2grad.feedback import Feedback as Feedback
+    from text2grad.feedback import Message as Message
+    from text2grad.feedback import Source as Source
+    from text2grad.feedback import Span as Span
+    from text2grad.feedback import read_records as read_records
+    from text2grad.feedback import write_records as write_records
+    from text2grad.formats.export import export as export
+    from text2grad.formats.intake import import_feedback as import_feedback
+    from text2grad.formats.published import responses_of as responses_of
+    from text2grad.policy.generate import LocalChat as LocalChat
+    from text2grad.policy.load import load_policy as load_policy
+    from text2grad.policy.model import Policy as Policy
+    from text2grad.policy.settings import GenerationSettings as GenerationSettings
+    from text2grad.policy.settings import LoraSettings as LoraSettings
+    from text2grad.policy.settings import PolicySettings as PolicySettings
+    from text2grad.policy.settings import TinySettings as TinySettings
+    from text2grad.policy.tiny import make_tiny_model as make_tiny_model
+    from text2grad.sandbox import Runner as Runner
+    from text2grad.tasks.base import Task as Task
+    from text2grad.tasks.base import TaskSettings as TaskSettings
+    from text2grad.tasks.base import load_task as load_task
+    from text2grad.tasks.base import read_prompt as read_prompt
+    from text2grad.train.pairs import Pair as Pair
+    from text2grad.train.ppo import train_ppo as train_ppo
+    from text2grad.train.settings import PPOSettings as PPOSettings
+    from text2grad.train.settings import SupervisedSettings as SupervisedSettings
+    from text2grad.train.supervised import train_supervised as train_supervised
+    from text2grad.wire import parse as parse
+    from text2grad.wire import render as render
 
 _MODULES = {
     "align": "Aligned Credit CreditSettings TokenTable credit critic_token_rewards token_rewards",
@@ -144,6 +96,7 @@ _MODULES = {
 }
 """Where each name is; the imports above say the same to type checkers."""
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -258,11 +258,6 @@ class Feedback(Record):
 R = TypeVar("R", bound=Record)
 
 
-def leads_out(id: str) -> bool:
-    """Whether an id, taken for a path, would name a place above its folder."""
-    return ".." in id.replace("\\", "/").split("/")
-
-
 def first_error(error: ValidationError) -> str:
     """A pydantic error as one line: where, and what is wrong."""
     detail = error.errors(include_url=False)[0]

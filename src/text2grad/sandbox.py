@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import codeverdict
-from codeverdict import (
-    NO_VERDICT,
-    Gate,
-    Outcome,
-    SandboxSettings,
-    TestResult,
-    Verdict,
-    clean,
-    probe_tiers,
-    stub_gate,
-)
+from codeverdict import NO_VERDICT as NO_VERDICT
+from codeverdict import Gate as Gate
+from codeverdict import Outcome as Outcome
+from codeverdict import SandboxSettings as SandboxSettings
+from codeverdict import TestResult as TestResult
+from codeverdict import Verdict as Verdict
+from codeverdict import clean as clean
+from codeverdict import probe_tiers as probe_tiers
+from codeverdict import stub_gate as stub_gate
 from codeverdict.launch import INSTALL, Server
 from text2grad.errors import UserError
-
-__all__ = [
-    "CURE",
-    "NO_VERDICT",
-    "Gate",
-    "Outcome",
-    "Runner",
-    "SandboxSettings",
-    "TestResult",
-    "Verdict",
-    "clean",
-    "probe_tiers",
-    "stub_gate",
-]
 
 CURE = f"{INSTALL}; --sandbox.tier none runs programs without protection"
 """What helps where programs cannot be run safely."""

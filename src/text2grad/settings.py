@@ -36,7 +36,10 @@ def parse_yaml(text: str) -> Any:
             values.
     """
     try:
-        return _value_of(_StrictLoader(text))
+        loader = _StrictLoader(text)
+        node = loader.get_single_node()
+        _check_size(node)
+        return loader.construct_document(node) if node is not None else None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise YAMLMistakeError(str(error.problem), line) from error
@@ -44,15 +47,6 @@ def parse_yaml(text: str) -> Any:
         raise YAMLMistakeError(str(error).splitlines()[0]) from error
     except RecursionError:
         raise YAMLMistakeError("nested too deeply") from None
-
-
-def _value_of(loader: _StrictLoader) -> Any:
-    try:
-        node = loader.get_single_node()
-        _check_size(node)
-        return loader.construct_document(node) if node is not None else None
-    finally:
-        loader.dispose()
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -104,7 +104,9 @@ def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Cr
     Raises:
         ValueError: a span does not quote the response: the critique is of another text.
     """
-    _check_quotes(critique.spans, aligned.text)
+    for span in critique.spans:
+        if aligned.text[span.start : span.end] != span.text:
+            raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
     if settings.by_score:
         return _score_credit(critique.score, len(aligned), settings)
     if settings.scheme == "dense_labels":
@@ -118,12 +120,6 @@ def token_labels(spans: Sequence[Span], aligned: Aligned, membership: Membership
     labels = _labels(spans)
     good, poor = members[labels > 0].any(axis=0), members[labels < 0].any(axis=0)
     return np.subtract(good, poor, dtype=np.int8)
-
-
-def _check_quotes(spans: Sequence[Span], text: str) -> None:
-    for span in spans:
-        if text[span.start : span.end] != span.text:
-            raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
 
 
 def _score_credit(score: float | None, length: int, settings: CreditSettings) -> Credit:

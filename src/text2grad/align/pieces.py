@@ -36,7 +36,10 @@ def byte_pieces(tokenizer: AnyTokenizer) -> list[bytes] | None:
     for index, token in vocabulary.items():
         if index not in special:
             pieces[index] = to_bytes(token)
-    anchor = next((n for n in sorted(vocabulary) if _is_plain(vocabulary[n], pieces[n])), None)
+    plain = (
+        n for n in sorted(vocabulary) if pieces[n].strip().isalnum() and not _BYTE_TOKEN.fullmatch(vocabulary[n])
+    )
+    anchor = next(plain, None)
     return pieces if anchor is not None and _decodes_alike(tokenizer, pieces, anchor) else None
 
 
@@ -56,8 +59,7 @@ def _family(tokenizer: Any) -> ToBytes | None:
     backend = tokenizer if is_plain(tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
-    decoder = json.loads(backend.to_str())["decoder"]
-    steps = _steps(decoder)
+    steps = _steps(json.loads(backend.to_str())["decoder"])
     kinds = {step["type"] for step in steps}
     if kinds == {"ByteLevel"}:
         return _byte_level
@@ -100,10 +102,6 @@ def _metaspace(token: str) -> bytes:
 def _sentencepiece(token: str) -> bytes:
     byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else _metaspace(token)
-
-
-def _is_plain(token: str, piece: bytes) -> bool:
-    return piece.strip().isalnum() and not _BYTE_TOKEN.fullmatch(token)
 
 
 def _decodes_alike(tokenizer: AnyTokenizer, pieces: list[bytes], anchor: int) -> bool:

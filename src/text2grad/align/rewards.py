@@ -36,11 +36,8 @@ def token_rewards(
     """
     aligned = _aligned(_table(tokenizer), ids)
     if isinstance(feedback, Feedback) and feedback.response != aligned.text:
-        raise UserError(
-            f"a critique of another text, or ids of another tokenizer: the ids read {_shown(aligned.text)}, the"
-            f" record's response is {_shown(feedback.response)}",
-            "show the critic the text of the ids: TokenTable(tokenizer).align(ids).text",
-        )
+        read, judged = _shown(aligned.text), _shown(feedback.response)
+        raise _of_another_text(f"the ids read {read}, the record's response is {judged}")
     judgement = scored(feedback.judgement() if isinstance(feedback, Feedback) else feedback, settings)
     if isinstance(judgement, Failure):
         raise UserError(
@@ -98,10 +95,12 @@ def _rewards(critique: Critique, aligned: Aligned, settings: CreditSettings) -> 
     try:
         return [float(reward) for reward in credit(critique, aligned, settings).delta]
     except ValueError as error:
-        raise UserError(
-            f"a critique of another text, or ids of another tokenizer: {error}",
-            "show the critic the text of the ids: TokenTable(tokenizer).align(ids).text",
-        ) from error
+        raise _of_another_text(str(error)) from error
+
+
+def _of_another_text(detail: str) -> UserError:
+    message = f"a critique of another text, or ids of another tokenizer: {detail}"
+    return UserError(message, "show the critic the text of the ids: TokenTable(tokenizer).align(ids).text")
 
 
 def _shown(text: str) -> str:

@@ -26,8 +26,8 @@ class HumanCritic:
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Look up each pair; a response without a review gives a `Failure`."""
-        return [self._of(example, text) for example, text in zip(examples, responses, strict=True)]
-
-    def _of(self, example: Example, response: str) -> Judgement:
-        unknown = Failure(kind="unsupported", message=f"{example.id}: this response has no review")
-        return self._known.get((example.id, response), unknown)
+        return [
+            self._known.get((example.id, response))
+            or Failure(kind="unsupported", message=f"{example.id}: this response has no review")
+            for example, response in zip(examples, responses, strict=True)
+        ]

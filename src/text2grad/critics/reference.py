@@ -23,7 +23,9 @@ NAMED = 6  # words and phrases of a kind that a critique names
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text: where it is, its stem in small letters, and whether it says something by itself."""
+    """A word of a text: where it is, its stem in small letters, and whether it says something by itself, as
+    articles and prepositions do not.
+    """
 
     start: int
     end: int
@@ -59,14 +61,14 @@ class ReferenceCritic:
         labels = _labels(said, kept, wanted, source, len(first_line))
         spans = _spans(response, said, labels)
         missing = tuple(_missing(example.reference, wanted, said))
-        score = 2 * f_measure(len(kept), len(wanted), len(said)) - 1
+        score = 2 * (2 * len(kept) / (len(wanted) + len(said))) - 1
         return Critique(text=_text(spans, missing), spans=spans, score=score, omissions=missing)
 
 
 def read_words(text: str) -> list[Word]:
     """The words of a text as ROUGE counts them: letters and digits; words of over three letters are stemmed."""
     found = re.finditer(r"[A-Za-z0-9]+", text)
-    return [Word(*each.span(), stem(each[0].lower()), is_content(each[0])) for each in found]
+    return [Word(*each.span(), stem(each[0].lower()), each[0].lower() not in CLOSED_CLASS) for each in found]
 
 
 @cache
@@ -100,11 +102,6 @@ def common(wanted: Sequence[str], said: Sequence[str]) -> set[int]:
         else:
             column -= 1
     return found
-
-
-def f_measure(shared: int, wanted: int, said: int) -> float:
-    """Harmonic mean of recall and precision, in [0, 1]."""
-    return 2 * shared / (wanted + said) if wanted + said else 0.0
 
 
 def _labels(
@@ -150,11 +147,6 @@ def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | N
         if label is not None and (label == POOR or any(word.content for word in words)):
             spans.append(Span(start=start, end=end, label=label, text=response[start:end], reason=reason))
     return tuple(spans)
-
-
-def is_content(word: str) -> bool:
-    """Whether a word says something by itself, as articles and prepositions do not."""
-    return word.lower() not in CLOSED_CLASS
 
 
 def _missing(reference: str, wanted: Sequence[Word], said: Sequence[Word]) -> list[str]:

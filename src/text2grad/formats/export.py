@@ -32,9 +32,8 @@ def reward_model_rows(records: Iterable[Feedback]) -> Iterator[Row]:
         judgement = record.judgement()
         if isinstance(judgement, Critique):
             turns = judge_messages(prompt, Example(id=record.id, prompt=record.prompt), record.response)
-            messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-            answer = wire.render(judgement, record.response)
-            yield {"id": record.id, "messages": [*messages, {"role": "assistant", "content": answer}]}
+            answer = _answer(wire.render(judgement, record.response))
+            yield {"id": record.id, "messages": [*(turn.model_dump() for turn in turns), answer]}
 
 
 def preference_rows(records: Iterable[Feedback]) -> Iterator[Row]:
@@ -58,32 +57,28 @@ def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
     """TRL's KTO format: a response, desirable or not by the sign of its score; a score of 0 is left out."""
     for record in records:
         if record.score:
-            completion = [{"role": "assistant", "content": record.response}]
-            yield {"prompt": _turns(record), "completion": completion, "label": record.score > 0}
+            completion, label = [_answer(record.response)], record.score > 0
+            yield {"prompt": _turns(record), "completion": completion, "label": label}
 
 
 def _pair(record: Feedback, chosen: str, rejected: str) -> Row:
-    answers = {"chosen": chosen, "rejected": rejected}
-    return {
-        "prompt": _turns(record),
-        **{name: [{"role": "assistant", "content": text}] for name, text in answers.items()},
-    }
+    return {"prompt": _turns(record), "chosen": [_answer(chosen)], "rejected": [_answer(rejected)]}
+
+
+def _answer(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
 
 
 def _turns(record: Feedback) -> list[dict[str, str]]:
-    return [{"role": turn.role, "content": turn.content} for turn in record.prompt]
-
-
-def _mqm_rows(records: Iterable[Feedback]) -> Iterator[Row]:
-    return (row for record in records if record.error is None for row in mqm.rows_of(record))
+    return [turn.model_dump() for turn in record.prompt]
 
 
 WRITERS: Mapping[str, Writer] = {
     "label_studio": each(label_studio.row_of),
     "argilla": each(argilla.row_of),
-    "prodigy": lambda records: (prodigy.row_of(record) for record in records),
+    "prodigy": lambda records: map(prodigy.row_of, records),
     "csv": each(table.row_of),
-    "mqm": _mqm_rows,
+    "mqm": lambda records: (row for record in records for row in mqm.rows_of(record)),
     "reward_model": reward_model_rows,
     "preference": preference_rows,
     "kto": kto_rows,

@@ -40,11 +40,13 @@ def records(row: Row, id: str, context_characters: int | None = None) -> Iterato
     errors, missing = _objects(row["feedback"], "errors"), _objects(row["feedback"], "missing-info")
     spans = sorted((_span(error, response, passages) for error in errors), key=lambda span: span.start)
     sentences = [_sentence(_SAYS, span.reason.partition(":")[0], span.text) for span in spans]
-    sentences += [_missing(item, passages) for item in missing]
+    kinds = [text_of(item, "error type") for item in missing]
+    left_out = [passage_sentence(passages, item) for item in missing]
+    sentences += [_sentence(_MISSING, kind, text, words=30) for kind, text in zip(kinds, left_out, strict=True)]
     critique = Critique(
         text=" ".join(sentences) or "No error was found.",
         spans=tuple(spans),
-        score=span_score(response, spans, "".join(passage_sentence(passages, item) for item in missing)),
+        score=span_score(response, spans, "".join(left_out)),
     )
     yield Feedback.of(example, response, critique, Source(kind="human"))
 
@@ -86,10 +88,6 @@ def _explanation(text: str, passages: Sequence[Sequence[str]]) -> str:
         return f"the passage says: {passage_sentence(passages, json.loads(text))}"
     except json.JSONDecodeError as error:
         raise ValueError(f"explanation is neither text nor a pointer: {error.msg}") from error
-
-
-def _missing(item: Mapping[str, Any], passages: Sequence[Sequence[str]]) -> str:
-    return _sentence(_MISSING, text_of(item, "error type"), passage_sentence(passages, item), words=30)
 
 
 def _sentence(says: Mapping[str, str], kind: str, quote: str, words: int = 8) -> str:

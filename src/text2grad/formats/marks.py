@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from text2grad.feedback import Critique, Example, Feedback, Label, Message, QuoteCounts, Source, Span
+from text2grad.feedback import Critique, Example, Feedback, Judgement, Label, Message, QuoteCounts, Source, Span
 from text2grad.wire.quotes import in_order
 
 LABELS: dict[Label, str] = {1: "good", -1: "poor"}
@@ -70,13 +70,11 @@ def marked_record(
     return human_record(id, prompt, response, critique.model_copy(update={"spans": spans, "quotes": counts}), meta)
 
 
-def human_record(
-    id: str, prompt: str | Sequence[Message], response: str, critique: Critique, meta: Mapping[str, Any]
-) -> Feedback:
+def human_record(id: str, prompt: str, response: str, judgement: Judgement, meta: Mapping[str, Any]) -> Feedback:
     """A record of what a person said. Of `meta`, what is empty or zero is left out (False is kept)."""
-    turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else tuple(prompt)
+    turns = (Message(role="user", content=prompt),)
     told = {name: value for name, value in meta.items() if value or isinstance(value, bool)}
-    return Feedback.of(Example(id=id, prompt=turns, meta=told), response, critique, Source(kind="human"))
+    return Feedback.of(Example(id=id, prompt=turns, meta=told), response, judgement, Source(kind="human"))
 
 
 def first_text(row: Mapping[str, Any], keys: Sequence[str], needed: bool = False) -> str:

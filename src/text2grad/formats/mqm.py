@@ -87,7 +87,9 @@ def _marked(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def rows_of(record: Feedback) -> Iterator[Row]:
-    """A line per poor span, or one that says there is none; praise has no place in MQM."""
+    """A line per poor span, or one that says there is none; praise has no place in MQM, nor a failed critique."""
+    if record.error is not None:
+        return
     common = {
         "system": str(record.meta.get("system") or record.source.model or "unknown"),
         "doc": "",

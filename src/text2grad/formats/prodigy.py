@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
-from text2grad.formats.marks import LABELS, PROMPT_KEYS, Mark, first_text, marked_record, score_of
+from text2grad.feedback import Critique, Failure, Feedback
+from text2grad.formats.marks import LABELS, PROMPT_KEYS, Mark, first_text, human_record, marked_record, score_of
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 
@@ -22,10 +22,8 @@ def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
     told = {**row, **meta} if isinstance(meta := row.get("meta"), dict) else row
     id, prompt = first_text(told, ("id",)) or fallback_id, first_text(told, PROMPT_KEYS)
     if row["answer"] != "accept":
-        turns = (Message(role="user", content=prompt),)
         failure = Failure(kind="unsupported", message=f"the annotator said {row['answer']}")
-        example = Example(id=id, prompt=turns, meta={"dataset": "prodigy"})
-        yield Feedback.of(example, response, failure, Source(kind="human"))
+        yield human_record(id, prompt, response, failure, {"dataset": "prodigy"})
         return
     text = first_text(told, ("critique", "user_input", "comment"))
     critique = Critique(text=text, score=score_of(row.get("score")))

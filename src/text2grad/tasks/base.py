@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from math import isclose
@@ -133,11 +133,12 @@ def split_of(question: str, settings: TaskSettings) -> Literal["train", "heldout
     Equal questions (but for case and white space) always fall together, whatever record they stand in and
     however many records are read, so that nothing learnt in training is measured as new.
     """
-    share = int.from_bytes(_digest(f"{settings.seed}\n{words_of(question)}")[:8], "big") / 2**64
+    share = int.from_bytes(digest(f"{settings.seed}\n{words_of(question)}")[:8], "big") / 2**64
     return "heldout" if share < settings.heldout_share else "train"
 
 
-def _digest(text: str) -> bytes:
+def digest(text: str) -> bytes:
+    """32 bytes that look random and are the same on every machine; what splits and orders go by."""
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -154,30 +155,22 @@ def in_split(
 
     Without `task.split`, the training splits are the same examples.
     """
+    asked = [(words_of(question_of(example)), example) for example in examples]
     if heldout is None:
-        train, held = _parted(examples, lambda words: split_of(words, settings) == "train")
+        out = {words for words, _ in asked if split_of(words, settings) == "heldout"}
+    elif split == "heldout":
+        return list(heldout)
     else:
-        asked, held = {words_of(question_of(example)) for example in heldout}, list(heldout)
-        train, _ = _parted(examples, lambda words: words not in asked)
-    if split == "heldout":
-        return held
-    if settings.split is None:
-        return train
-    chosen = _share({words_of(question_of(example)) for example in train}, split, settings)
-    return _parted(train, lambda words: words in chosen)[0]
-
-
-def _parted(examples: Iterable[Example], wanted: Callable[[str], bool]) -> tuple[list[Example], list[Example]]:
-    """Those whose question is wanted, and the others."""
-    parts: tuple[list[Example], list[Example]] = ([], [])
-    for example in examples:
-        parts[not wanted(words_of(question_of(example)))].append(example)
-    return parts
+        out = {words_of(question_of(example)) for example in heldout}
+    chosen = out if split == "heldout" else {words for words, _ in asked} - out
+    if settings.split is not None and split != "heldout":
+        chosen = _share(chosen, split, settings)
+    return [example for words, example in asked if words in chosen]
 
 
 def _share(questions: set[str], split: Split, settings: TaskSettings) -> set[str]:
     """The questions of one share of `task.split`: a slice of all of them in the order of a hash."""
-    ordered = sorted(questions, key=lambda question: _digest(f"share {settings.seed}\n{question}"))
+    ordered = sorted(questions, key=lambda question: digest(f"share {settings.seed}\n{question}"))
     place = SHARES.index(split)
     start, end = (round(len(ordered) * sum((settings.split or ())[:count])) for count in (place, place + 1))
     return set(ordered[start:end])
@@ -212,12 +205,9 @@ def rouge_l(reference: str, response: str) -> float:
 
 def rouge_scores(reference: str, response: str) -> dict[str, float]:
     """ROUGE-1, 2 and L, F1 with stemming, each in [0, 1]."""
+    names = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
     found = _rouge_scorer().score(reference, response)
-    return {
-        "rouge1": found["rouge1"].fmeasure,
-        "rouge2": found["rouge2"].fmeasure,
-        "rouge_l": found["rougeL"].fmeasure,
-    }
+    return {name: found[theirs].fmeasure for name, theirs in names.items()}
 
 
 @cache
@@ -240,8 +230,7 @@ def read_prompt(name: str) -> str:
     if not name.endswith(".txt"):
         raise UserError(f"unknown prompt {name!r}", f"one of {', '.join(names)}, or a .txt file of your own")
     try:
-        with open(name, encoding="utf-8") as file:
-            return file.read()
+        return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the prompt {name}", "check the path; it must be UTF-8 text") from error
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def parsed(code: str) -> ast.Module:
+def parsed(code: str | bytes) -> ast.Module:
     """The syntax tree, without Python's warnings about invalid escapes in published programs.
 
     Raises:
@@ -59,14 +59,16 @@ def check_module(test: str, entry_point: str, helpers: str = "") -> str:
     checks = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check"]
     if not checks or len(checks[0].args.args) != 1:
         raise ValueError("the test has no check(candidate)")
-    check = checks[0]
+    check, candidate = checks[0], checks[0].args.args[0].arg
     beside = [node for node in tree.body if node is not check]
     parts = [f"from solution import {entry_point}", *_helpers(test, entry_point, helpers)]
     parts += [ast.unparse(node) for node in beside]
     bodies = list(_separate(check))
+    for node in ast.walk(check):  # so that a failing test says what was called
+        if isinstance(node, ast.Name) and node.id == candidate:
+            node.id = entry_point
     for number, body in enumerate(bodies, start=1):
-        named = [_Renamed(check.args.args[0].arg, entry_point).visit(node) for node in body]
-        parts.append(as_test(f"test_{number}", "\n".join(map(ast.unparse, named))))
+        parts.append(as_test(f"test_{number}", "\n".join(map(ast.unparse, body))))
     return "\n\n".join(parts) + "\n"
 
 
@@ -106,13 +108,3 @@ def _entangled(body: Sequence[ast.stmt], asserting: Sequence[ast.stmt]) -> bool:
 def _names_stored(node: ast.AST) -> set[str]:
     names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
     return {name.id for name in names if not isinstance(name.ctx, ast.Load)}
-
-
-class _Renamed(ast.NodeTransformer):
-    """`candidate` by the name of the function, so that a failing test says what was called."""
-
-    def __init__(self, old: str, new: str) -> None:
-        self.old, self.new = old, new
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.copy_location(ast.Name(self.new, node.ctx), node) if node.id == self.old else node

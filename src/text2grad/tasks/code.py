@@ -7,7 +7,7 @@ Whatever the source, `meta["tests"]` is one module in KodCode's shape: it import
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from text2grad.errors import UserError
@@ -16,7 +16,7 @@ from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
 from text2grad.tasks.evalplus import NAMES as PLUS_NAMES
 from text2grad.tasks.evalplus import cached_file, plus_module
-from text2grad.tasks.loaders import Row, Shape, TaskData, one_turn, optional_text, read_examples, text_of
+from text2grad.tasks.loaders import DataTask, Row, Shape, one_turn, optional_text, read_examples, text_of
 
 DATA_FOLDERS = (Path("data"), Path("../shared/data"))
 """Where a benchmark's file is looked for before the hub is asked, from the folder the command runs in."""
@@ -27,25 +27,24 @@ BENCHMARKS = {
 }
 """File in a data folder, and name on the hub."""
 
-FIXED = ("unedited_annotator_completion",)
+FIXED = "unedited_annotator_completion"
 """Where ILF keeps the program as corrected by a person."""
 
 Scorer = Callable[[Example, str], dict[str, float]]
 
 
-class CodeTask:
-    """Write a Python program. Scored by running its tests: the owner of a sandbox supplies the `scorer`."""
+class CodeTask(DataTask):
+    """Write a Python program; an example has the reference solution and `meta["tests"]`.
+
+    Scored by running the tests: the owner of a sandbox supplies the `scorer`.
+    """
 
     name = "code"
     critic_prompt = "code"
 
     def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
         self._scorer = scorer
-        self._data = TaskData(settings, "KodCode/KodCode-Light-RL-10K", SHAPES)
-
-    def examples(self, split: Split) -> list[Example]:
-        """Problems of one split, with the reference solution and `meta["tests"]`."""
-        return self._data.examples(split)
+        super().__init__(settings, "KodCode/KodCode-Light-RL-10K", SHAPES)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """What the `scorer` says; without one nothing can be said."""
@@ -162,30 +161,25 @@ def _plus(row: Row, fallback_id: str) -> Example:
 
 def _ilf(row: Row, fallback_id: str) -> Example:
     start = text_of(row, "prompt")
-    entry_point = next(reversed([*names_in_order(start)]), "")
-    if not entry_point:
+    declared = re.findall(r"^def[ \t]+(\w+)", start, re.M)  # Python cannot parse the beginning of a program
+    if not declared:
         raise ValueError("the prompt declares no function")
     content = f"Complete this program. Answer with all of it.\n\n```python\n{start.rstrip()}\n```"
     meta = {
         "question": start,
-        "tests": check_module(text_of(row, "test"), entry_point),
-        "entry_point": entry_point,
+        "tests": check_module(text_of(row, "test"), declared[-1]),
+        "entry_point": declared[-1],
         DRAFT: text_of(row, "original_model_completion"),
         HUMAN_FEEDBACK: optional_text(row, "Feedback"),
     }
-    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, text_of(row, *FIXED), meta)
+    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, text_of(row, FIXED), meta)
 
-
-def names_in_order(start: str) -> Iterator[str]:
-    """The functions that the beginning of a program declares; it need not be whole."""
-    return (match[1] for match in re.finditer(r"^def[ \t]+(\w+)", start, re.M))
-
-
-PLUS = frozenset({"prompt", "canonical_solution", "entry_point", "base_input", "plus_input"})
 
 SHAPES = (
-    Shape("ILF", frozenset({"prompt", "test", "original_model_completion", *FIXED}), _ilf),
-    Shape("EvalPlus", PLUS, _plus),
+    Shape("ILF", frozenset({"prompt", "test", "original_model_completion", FIXED}), _ilf),
+    Shape(
+        "EvalPlus", frozenset({"prompt", "canonical_solution", "entry_point", "base_input", "plus_input"}), _plus
+    ),
     Shape("HumanEval", frozenset({"prompt", "canonical_solution", "test", "entry_point"}), _humaneval),
     Shape("MBPP", frozenset({"code", "test_list"}), _mbpp),
     Shape("KodCode", frozenset({"question", "solution", "test"}), _kodcode),

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from text2grad.feedback import Example, Message
+from text2grad.feedback import Example
 from text2grad.tasks.base import TaskSettings, refuse_shares
+from text2grad.tasks.loaders import one_turn
 
 HABIT, RARE = 0.6, 0.15
 DEFAULT_DEMONSTRATIONS = 8192
@@ -48,41 +49,33 @@ class Family:
     program: str
     slots: tuple[tuple[Part, ...], tuple[Part, ...], tuple[Part, ...]]
 
-    def combinations(self) -> Iterator[tuple[Part, ...]]:
-        """Every choice of one part per slot."""
-        return itertools.product(*self.slots)
-
-
-def _parts(*rows: tuple[str, str, str, tuple[str, ...], float]) -> tuple[Part, ...]:
-    return tuple(Part(*row) for row in rows)
-
 
 LISTS = Family(
     "list",
     "Write f(xs): keep the numbers that are {0}, {1}, and return {2}.",
     "def f(xs):\n    ys = [x for x in xs if {0}]\n    zs = [{1} for y in ys]\n    return {2}\n",
     (
-        _parts(
-            ("even", "even", "x % 2 == 0", ("x % 2 == 1",), RARE),
-            ("odd", "odd", "x % 2 == 1", ("x % 2 == 0",), RARE),
-            ("positive", "positive", "x > 0", ("x >= 0", "x < 0"), RARE),
-            ("at_least", "at least 3", "x >= 3", ("x > 3",), HABIT),
-            ("above", "greater than 5", "x > 5", ("x >= 5", "x < 5"), RARE),
-            ("multiple", "multiples of 4", "x % 4 == 0", ("x // 4 == 0", "x % 4 == 1"), RARE),
+        (
+            Part("even", "even", "x % 2 == 0", ("x % 2 == 1",), RARE),
+            Part("odd", "odd", "x % 2 == 1", ("x % 2 == 0",), RARE),
+            Part("positive", "positive", "x > 0", ("x >= 0", "x < 0"), RARE),
+            Part("at_least", "at least 3", "x >= 3", ("x > 3",), HABIT),
+            Part("above", "greater than 5", "x > 5", ("x >= 5", "x < 5"), RARE),
+            Part("multiple", "multiples of 4", "x % 4 == 0", ("x // 4 == 0", "x % 4 == 1"), RARE),
         ),
-        _parts(
-            ("double", "double each", "y * 2", ("y + 2",), RARE),
-            ("square", "square each", "y * y", ("y * 2",), HABIT),
-            ("add", "add 7 to each", "y + 7", ("y * 7",), RARE),
-            ("times", "multiply each by 6", "y * 6", ("y + 6",), RARE),
-            ("negate", "negate each", "-y", ("abs(y)",), RARE),
+        (
+            Part("double", "double each", "y * 2", ("y + 2",), RARE),
+            Part("square", "square each", "y * y", ("y * 2",), HABIT),
+            Part("add", "add 7 to each", "y + 7", ("y * 7",), RARE),
+            Part("times", "multiply each by 6", "y * 6", ("y + 6",), RARE),
+            Part("negate", "negate each", "-y", ("abs(y)",), RARE),
         ),
-        _parts(
-            ("sum", "their sum", "sum(zs)", ("len(zs)",), RARE),
-            ("count", "how many there are", "len(zs)", ("sum(zs)",), RARE),
-            ("largest", "the largest or 0", "max(zs, default=0)", ("min(zs, default=0)",), RARE),
-            ("ascending", "them in order", "sorted(zs)", ("zs",), HABIT),
-            ("distinct", "how many differ", "len(set(zs))", ("len(zs)",), HABIT),
+        (
+            Part("sum", "their sum", "sum(zs)", ("len(zs)",), RARE),
+            Part("count", "how many there are", "len(zs)", ("sum(zs)",), RARE),
+            Part("largest", "the largest or 0", "max(zs, default=0)", ("min(zs, default=0)",), RARE),
+            Part("ascending", "them in order", "sorted(zs)", ("zs",), HABIT),
+            Part("distinct", "how many differ", "len(set(zs))", ("len(zs)",), HABIT),
         ),
     ),
 )
@@ -92,26 +85,26 @@ TEXTS = Family(
     "Write f(s): keep the characters that are {0}, {1}, and return {2}.",
     "def f(s):\n    cs = [c for c in s if {0}]\n    ds = [{1} for c in cs]\n    return {2}\n",
     (
-        _parts(
-            ("vowels", "vowels", "c in 'aeiou'", ("c not in 'aeiou'",), RARE),
-            ("digits", "digits", "c.isdigit()", ("c.isalpha()",), RARE),
-            ("letters", "letters", "c.isalpha()", ("c.isalnum()",), HABIT),
-            ("upper", "upper case", "c.isupper()", ("c.islower()",), RARE),
-            ("nonspace", "not spaces", "c != ' '", ("c == ' '",), RARE),
+        (
+            Part("vowels", "vowels", "c in 'aeiou'", ("c not in 'aeiou'",), RARE),
+            Part("digits", "digits", "c.isdigit()", ("c.isalpha()",), RARE),
+            Part("letters", "letters", "c.isalpha()", ("c.isalnum()",), HABIT),
+            Part("upper", "upper case", "c.isupper()", ("c.islower()",), RARE),
+            Part("nonspace", "not spaces", "c != ' '", ("c == ' '",), RARE),
         ),
-        _parts(
-            ("twice", "write each twice", "c * 2", ("c + '2'",), RARE),
-            ("capital", "make each upper case", "c.upper()", ("c.lower()",), RARE),
-            ("small", "make each lower case", "c.lower()", ("c.upper()",), RARE),
-            ("swap", "swap the case of each", "c.swapcase()", ("c.upper()",), HABIT),
-            ("quote", "put a star after each", "c + '*'", ("'*' + c",), HABIT),
+        (
+            Part("twice", "write each twice", "c * 2", ("c + '2'",), RARE),
+            Part("capital", "make each upper case", "c.upper()", ("c.lower()",), RARE),
+            Part("small", "make each lower case", "c.lower()", ("c.upper()",), RARE),
+            Part("swap", "swap the case of each", "c.swapcase()", ("c.upper()",), HABIT),
+            Part("quote", "put a star after each", "c + '*'", ("'*' + c",), HABIT),
         ),
-        _parts(
-            ("list", "the list", "ds", ("cs",), RARE),
-            ("count", "how many there are", "len(ds)", ("len(s)",), HABIT),
-            ("backwards", "them in reverse", "ds[::-1]", ("ds[:-1]",), RARE),
-            ("ascending", "them in order", "sorted(ds)", ("ds",), HABIT),
-            ("first", "the first 3", "ds[:3]", ("ds[3:]",), RARE),
+        (
+            Part("list", "the list", "ds", ("cs",), RARE),
+            Part("count", "how many there are", "len(ds)", ("len(s)",), HABIT),
+            Part("backwards", "them in reverse", "ds[::-1]", ("ds[:-1]",), RARE),
+            Part("ascending", "them in order", "sorted(ds)", ("ds",), HABIT),
+            Part("first", "the first 3", "ds[:3]", ("ds[3:]",), RARE),
         ),
     ),
 )
@@ -121,25 +114,25 @@ LOOPS = Family(
     "Write f(n): for i {0}, if i is {1}, {2}; return the total.",
     "def f(n):\n    total = 0\n    for i in {0}:\n        if {1}:\n            total {2}\n    return total\n",
     (
-        _parts(
-            ("through", "from 1 through n", "range(1, n + 1)", ("range(1, n)",), HABIT),
-            ("below", "from 0 below n", "range(n)", ("range(n + 1)",), RARE),
-            ("after", "from 4 through n", "range(4, n + 1)", ("range(4, n)",), RARE),
-            ("steps", "from 0 below n by 3", "range(0, n, 3)", ("range(n, 3)",), RARE),
-            ("down", "from n down to 1", "range(n, 0, -1)", ("range(n, 1, -1)",), HABIT),
+        (
+            Part("through", "from 1 through n", "range(1, n + 1)", ("range(1, n)",), HABIT),
+            Part("below", "from 0 below n", "range(n)", ("range(n + 1)",), RARE),
+            Part("after", "from 4 through n", "range(4, n + 1)", ("range(4, n)",), RARE),
+            Part("steps", "from 0 below n by 3", "range(0, n, 3)", ("range(n, 3)",), RARE),
+            Part("down", "from n down to 1", "range(n, 0, -1)", ("range(n, 1, -1)",), HABIT),
         ),
-        _parts(
-            ("even", "even", "i % 2 == 0", ("i % 2 == 1",), RARE),
-            ("odd", "odd", "i % 2 == 1", ("i % 2 == 0",), RARE),
-            ("at_least", "at least 3", "i >= 3", ("i > 3",), HABIT),
-            ("multiple", "a multiple of 4", "i % 4 == 0", ("i // 4 == 0", "i % 4 == 1"), RARE),
+        (
+            Part("even", "even", "i % 2 == 0", ("i % 2 == 1",), RARE),
+            Part("odd", "odd", "i % 2 == 1", ("i % 2 == 0",), RARE),
+            Part("at_least", "at least 3", "i >= 3", ("i > 3",), HABIT),
+            Part("multiple", "a multiple of 4", "i % 4 == 0", ("i // 4 == 0", "i % 4 == 1"), RARE),
         ),
-        _parts(
-            ("add", "add i", "+= i", ("+= 1",), RARE),
-            ("square", "add its square", "+= i * i", ("+= i * 2",), HABIT),
-            ("count", "count it", "+= 1", ("+= i",), RARE),
-            ("times", "add 6 times i", "+= 6 * i", ("+= 6 + i",), RARE),
-            ("minus", "subtract i", "-= i", ("+= i",), RARE),
+        (
+            Part("add", "add i", "+= i", ("+= 1",), RARE),
+            Part("square", "add its square", "+= i * i", ("+= i * 2",), HABIT),
+            Part("count", "count it", "+= 1", ("+= i",), RARE),
+            Part("times", "add 6 times i", "+= 6 * i", ("+= 6 + i",), RARE),
+            Part("minus", "subtract i", "-= i", ("+= i",), RARE),
         ),
     ),
 )
@@ -166,31 +159,29 @@ class Problem:
 
     def program(self, slips: Sequence[int | None] = (None, None, None)) -> str:
         """The program; `slips[i]` picks a wrong version of part i, None the right one."""
-        chosen = [
-            part.code if slip is None else part.wrong[slip] for part, slip in zip(self.parts, slips, strict=True)
-        ]
-        return self.family.program.format(*chosen)
+        pairs = zip(self.parts, slips, strict=True)
+        return self.family.program.format(*(p.code if slip is None else p.wrong[slip] for p, slip in pairs))
 
 
-def split_combinations(heldout_share: float, seed: int) -> tuple[list[Any], list[Any]]:
+def split_combinations(heldout_share: float, seed: int) -> tuple[list[Problem], list[Problem]]:
     """Training and held-out combinations: disjoint, and every part occurs in training."""
-    train: list[tuple[Family, tuple[Part, ...]]] = []
-    heldout: list[tuple[Family, tuple[Part, ...]]] = []
+    train: list[Problem] = []
+    heldout: list[Problem] = []
     for family in FAMILIES:
-        combinations = list(family.combinations())
+        combinations = [Problem(family, parts) for parts in itertools.product(*family.slots)]
         random.Random(f"{seed}/{family.name}").shuffle(combinations)
         cut = round(len(combinations) * heldout_share)
-        heldout += [(family, parts) for parts in combinations[:cut]]
-        train += [(family, parts) for parts in combinations[cut:]]
+        heldout += combinations[:cut]
+        train += combinations[cut:]
     return train, heldout
 
 
-def problems(combinations: Sequence[Any], count: int, rng: random.Random) -> list[Problem]:
+def problems(combinations: Sequence[Problem], count: int, rng: random.Random) -> list[Problem]:
     """`count` problems over the combinations, each used about equally often."""
-    chosen: list[Any] = []
+    chosen: list[Problem] = []
     while len(chosen) < count:
         chosen += rng.sample(combinations, min(len(combinations), count - len(chosen)))
-    return [Problem(family, parts) for family, parts in chosen]
+    return chosen
 
 
 def make_tests(problem: Problem, rng: random.Random, count: int = 8) -> str:
@@ -243,17 +234,15 @@ class DemoTask:
         return [self._example(f"{split}-{index}", problem, split, rng) for index, problem in enumerate(chosen)]
 
     def _example(self, name: str, problem: Problem, split: str, rng: random.Random) -> Example:
-        reference = problem.program(_slips(problem, rng) if split == "sft" else (None, None, None))
-        meta: dict[str, Any] = {"combination": problem.combination, "entry_point": "f"}
-        if split != "sft":
-            meta["tests"] = make_tests(problem, rng)
-        prompt = (Message(role="user", content=problem.question()),)
-        return Example(id=name, prompt=prompt, reference=reference, meta=meta)
+        meta = {"combination": problem.combination, "entry_point": "f"}
+        if split == "sft":
+            parts = problem.parts
+            slips = [rng.randrange(len(part.wrong)) if rng.random() < part.slip else None for part in parts]
+            reference = problem.program(slips)
+        else:
+            reference, meta["tests"] = problem.program(), make_tests(problem, rng)
+        return one_turn(name, problem.question(), reference, meta)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """Nothing can be said without running the tests; the stage that owns a runner does that."""
         return {}
-
-
-def _slips(problem: Problem, rng: random.Random) -> list[int | None]:
-    return [rng.randrange(len(part.wrong)) if rng.random() < part.slip else None for part in problem.parts]

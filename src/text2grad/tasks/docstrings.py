@@ -6,15 +6,15 @@ folder of packages to read instead.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Message
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares, rouge_scores, split_of
+from text2grad.feedback import Example
+from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rouge_scores, split_of
 from text2grad.tasks.library import Documented, documented_functions, installed_functions, words
+from text2grad.tasks.loaders import one_turn
 
 REST, SIGNATURE = 90, 40
 """Characters shown of what follows the first line (unless `task.context_characters` says otherwise), and of the
@@ -64,7 +64,7 @@ def split_functions(found: Sequence[Documented], settings: TaskSettings) -> dict
     A held-out function is left out if half of its four-word sequences occur in the training data: copies of one
     library in another, and texts that are written alike.
     """
-    ordered = sorted(without_repeats(found), key=lambda each: _digest(each.place, settings.seed))
+    ordered = sorted(without_repeats(found), key=lambda each: digest(f"{settings.seed}\n{each.place}"))
     outside = [each for each in ordered if split_of(each.package, settings) == "heldout"]
     inside = [each for each in ordered if split_of(each.package, settings) == "train"]
     shingles = {shingle for each in inside for shingle in _shingles(each)}
@@ -90,20 +90,11 @@ def _shared(own: set[tuple[str, ...]], others: set[tuple[str, ...]]) -> float:
     return len(own & others) / len(own)
 
 
-def _digest(text: str, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed}\n{text}".encode()).digest()
-
-
 def _example(found: Documented, room: int) -> Example:
     """All in small letters, names in words: a small model copies what has the same tokens on both sides."""
     signature = shortened(found.signature.replace("_", " "), SIGNATURE)
     content = f"{spoken(found.name)} {signature}\n{shortened(found.rest, room)}"
-    return Example(
-        id=found.place,
-        prompt=(Message(role="user", content=content.lower()),),
-        reference=found.summary.lower(),
-        meta={"package": found.package},
-    )
+    return one_turn(found.place, content.lower(), found.summary.lower(), {"package": found.package})
 
 
 def spoken(name: str) -> str:

@@ -10,10 +10,12 @@ import os
 import re
 import sys
 import sysconfig
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+
+from text2grad.tasks.checks import parsed
 
 PER_PACKAGE = 800
 LONGEST_FILE = 400_000
@@ -48,17 +50,14 @@ def installed_functions() -> list[Documented]:
     a package is installed, removed or upgraded. A cache that cannot be written or read is done without.
     """
     roots = library_roots()
-    kept = _cache_folder() / f"docstrings-{_installed(roots)}.jsonl"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "text2grad"
+    kept = cache / f"docstrings-{_installed(roots)}.jsonl"
     try:
         return [Documented(**json.loads(line)) for line in kept.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, TypeError):
         found = list(documented_functions(roots))
     _keep(kept, found)
     return found
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "text2grad"
 
 
 def _installed(roots: Sequence[Path]) -> str:
@@ -96,46 +95,33 @@ def documented_functions(roots: Sequence[Path], per_package: int = PER_PACKAGE) 
             name = package.stem if package.suffix == ".py" else package.name
             if name not in seen and name not in PASSED_OVER and (files := _files(package, root)):
                 seen.add(name)
-                yield from _of_package(name, files, root, per_package)
+                found = (each for file in files for each in read_functions(file, name, root))
+                yield from islice(found, per_package)
 
 
 def _files(package: Path, root: Path) -> list[Path]:
     if package.suffix == ".py":
         return [package]
-    found = [file for file in package.rglob("*.py") if _wanted(file.relative_to(root).parts)]
+    found = [
+        file
+        for file in package.rglob("*.py")
+        if not any(part in PASSED_OVER or "vendor" in part for part in file.relative_to(root).parts)
+    ]
     return sorted(found, key=lambda file: hashlib.sha256(file.relative_to(root).as_posix().encode()).digest())
 
 
-def _wanted(parts: tuple[str, ...]) -> bool:
-    return not any(part in PASSED_OVER or "vendor" in part for part in parts)
-
-
-def _of_package(name: str, files: list[Path], root: Path, limit: int) -> Iterator[Documented]:
-    count = 0
-    for file in files:
-        for found in read_functions(file, name, file.relative_to(root).as_posix()):
-            yield found
-            count += 1
-            if count == limit:
-                return
-
-
-def read_functions(file: Path, package: str, place: str) -> list[Documented]:
-    """The documented functions and methods of one source file; none of a file that is no Python."""
+def read_functions(file: Path, package: str, root: Path) -> list[Documented]:
+    """The documented functions and methods of one source file; none of a file that is not Python."""
     source = file.read_bytes()
     if len(source) > LONGEST_FILE or not SENTENCE.search(source):
         return []
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # escapes in other people's strings
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        tree = parsed(source)
+    except (ValueError, RecursionError):
         return []
-    return [
-        found
-        for owner, node in _functions(tree, "")
-        if (found := _documented(owner, node, package, place)) is not None
-    ]
+    place = file.relative_to(root).as_posix()
+    found = (_documented(owner, node, package, place) for owner, node in _functions(tree, ""))
+    return [each for each in found if each is not None]
 
 
 def _functions(tree: ast.AST, owner: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -156,7 +142,8 @@ def _documented(
     summary, rest = parts
     name = f"{owner}.{node.name}" if owner else node.name
     found = Documented(package, f"{place}:{name}", name, _signature(node), summary, rest)
-    return None if _tells(f"{name} {found.signature} {rest}", summary) else found
+    shown = " ".join(words(f"{name} {found.signature} {rest}"))
+    return None if f" {' '.join(words(summary))} " in f" {shown} " else found  # the prompt must not hold the answer
 
 
 def split_docstring(docstring: str) -> tuple[str, str] | None:
@@ -174,11 +161,6 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
 def words(text: str) -> list[str]:
     """Letters and digits in small letters, as ROUGE counts them."""
     return [word.lower() for word in WORDS.findall(text)]
-
-
-def _tells(text: str, summary: str) -> bool:
-    """Whether the text holds the summary word for word."""
-    return f" {' '.join(words(summary))} " in f" {' '.join(words(text))} "
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
-from text2grad.tasks.base import Split, TaskSettings, in_split
+from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -65,8 +65,8 @@ def hub_data(name: str) -> HubData:
     return HUB.get(name, HubData())
 
 
-class TaskData:
-    """The examples of a task by split.
+class DataTask:
+    """What the tasks on published data share: the examples by split, and ROUGE-L where there is a reference.
 
     Held out are those of `task.heldout_data`, else those of the split that the data set comes with (`HUB`), else a
     share of the questions (`in_split`).
@@ -94,8 +94,12 @@ class TaskData:
         self._heldout = read(beside, heldout) if heldout else None
 
     def examples(self, split: Split) -> list[Example]:
-        """The examples of one split."""
+        """The examples of one split, with the reference where the data has one."""
         return in_split(self._examples, split, self._settings, self._heldout)
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """ROUGE-L F1 against the reference; empty without one."""
+        return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
 
 
 def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, split: str = "") -> list[Example]:
@@ -209,19 +213,14 @@ def text_of(row: Mapping[str, Any], *keys: str) -> str:
     Raises:
         ValueError: none does.
     """
-    for key in keys:
-        value = row.get(key)
-        if isinstance(value, str) and value.strip():
-            return value
+    if text := optional_text(row, *keys):
+        return text
     raise ValueError(f"no text in {' or '.join(map(repr, keys))}")
 
 
 def optional_text(row: Mapping[str, Any], *keys: str) -> str:
     """The first of `keys` that holds non-empty text, else ""."""
-    try:
-        return text_of(row, *keys)
-    except ValueError:
-        return ""
+    return next((text for key in keys if isinstance(text := row.get(key), str) and text.strip()), "")
 
 
 def one_turn(id: str, content: str, reference: str, meta: Mapping[str, str]) -> Example:

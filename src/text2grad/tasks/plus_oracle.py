@@ -78,11 +78,7 @@ def all_floats(value: Any) -> bool:
 
 def close(got: Any, wanted: Any, tolerance: float) -> bool:
     """Equal types and lengths, and every number within `tolerance` + 1e-7 of the wanted one's size."""
-    if type(got) is not type(wanted):
-        return False
-    if isinstance(wanted, list | tuple):
-        return len(got) == len(wanted) and all(near(a, b, tolerance) for a, b in zip(got, wanted, strict=True))
-    return near(got, wanted, tolerance)
+    return type(got) is type(wanted) and near(got, wanted, tolerance)
 
 
 def near(got: Any, wanted: Any, tolerance: float) -> bool:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message
-from text2grad.tasks.base import Split, TaskSettings, rouge_l
-from text2grad.tasks.loaders import Row, Shape, TaskData, optional_text, text_of
+from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.loaders import DataTask, Row, Shape, optional_text, text_of
 
 FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
 IMPORTED_KEYS = frozenset({"id", "prompt", "response", "spans", "source"})
 
 
-class QATask:
+class QATask(DataTask):
     """Answer a question. Scored by ROUGE-L against the reference answer."""
 
     name = "qa"
@@ -23,15 +24,7 @@ class QATask:
 
     def __init__(self, settings: TaskSettings) -> None:
         default = "HuggingFaceH4/ultrafeedback_binarized"
-        self._data = TaskData(settings, default, shapes(settings.context_characters), _answerable)
-
-    def examples(self, split: Split) -> list[Example]:
-        """Questions of one split, with the reference answer where the data has one."""
-        return self._data.examples(split)
-
-    def scores(self, example: Example, response: str) -> dict[str, float]:
-        """ROUGE-L F1; empty without a reference."""
-        return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
+        super().__init__(settings, default, shapes(settings.context_characters), _answerable)
 
 
 def shapes(context_characters: int | None = None) -> tuple[Shape, ...]:
@@ -58,12 +51,8 @@ def finegrained_example(row: Row, fallback_id: str, context_characters: int | No
         raise ValueError("feedback is not an object")
     corrected, gold = optional_text(feedback, "corrected-prediction"), optional_text(row, "gold")
     meta = {"dataset": "finegrained_qa", "question": question, "corrected": corrected, "gold": gold}
-    return Example(
-        id=fallback_id,
-        prompt=(Message(role="user", content=_with_passages(question, row["passages"], context_characters)),),
-        reference=corrected or gold,
-        meta=meta,
-    )
+    prompt = (Message(role="user", content=_with_passages(question, row["passages"], context_characters)),)
+    return Example(id=fallback_id, prompt=prompt, reference=corrected or gold, meta=meta)
 
 
 def _imported(row: Row, fallback_id: str) -> Example:
@@ -132,13 +121,8 @@ def _without_repeated_title(passage: Sequence[str]) -> list[str]:
 
 def _fitting(sentences: Sequence[str], characters: int) -> list[str]:
     """Whole sentences from the start that fit into this many characters."""
-    kept: list[str] = []
-    for sentence in sentences:
-        characters -= len(sentence)
-        if characters < 0:
-            break
-        kept.append(sentence)
-    return kept
+    written = accumulate(map(len, sentences))
+    return [sentence for sentence, end in zip(sentences, written, strict=True) if end <= characters]
 
 
 def _binarized(row: Row, fallback_id: str) -> Example:

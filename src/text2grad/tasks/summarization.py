@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example
-from text2grad.tasks.base import Split, TaskSettings, rouge_l
-from text2grad.tasks.loaders import Row, Shape, TaskData, one_turn, optional_text, text_of
+from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.loaders import DataTask, Row, Shape, one_turn, optional_text, text_of
 
 
-class SummarizationTask:
-    """Summarise a post. Scored by ROUGE-L against the human summary."""
+class SummarizationTask(DataTask):
+    """Summarise a post. Scored by ROUGE-L against the human summary, which is the reference."""
 
     name = "summarization"
     critic_prompt = "summarization"
 
     def __init__(self, settings: TaskSettings) -> None:
-        self._data = TaskData(settings, "JeremyAlain/SLF5K", SHAPES)
-
-    def examples(self, split: Split) -> list[Example]:
-        """Posts of one split, with the human summary as reference."""
-        return self._data.examples(split)
-
-    def scores(self, example: Example, response: str) -> dict[str, float]:
-        """ROUGE-L F1; empty without a reference."""
-        return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
+        super().__init__(settings, "JeremyAlain/SLF5K", SHAPES)
 
 
 def _slf5k(row: Row, fallback_id: str) -> Example:

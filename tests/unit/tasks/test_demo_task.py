@@ -110,7 +110,7 @@ def wrong_versions(seed: int) -> Iterator[tuple[Problem, str, str]]:
     import random
 
     rng = random.Random(seed)
-    everything = [(family, parts) for family in FAMILIES for parts in family.combinations()]
+    everything = [Problem(family, parts) for family in FAMILIES for parts in itertools.product(*family.slots)]
     for problem in draw(everything, 60, rng):
         tests = make_tests(problem, rng)
         for position, part in enumerate(problem.parts):
