@@ -64,8 +64,8 @@ def test_importing_a_file_twice_changes_nothing(config: Config, tmp_path: Path) 
     before, figures = feedback(config), import_figures(config)
     report = run_import(config, tmp_path / "dev_feedback.json", "auto", None)
     assert (feedback(config), import_figures(config)) == (before, figures)
-    assert (report["records"], report["added"], report["replaced"]) == (30, 0, 30)
-    assert report["file_holds"] == {"finegrained_qa": 30, "squality": 60}
+    assert (report.report["records"], report.added, report.replaced) == (30, 0, 30)
+    assert report.file_holds == {"finegrained_qa": 30, "squality": 60}
 
 
 def test_a_record_imported_again_takes_the_place_of_the_old_one(config: Config, tmp_path: Path) -> None:
