@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from text2grad.feedback import Feedback, QuoteCounts
-from text2grad.report.pieces import LABEL_OF_SIGNS, pieces
-from text2grad.report.samples import lost_quotes
+from text2grad.report.samples import LABEL_OF_SIGNS, lost_quotes, pieces
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What one source gave: records, spans by label, counts of its other quotes, and failures by kind in words."""
 
     records: int
@@ -49,13 +46,9 @@ def examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
     )
     found = (next(filter(test, records), None) for test in wanted)
     return [
-        {
-            **dict(record),
-            "pieces": _labelled(record),
-            "lost": lost_quotes(record.meta.get("lost", ()), record.quotes),
-        }
-        for record in found
-        if record is not None
+        {**dict(r), "pieces": _labelled(r), "lost": lost_quotes(r.meta.get("lost", ()), r.quotes)}
+        for r in found
+        if r is not None
     ]
 
 
