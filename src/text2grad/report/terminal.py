@@ -102,7 +102,8 @@ def _token_texts(sample: Sample) -> Iterator[str]:
 
 
 def _sign(delta: float | None) -> int:
-    return (delta is not None and delta > 0) - (delta is not None and delta < 0)
+    value = delta or 0.0
+    return (value > 0) - (value < 0)
 
 
 def _critique(sample: Sample) -> Text:
