@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 
-from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Attempt, Case, run_attempts
-from text2grad.critics.program.full import full_critique, operands_text
+from text2grad.critics.program.critique import brief_critique, full_critique, operands_text
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Overlap, Source, Span
 from text2grad.sandbox import NO_VERDICT, Gate, Runner, Verdict, clean, stub_gate
 
@@ -44,8 +44,8 @@ class ProgramCritic:
         A policy repeats itself: equal responses to one example are judged once.
         """
         pairs = list(zip(examples, responses, strict=True))
-        keys = [_key(example, response) for example, response in pairs]
-        asked = {key: Attempt(*pair) for key, pair in dict(zip(keys, pairs, strict=True)).items()}
+        keys = [(each.id, str(each.meta.get("tests", "")), each.reference, said) for each, said in pairs]
+        asked = {key: Attempt(*pair) for key, pair in zip(keys, pairs, strict=True)}
         verdicts = iter(_run_some(self.runner, list(asked.values()), coverage=not self.brief))
         judged = {key: self._judge(each, next(verdicts)) for key, each in asked.items()}
         return [judged[key] for key in keys]
@@ -53,15 +53,16 @@ class ProgramCritic:
     def _judge(self, asked: Attempt, verdict: Verdict | None) -> Judgement:
         if verdict is None:
             return _not_run(asked)
-        meta: dict[str, str] = {"outcome": verdict.outcome, "tier": verdict.tier}
-        meta |= {} if self.brief else outcome_meta(verdict)
+        brief = {"outcome": verdict.outcome, "tier": verdict.tier}
+        meta = brief if self.brief else outcome_meta(verdict)
         if reason := self._rejected(asked):
-            message = f"{asked.example.id}: {WEAK_TESTS}: {reason}"
-            return Failure(kind="unsupported", message=message, meta={**meta, "outcome": WEAK_TESTS})
-        if verdict.outcome in NO_VERDICT:
-            message = f"{asked.example.id}: {verdict.outcome}: {verdict.error}"
-            return Failure(kind="unsupported", message=message, meta=meta)
-        found = self._critique(Case(asked, verdict))
+            meta, reason = {**meta, "outcome": WEAK_TESTS}, f"{WEAK_TESTS}: {reason}"
+        elif verdict.outcome in NO_VERDICT:
+            reason = f"{verdict.outcome}: {verdict.error}"
+        if reason:
+            return Failure(kind="unsupported", message=f"{asked.example.id}: {reason}", meta=meta)
+        case = Case(asked, verdict)
+        found = brief_critique(case) if self.brief else full_critique(case, partial(self._try, asked), self.repairs)
         return found.model_copy(update={"meta": {**meta, **found.meta}})
 
     def _rejected(self, asked: Attempt) -> str:
@@ -70,11 +71,8 @@ class ProgramCritic:
             self._gates[asked.tests] = stub_gate(self.runner, asked.tests, *asked.names)
         return self._gates[asked.tests].reason if self.gate else ""
 
-    def _critique(self, case: Case) -> Critique:
-        def try_all(programs: Sequence[str]) -> list[Verdict]:
-            return self.runner.run_all([(each, case.attempt.tests) for each in programs], coverage=False)
-
-        return brief_critique(case) if self.brief else full_critique(case, try_all, self.repairs)
+    def _try(self, asked: Attempt, programs: Sequence[str]) -> list[Verdict]:
+        return self.runner.run_all([(each, asked.tests) for each in programs], coverage=False)
 
 
 def _run_some(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None = None) -> list[Verdict | None]:
@@ -97,11 +95,6 @@ def outcome_meta(verdict: Verdict) -> dict[str, str]:
     output = shown if len(shown) <= LONGEST_OUTPUT else f"{shown[:LONGEST_OUTPUT]} [...]"
     found: dict[str, str] = {"outcome": verdict.outcome, "tier": verdict.tier}
     return {**found, "test_output": clean(output)} if output.strip() else found
-
-
-def _key(example: Example, response: str) -> tuple[str, ...]:
-    """All that a judgement depends on."""
-    return example.id, str(example.meta.get("tests", "")), example.reference or "", response
 
 
 def _not_run(asked: Attempt) -> Judgement:

@@ -23,29 +23,16 @@ def preference_pairs(records: Iterable[Feedback], most: int) -> Iterator[Prefere
     Passing and failing responses are paired in the order they were sampled; the shorter side is used again, and
     no pair comes twice. Records without a verdict of the tests are left out.
     """
-    for same in _by_question(records).values():
-        passing, failing = (_responses(same, verdict) for verdict in (1.0, -1.0))
-        if not passing or not failing:
-            continue
-        count = max(len(passing), len(failing))
-        pairs = dict.fromkeys(islice(zip(cycle(passing), cycle(failing), strict=False), count))
-        for chosen, rejected in islice(pairs, most):
-            yield PreferencePair(
-                id=same[0].id, prompt=same[0].prompt, chosen=(_answer(chosen),), rejected=(_answer(rejected),)
-            )
-
-
-def _by_question(records: Iterable[Feedback]) -> dict[tuple[str, tuple[Message, ...]], list[Feedback]]:
-    groups: dict[tuple[str, tuple[Message, ...]], list[Feedback]] = {}
+    questions: dict[tuple[str, tuple[Message, ...]], list[Feedback]] = {}
     for record in records:
         if record.source.kind == "program" and record.error is None:
-            groups.setdefault((record.id, record.prompt), []).append(record)
-    return groups
-
-
-def _responses(records: Iterable[Feedback], verdict: float) -> list[str]:
-    return list(dict.fromkeys(record.response for record in records if record.score == verdict))
-
-
-def _answer(text: str) -> Message:
-    return Message(role="assistant", content=text)
+            questions.setdefault((record.id, record.prompt), []).append(record)
+    for (question, prompt), same in questions.items():
+        passing, failing = (
+            dict.fromkeys(each.response for each in same if each.score == verdict) for verdict in (1.0, -1.0)
+        )
+        count = max(len(passing), len(failing)) if passing and failing else 0
+        pairs = dict.fromkeys(islice(zip(cycle(passing), cycle(failing), strict=False), count))
+        for pair in islice(pairs, most):
+            chosen, rejected = (Message(role="assistant", content=text) for text in pair)
+            yield PreferencePair(id=question, prompt=prompt, chosen=(chosen,), rejected=(rejected,))

@@ -6,10 +6,9 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from text2grad.critics.program.edit import Edit, Function, functions, variables
-from text2grad.critics.program.source import Code
+from text2grad.critics.program.source import Code, Edit, Function, functions, variables
 
 _STARTS = ("0", "1", "[]", '""', "{}", "set()")
 
@@ -27,8 +26,7 @@ def statement_edits(code: Code) -> Iterator[Edit]:
         yield from _missing(code, block)
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(NamedTuple):
     """The statements of one body, the function it belongs to, and whether a loop is around it."""
 
     statements: list[ast.stmt]
@@ -120,11 +118,8 @@ def _new_lines(block: _Block, last: bool) -> Iterator[tuple[str, float]]:
 
 
 def _is_list(function: ast.AST, name: str) -> bool:
-    lists = (
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.ListComp)
-    )
+    assignments = (node for node in ast.walk(function) if isinstance(node, ast.Assign))
+    lists = (node for node in assignments if isinstance(node.value, ast.List | ast.ListComp))
     targets = (target for node in lists for target in node.targets)
     return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 
@@ -152,9 +147,9 @@ def undefined_name(error: str) -> str:
 
 def definition_edits(code: Code, name: str) -> Iterator[Edit]:
     """What may be missing where a name is not defined: an import, or its first value."""
-    first = code.tree.body[0] if code.tree.body else None
-    if first is None:
+    if not code.tree.body:
         return
+    first = code.tree.body[0]
     if name in sys.stdlib_module_names:
         yield _line_before(code, first, f"import {name}", 0.5)
     for module in ("math", "collections", "itertools", "functools", "typing", "heapq", "re"):
