@@ -83,22 +83,15 @@ def _spans_measured(case: SpanCase, label: Label, membership: Membership) -> lis
     """(tokens, of them labelled alike by the prediction) of each gold span of a label."""
     said = case.predicted.spans if isinstance(case.predicted, Critique) else ()
     guess = token_labels(said, case.aligned, membership)
-    pairs = []
-    for span in case.gold.spans:
-        inside = token_labels([span], case.aligned, membership) == label
-        if inside.any():
-            pairs.append((int(inside.sum()), int((guess[inside] == label).sum())))
-    return pairs
+    gold = [token_labels([span], case.aligned, membership) == label for span in case.gold.spans]
+    return [(int(inside.sum()), int((guess[inside] == label).sum())) for inside in gold if inside.any()]
 
 
 def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
     """ROUGE of the critiques' texts where the annotation has one; an unreadable answer scores 0."""
-    texts = [
-        (case.gold.text, "" if isinstance(case.predicted, Failure) else case.predicted.text)
-        for case in cases
-        if case.gold.text.strip()
-    ]
-    return rouge([gold for gold, _ in texts], [said for _, said in texts]) if texts else {}
+    told = [case for case in cases if case.gold.text.strip()]
+    said = ["" if isinstance(case.predicted, Failure) else case.predicted.text for case in told]
+    return rouge([case.gold.text for case in told], said) if told else {}
 
 
 def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0) -> dict[str, Any]:
@@ -110,13 +103,10 @@ def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", see
     silent = [case._replace(predicted=Critique(text="")) for case in cases]
     rng = np.random.default_rng(seed)
     shapes = [_shape(case) for case in cases]
-    drawn = [
-        case._replace(
-            predicted=Critique(text="", spans=_scattered(shapes[rng.integers(len(cases))], case.aligned, rng))
-        )
-        for _ in range(max(1, min(PLACEMENTS, DRAWS // len(cases))))
-        for case in cases
-    ]
+    drawn = []
+    for case in list(cases) * max(1, min(PLACEMENTS, DRAWS // len(cases))):
+        spans = _scattered(shapes[rng.integers(len(cases))], case.aligned, rng)
+        drawn.append(case._replace(predicted=Critique(text="", spans=spans)))
     return {"always_neutral": span_report(silent, membership), "random_spans": span_report(drawn, membership)}
 
 

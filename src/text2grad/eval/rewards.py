@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from text2grad.align import Aligned, CreditSettings, credit, token_labels
 from text2grad.eval.metrics import mean
-from text2grad.feedback import Critique, Failure, Judgement
+from text2grad.feedback import Failure, Judgement
 
 
 def reward_report(
@@ -34,19 +34,15 @@ def reward_report(
     spans_only = settings.model_copy(update={"outcome_weight": 0.0})
     summed = [float(credit(said, place, settings).delta.sum()) for said, place in read]
     of_spans = [float(credit(said, place, spans_only).delta.sum()) for said, place in read]
+    labels = [token_labels(said.spans, place, settings.membership) for said, place in read]
     return {
         "token_reward": sum(summed) / tokens,
         "span_reward": sum(of_spans) / tokens,
         "answer_reward": sum(summed) / max(1, len(read)),
-        **_labelled(read, settings, tokens),
+        "good_tokens": sum(int((each == 1).sum()) for each in labels) / tokens,
+        "poor_tokens": sum(int((each == -1).sum()) for each in labels) / tokens,
         "verdict": mean([said.score for said, _ in read if said.score is not None]),
         "length": mean([float(len(place)) for _, place in read]),
         "critic_failed": 1 - len(read) / len(pairs),
         "unmatched": sum(said.quotes.unmatched for said, _ in read) / max(1, len(read)),
     }
-
-
-def _labelled(read: Sequence[tuple[Critique, Aligned]], settings: CreditSettings, tokens: int) -> dict[str, float]:
-    labels = [token_labels(said.spans, place, settings.membership) for said, place in read]
-    good, poor = (sum(int((each == sign).sum()) for each in labels) for sign in (1, -1))
-    return {"good_tokens": good / tokens, "poor_tokens": poor / tokens}

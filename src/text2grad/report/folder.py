@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -82,8 +82,7 @@ class MetricRow(BaseModel):
     step: float
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """One PPO run: its metrics (one dict per step) and its written samples."""
 
     name: str

@@ -130,10 +130,8 @@ def evaluate_policy(
     for way, (examples, generation) in ways.items():
         answers = sample(policy, examples, generation)
         texts = [text for _, text in answers]
-        rows[way] = [
-            {"id": example.id, "response": text, **found}
-            for example, text, found in zip(examples, texts, measure(examples, texts), strict=True)
-        ]
+        triples = zip(examples, texts, measure(examples, texts), strict=True)
+        rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
         found = mean_scores(rows[way])
         if critic is not None:
             table = TokenTable(policy.tokenizer)
