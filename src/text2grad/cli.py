@@ -526,10 +526,8 @@ def _refuse_unknown_options(words: Sequence[str]) -> None:
     """Unknown options get a suggestion from the command's own options and from all settings."""
     group: Any = typer.main.get_command(app)
     command = next((group.commands[word] for word in words if word in group.commands), group)
-    options = [
-        option for part in (group, command) for each in part.params for option in each.opts + each.secondary_opts
-    ]
-    known = {"-h", "--help", *options}
+    parameters = [*group.params, *command.params]
+    known = {"-h", "--help"}.union(*(each.opts + each.secondary_opts for each in parameters))
     for word in takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]
         if name.startswith("--") and name not in known:

@@ -1,4 +1,4 @@
-"""The whole measure of a reward model against annotations, with the baselines it must beat. No torch."""
+"""A reward model measured against annotations and the baselines it must beat; its rewards in numbers. No torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.align import Aligned, token_labels
-from text2grad.eval.metrics import rouge
+from text2grad.align import Aligned, CreditSettings, credit, token_labels
+from text2grad.eval.metrics import mean, rouge
 from text2grad.eval.spans import LABEL_NAMES, Membership, SpanCase, intervals, span_report
-from text2grad.feedback import Critique, Failure, Label, Span
+from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
 LABEL_RATES = ("precision", "recall", "f1", "exact", "partial", "nearly", "iou", "overlap_index")
 PLACEMENTS, DRAWS = 20, 4000
@@ -126,3 +126,42 @@ def _scattered(shape: Sequence[tuple[Label, int]], aligned: Aligned, rng: np.ran
         start, end = int(aligned.core_starts[solid[first]]), int(aligned.core_ends[solid[first + size - 1]])
         spans.append(Span(start=start, end=end, label=label, text=aligned.text[start:end]))
     return tuple(spans)
+
+
+def reward_report(
+    judgements: Sequence[Judgement], aligned: Sequence[Aligned], settings: CreditSettings
+) -> dict[str, float]:
+    """What a reward model gives a policy's answers: means over those it could read; see docs/metrics.md.
+
+    Returns:
+        `token_reward`: mean delta of a token (all tokens of all answers alike), the verdict's share included;
+        `span_reward`: the same of the spans alone, without the verdict;
+        `answer_reward`: mean over answers of their summed delta;
+        `good_tokens`, `poor_tokens`: shares of the tokens that a good, a poor span touches;
+        `verdict`: mean score; `length`: mean tokens of an answer (the first four fall or rise with it);
+        `critic_failed`: share of answers whose critique could not be read, which the others leave out;
+        `unmatched`: quotes an answer that are not in it.
+
+    Raises:
+        ValueError: nothing was judged.
+    """
+    if not judgements:
+        raise ValueError("no answers were judged")
+    pairs = list(zip(judgements, aligned, strict=True))
+    read = [(said, place) for said, place in pairs if not isinstance(said, Failure)]
+    tokens = max(1, sum(len(place) for _, place in read))
+    spans_only = settings.model_copy(update={"outcome_weight": 0.0})
+    summed = [float(credit(said, place, settings).delta.sum()) for said, place in read]
+    of_spans = [float(credit(said, place, spans_only).delta.sum()) for said, place in read]
+    labels = [token_labels(said.spans, place, settings.membership) for said, place in read]
+    return {
+        "token_reward": sum(summed) / tokens,
+        "span_reward": sum(of_spans) / tokens,
+        "answer_reward": sum(summed) / max(1, len(read)),
+        "good_tokens": sum(int((each == 1).sum()) for each in labels) / tokens,
+        "poor_tokens": sum(int((each == -1).sum()) for each in labels) / tokens,
+        "verdict": mean([said.score for said, _ in read if said.score is not None]),
+        "length": mean([float(len(place)) for _, place in read]),
+        "critic_failed": 1 - len(read) / len(pairs),
+        "unmatched": sum(said.quotes.unmatched for said, _ in read) / max(1, len(read)),
+    }

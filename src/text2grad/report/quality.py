@@ -152,7 +152,9 @@ class Quality:
         self._spans(record, tokens)
         about = _digest(*(turn.content for turn in record.prompt), record.response)
         _, opinions = self.opinions.setdefault(about, (record.id, {}))
-        opinions[_judge_of(record)] = bytes(label + 1 for label in labels)
+        by, annotator = record.source, str(record.meta.get("annotator", ""))
+        judge = _digest(record.id, by.kind, by.model, by.prompt_version, annotator)
+        opinions[judge] = bytes(label + 1 for label in labels)  # a duplicate record counts once
 
     def add_canary(self, record: Feedback) -> None:
         """Count a record as a canary, if it is one."""
@@ -281,13 +283,6 @@ def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], toke
         return any(labels)
     opposite = any(label == -right for right, label in marked)
     return opposite or 2 * sum(label == right for right, label in marked) < len(marked)
-
-
-def _judge_of(record: Feedback) -> bytes:
-    """Who judged; a duplicate record counts once."""
-    source = record.source
-    who = str(record.meta.get("annotator", ""))
-    return _digest(record.id, source.kind, source.model, source.prompt_version, who)
 
 
 def _digest(*texts: str) -> bytes:

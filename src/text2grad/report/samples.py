@@ -1,4 +1,4 @@
-"""Samples of a PPO run as the viewer shows them: coloured pieces, the token strip, and what looks wrong.
+"""Judged responses as the page shows them: samples of a PPO run with their checks, and records of a feedback file.
 
 A sample view is plain JSON data; page.js only lays it out. `all_visible` makes its texts harmless.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
-from text2grad.feedback import QuoteCounts, Span
+from text2grad.feedback import Feedback, QuoteCounts, Span
 from text2grad.report.curves import number
 from text2grad.report.folder import Method, Sample
 from text2grad.report.visible import all_visible, token_label, visible
@@ -185,3 +186,55 @@ def _numbers(sample: Sample) -> Iterator[str]:
         yield "The reward exceeds delta where KL is positive: sign of the KL penalty?"
     if any(x is None or not math.isfinite(x) for name in PER_TOKEN[2:] for x in getattr(sample, name)):
         yield "Some numbers are not finite."
+
+
+class Counts(NamedTuple):
+    """What one source gave: records, spans by label, counts of its other quotes, and failures by kind in words."""
+
+    records: int
+    good: int
+    poor: int
+    quotes: QuoteCounts
+    failed: str
+
+
+def counts_by_source(records: Sequence[Feedback]) -> dict[str, Counts]:
+    """Counts per source, named `kind` or `kind · model`."""
+    groups: defaultdict[str, list[Feedback]] = defaultdict(list)
+    for record in records:
+        groups[" · ".join(filter(None, (record.source.kind, record.source.model)))].append(record)
+    return {name: _counts(group) for name, group in groups.items()}
+
+
+def _counts(records: Sequence[Feedback]) -> Counts:
+    labels = Counter(span.label for record in records for span in record.spans)
+    failures = Counter(record.error.kind for record in records if record.error is not None)
+    failed = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items())) or "0"
+    quotes = sum((record.quotes for record in records), QuoteCounts())
+    return Counts(len(records), labels[1], labels[-1], quotes, failed)
+
+
+def examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
+    """Up to four records for reading: with poor spans, with good ones only, with none, and a failed one."""
+    wanted = (
+        lambda r: any(span.label < 0 for span in r.spans),
+        lambda r: r.spans and all(span.label > 0 for span in r.spans),
+        lambda r: r.error is None and not r.spans,
+        lambda r: r.error is not None,
+    )
+    found = (next(filter(test, records), None) for test in wanted)
+    return [
+        {**dict(r), "pieces": _labelled(r), "lost": lost_quotes(r.meta.get("lost", ()), r.quotes)}
+        for r in found
+        if r is not None
+    ]
+
+
+def _labelled(record: Feedback) -> list[tuple[str, str, str]]:
+    """The response in pieces: (text, "good" | "poor" | "both" | "", reasons)."""
+    result = []
+    for text, indices, _ in pieces(record.response, record.spans):
+        spans = [record.spans[index] for index in indices]
+        label = LABEL_OF_SIGNS[tuple(sorted({span.label for span in spans}))]
+        result.append((text, label, "; ".join(span.reason for span in spans if span.reason)))
+    return result

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.report import curves, intake
-from text2grad.report.folder import BeforeAfter, Method, Row, RunFolder, read_run
+from text2grad.report import curves
+from text2grad.report.folder import BeforeAfter, Row, RunFolder, read_run
 from text2grad.report.pages import render_page, write_page
-from text2grad.report.samples import STRIP_ROWS, sample_views
+from text2grad.report.samples import STRIP_ROWS, counts_by_source, examples, sample_views
 from text2grad.report.tables import Results, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.visible import visible
 
@@ -75,8 +75,8 @@ def sections(run: RunFolder) -> dict[str, Any]:
         "comparisons": shown,
         "line_diff": line_diff,
         "comparisons_left_out": len(run.before_after) - len(shown),
-        "feedback": intake.counts_by_source(run.feedback),
-        "examples": intake.examples(run.feedback),
+        "feedback": counts_by_source(run.feedback),
+        "examples": examples(run.feedback),
         "evaluation": _evaluation(run.evaluation),
     }
 
@@ -135,15 +135,10 @@ def _method_curves(run: RunFolder) -> dict[str, list[list[Row]]]:
     found: dict[str, list[list[Row]]] = {}
     for part in run.seeds or [run]:
         for method in part.methods:
-            found.setdefault(visible(method.name), []).append(_telling(method))
+            left_out = () if method.valued else OF_VALUES
+            rows = [{name: value for name, value in row.items() if name not in left_out} for row in method.metrics]
+            found.setdefault(visible(method.name), []).append(rows)
     return found
-
-
-def _telling(method: Method) -> list[Row]:
-    """The rows of a run; without the value function's metrics if there is no value function."""
-    if method.valued:
-        return method.metrics
-    return [{name: value for name, value in row.items() if name not in OF_VALUES} for row in method.metrics]
 
 
 def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:

@@ -15,7 +15,7 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.eval.code import judge_samples, passed_or_none, sample_summary
 from text2grad.eval.metrics import mean
-from text2grad.eval.rewards import reward_report
+from text2grad.eval.reward_model import reward_report
 from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy

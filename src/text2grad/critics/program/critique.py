@@ -107,7 +107,7 @@ def _unreadable(case: Case) -> Critique:
     """A syntax error at its place, or at the end of what is there if the answer was cut off."""
     line = min(case.verdict.line or 1, len(case.lines.lines))
     if _cut_off(case, line):
-        last = max(number for number, text in enumerate(case.lines.lines, start=1) if text.strip())
+        last = case.lines.number_at(len(case.program.code.rstrip()) - 1)
         spans = case.mark_line(last, -1, "the program is cut off here")
         return _critique(case, [f"It is cut off in line {last}."], spans, ["syntax"])
     spans = case.mark_line(line, -1, f"not Python: {case.verdict.error}")

@@ -125,8 +125,8 @@ class _Maker:
         left, right = self.text(node.left), self.text(node.right)
         if isinstance(node.right, ast.Constant):
             yield self.replace(node, left, "off by one", 1.1)
-        for rank, kept in enumerate((left, right)):
-            yield self.replace(node, kept, "operand", 2.0 + 0.1 * rank)
+        yield self.replace(node, left, "operand", 2.0)
+        yield self.replace(node, right, "operand", 2.1)
         start, end = self.between(node.left, node.right)
         between = self.code.text[start:end]
         ordered = isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow)
@@ -214,7 +214,6 @@ class _Maker:
     def one_more_or_less(self, node: ast.expr, cost: float) -> Iterator[Edit]:
         if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.JoinedStr):
             return  # a constant has its own edits; the others take no 1
-        inner = self.text(node)
-        inner = f"({inner})" if isinstance(node, _OPERATIONS) else inner
-        for rank, sign in enumerate("+-"):
-            yield self.replace(node, f"{inner} {sign} 1", "off by one", cost + 0.05 * rank)
+        inner = f"({self.text(node)})" if isinstance(node, _OPERATIONS) else self.text(node)
+        yield self.replace(node, f"{inner} + 1", "off by one", cost)
+        yield self.replace(node, f"{inner} - 1", "off by one", cost + 0.05)

@@ -88,14 +88,11 @@ def _missing(code: Code, block: _Block) -> Iterator[Edit]:
         if not _stands_alone(code, statement) and not hasattr(statement, "body"):
             continue
         last = index == len(block.statements) - 1
-        for text, cost in _new_lines(block, last):
-            if last:
-                yield _line_after(code, statement, text, cost)
-            else:
-                yield _line_before(code, block.statements[index + 1], text, cost)
+        after = None if last else block.statements[index + 1]
+        for new in _new_lines(block, last):
+            yield _line_before(code, after, *new) if after else _line_after(code, statement, *new)
         if index == 0:
-            for text, cost in _new_lines(block, False):
-                yield _line_before(code, statement, text, cost)
+            yield from (_line_before(code, statement, *new) for new in _new_lines(block, False))
 
 
 def _new_lines(block: _Block, last: bool) -> Iterator[tuple[str, float]]:
