@@ -13,21 +13,15 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from text2grad import errors
 from text2grad.console import nearest_option, run_stage, split_overrides
-from text2grad.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    UsageError,
-    UserError,
-    optional_packages,
-)
+from text2grad.errors import UsageError
 from text2grad.stages.summary import Summary
 
 if TYPE_CHECKING:
@@ -48,14 +42,10 @@ with_settings = partial(
 UsageMistake: Any = typer.BadParameter.__base__  # click's UsageError, wherever this typer keeps it
 
 file_option = partial(typer.Option, metavar="FILE")
-Configuration = Annotated[
-    list[str],
-    typer.Option(
-        "--config",
-        metavar="NAME|FILE",
-        help="A preset's name or a YAML file; a second one overrides the first.",
-    ),
-]
+folder_option = partial(typer.Option, metavar="FOLDER")
+name_option = partial(typer.Option, metavar="NAME")
+CONFIG_HELP = "A preset's name or a YAML file; a second one overrides the first."
+Configuration = Annotated[list[str], typer.Option("--config", metavar="NAME|FILE", help=CONFIG_HELP)]
 DEMO = ["demo"]
 JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
 """Settings under those given, where a file is judged without a configuration: no policy is needed."""
@@ -71,6 +61,9 @@ FeedbackFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of fe
 FeedbackOut = Annotated[
     Path | None, file_option("--out", help="Where to write. [default: <run.folder>/feedback.jsonl]")
 ]
+READ_KINDS = "auto, feedback, finegrained_qa, squality, label_studio, argilla, prodigy, defacto, csv, mqm."
+WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
+MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, ..."
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
 
 
@@ -103,14 +96,7 @@ def start(
 def import_feedback(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file with the feedback.")],
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            help="auto, feedback, finegrained_qa, squality, label_studio, argilla, prodigy, defacto, csv, mqm.",
-        ),
-    ] = "auto",
+    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help=READ_KINDS)] = "auto",
     out: FeedbackOut = None,
     config: Configuration = UNSET,
     as_json: AsJson = False,
@@ -136,14 +122,7 @@ def import_feedback(
 def export_feedback(
     context: typer.Context,
     source: FeedbackFile,
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            metavar="KIND",
-            help="label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL).",
-        ),
-    ],
+    kind: Annotated[str, typer.Option("--as", metavar="KIND", help=WRITTEN_KINDS)],
     out: Annotated[Path, file_option("--out", help="Where to write.")],
     as_json: AsJson = False,
 ) -> None:
@@ -200,17 +179,12 @@ def feedback_report(
 def annotate(
     context: typer.Context,
     responses: Annotated[
-        Path | None,
-        typer.Option("--responses", metavar="FILE", help="Judge these responses (.jsonl, .csv); sample none."),
+        Path | None, file_option("--responses", help="Judge these responses (.jsonl, .csv); sample none.")
     ] = None,
     pairs: Annotated[
-        bool,
-        typer.Option("--pairs", help="Also write preference pairs of passing and failing programs."),
+        bool, typer.Option("--pairs", help="Also write preference pairs of passing and failing programs.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Where to write. [default: <run.folder>/feedback.jsonl]"),
-    ] = None,
+    out: FeedbackOut = None,
     plan: Annotated[bool, typer.Option("--plan", help="Estimate the cost and exit.")] = False,
     budget: Annotated[
         float | None, typer.Option("--budget-usd", min=0.0, metavar="USD", help="Never spend more on FILE.")
@@ -230,10 +204,10 @@ def annotate(
         bool, typer.Option("--batch", help="Batch API: submit (exit code 75); run again to collect.")
     ] = False,
     write_requests: Annotated[
-        Path | None, typer.Option("--write-requests", metavar="FILE", help="Write a batch file, e.g. for vLLM.")
+        Path | None, file_option("--write-requests", help="Write a batch file, e.g. for vLLM.")
     ] = None,
     read_answers: Annotated[
-        Path | None, typer.Option("--read-answers", metavar="FILE", help="Read what such a batch file gave.")
+        Path | None, file_option("--read-answers", help="Read what such a batch file gave.")
     ] = None,
     canaries: Annotated[
         bool | None,
@@ -325,7 +299,7 @@ def train_reward(
 def train(
     context: typer.Context,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Name of this run: its folder in <run.folder>/ppo.")
+        str, name_option("--name", help="Name of this run: its folder in <run.folder>/ppo.")
     ] = "text2grad",
     launcher: Annotated[
         Launcher,
@@ -379,15 +353,7 @@ def evaluate(
         str,
         typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...), a model folder or a hub name."),
     ] = "text2grad",
-    what: Annotated[
-        str,
-        typer.Option(
-            "--task",
-            "--which",
-            metavar="WHAT",
-            help="policy, reward-model, or another task to measure the policy on: humaneval, mbpp, ...",
-        ),
-    ] = POLICY,
+    what: Annotated[str, typer.Option("--task", "--which", metavar="WHAT", help=MEASURED)] = POLICY,
     samples: Annotated[
         Path | None, file_option("--samples", help="Programs from any system, in EvalPlus's format.")
     ] = None,
@@ -407,7 +373,11 @@ def evaluate(
       text2grad evaluate --task humaneval --samples samples.jsonl
     """
     if what not in TARGETS:
-        _refuse_unknown_task(what)
+        from text2grad.tasks.base import TASKS
+
+        if what not in TASKS and ":" not in what:
+            known = ", ".join([*TARGETS, *TASKS])
+            raise UsageError(f"unknown task {what!r}", f"--task is one of {known}, or module:Class")
         # Before the user's own settings, which have the last word.
         context.obj = ["--task.name", what, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
     chosen = _configuration(context, config)
@@ -438,13 +408,11 @@ def merge(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...), or reward_model.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new folder for the model.")],
+    out: Annotated[Path, folder_option("--out", help="A new folder for the model.")],
     license_name: Annotated[
-        str, typer.Option("--license", metavar="NAME", help="The licence for the model card, as the hub names it.")
+        str, name_option("--license", help="The licence for the model card, as the hub names it.")
     ] = "other",
-    hub: Annotated[
-        str | None, typer.Option("--push-to-hub", metavar="NAME", help="Also upload it, as user/model.")
-    ] = None,
+    hub: Annotated[str | None, name_option("--push-to-hub", help="Also upload it, as user/model.")] = None,
     config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
@@ -510,9 +478,7 @@ def demo(
 @app.command()
 def doctor(
     context: typer.Context,
-    model: Annotated[
-        Path | None, typer.Option("--model", metavar="FOLDER", help="Check this model folder as well.")
-    ] = None,
+    model: Annotated[Path | None, folder_option("--model", help="Check this model folder as well.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine and, if given, a model folder.
@@ -527,11 +493,8 @@ def doctor(
     from text2grad import doctor as examination
 
     checks = examination.examine(model)
-    if as_json:
-        typer.echo(json.dumps(examination.as_dict(checks)))
-    else:
-        typer.echo(examination.as_text(checks))
-    raise typer.Exit(EXIT_DONE if all(check.ok for check in checks) else EXIT_FAILED)
+    typer.echo(json.dumps(examination.as_dict(checks)) if as_json else examination.as_text(checks))
+    raise typer.Exit(errors.EXIT_DONE if all(check.ok for check in checks) else errors.EXIT_FAILED)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -543,46 +506,32 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
         _refuse_unknown_options(words)
-        with optional_packages():
+        with errors.optional_packages():
             code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
-    except UserError as error:
+    except errors.UserError as error:
         if error.shown:
             typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
         sys.exit(error.exit_code)
     except UsageMistake as mistake:
         command = mistake.ctx.command_path if mistake.ctx else "text2grad"
-        typer.echo(f"error: {_one_line(mistake.format_message())} ({command} --help)", err=True)
-        sys.exit(EXIT_USAGE)
+        message = " ".join(mistake.format_message().split()).replace("Value error, ", "").rstrip(".")
+        typer.echo(f"error: {message} ({command} --help)", err=True)
+        sys.exit(errors.EXIT_USAGE)
     except typer.Abort:
-        sys.exit(EXIT_INTERRUPTED)
-    sys.exit(code or EXIT_DONE)
-
-
-def _one_line(message: str) -> str:
-    return " ".join(message.split()).replace("Value error, ", "").rstrip(".")
+        sys.exit(errors.EXIT_INTERRUPTED)
+    sys.exit(code or errors.EXIT_DONE)
 
 
 def _refuse_unknown_options(words: Sequence[str]) -> None:
     """Unknown options get a suggestion from the command's own options and from all settings."""
     group: Any = typer.main.get_command(app)
     command = next((group.commands[word] for word in words if word in group.commands), group)
-    known = {"-h", "--help"} | {
-        option for part in (group, command) for each in part.params for option in (*each.opts, *each.secondary_opts)
-    }
-    for word in words:
+    parameters = [*group.params, *command.params]
+    known = {"-h", "--help"}.union(*(each.opts + each.secondary_opts for each in parameters))
+    for word in takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]
-        if word == "--":
-            return
         if name.startswith("--") and name not in known:
             raise UsageError(f"unknown option {name}", nearest_option(name, sorted(known)))
-
-
-def _refuse_unknown_task(name: str) -> None:
-    from text2grad.tasks.base import TASKS
-
-    if name not in TASKS and ":" not in name:
-        known = ", ".join([*TARGETS, *TASKS])
-        raise UsageError(f"unknown task {name!r}", f"--task is one of {known}, or module:Class")
 
 
 def _resume_mode(restart: bool, force: bool) -> ResumeMode:

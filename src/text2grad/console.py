@@ -19,28 +19,24 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     words: list[str] = []
     overrides: list[str] = []
     waiting = list(arguments)
-    while waiting:
+    while waiting and waiting[0] != "--":
         word = waiting.pop(0)
         name, equals, _ = word.partition("=")
-        if word == "--":
-            return [*words, word, *waiting], overrides
         if not (name.startswith("--") and "." in name):
             words.append(word)
             continue
         overrides.append(word)
         if not equals and waiting and not waiting[0].startswith("--"):
             overrides.append(waiting.pop(0))
-    return words, overrides
+    return words + waiting, overrides
 
 
 def nearest_option(name: str, known: Sequence[str]) -> str:
     """A cure for a mistyped option: the nearest option of the command, or the setting it may be short for."""
     from text2grad.config import describe_settings, suggestion
 
-    same_word = [
-        f"--{each.key}" for each in describe_settings() if each.key.endswith("." + name.removeprefix("--"))
-    ]
-    if same_word:
+    ending = "." + name.removeprefix("--")
+    if same_word := [f"--{each.key}" for each in describe_settings() if each.key.endswith(ending)]:
         return f"did you mean {' or '.join(same_word)}?"
     return suggestion(name, known) or "text2grad COMMAND --help lists the options"
 

@@ -96,9 +96,7 @@ def _train_side_by_side(config: Config) -> None:
     """Both PPO runs as processes of the command line, one thread each."""
     arms = {"text2grad": config, "scalar_ppo": laid_over(config, "scalar")}
     running = {name: _start(name, arm) for name, arm in arms.items()}
-    codes = {name: process.wait() for name, process in running.items()}
-    failed = [name for name, code in codes.items() if code]
-    if failed:
+    if failed := [name for name, process in running.items() if process.wait()]:
         raise UserError(f"{' and '.join(failed)} did not finish", "see the error above")
 
 
@@ -113,28 +111,23 @@ def _start(name: str, config: Config) -> subprocess.Popen[bytes]:
 
 def _figures(results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Means over the seeds, and the list of each: the object that `--json` prints."""
-    figures: dict[str, Any] = {}
-    for name, _ in ROWS:
-        each = [result[name] for result in results]
-        means = {way: mean([item[way] for item in each]) for way in WAYS}
-        figures[name] = {**means, "seeds": each}
-    figures["reward_model"] = {
-        key: mean([result["reward_model"][key] for result in results]) for key in REWARD_MODEL_FIGURES
-    }
-    return {**figures, "seconds": seconds, "peak_rss_mb": _peak_rss_mb()}
+
+    def means(of: str, keys: Sequence[str]) -> dict[str, float]:
+        return {key: mean([result[of][key] for result in results]) for key in keys}
+
+    figures = {name: {**means(name, WAYS), "seeds": [result[name] for result in results]} for name, _ in ROWS}
+    rates = means("reward_model", REWARD_MODEL_FIGURES)
+    return {**figures, "reward_model": rates, "seconds": seconds, "peak_rss_mb": _peak_rss_mb()}
 
 
 def _summary(figures: dict[str, Any], seeds: list[int], config: Config) -> dict[str, Any]:
-    rows = [{"name": title, **figures[name]} for name, title in ROWS]
-    keep = ("reward_model", "seconds", "peak_rss_mb")
-    command = "text2grad demo" + (f" --seeds {len(seeds)}" if len(seeds) > 1 else "")
     return {
         "title": f"text2grad demo: {config.task.name}",
         "metric": "held-out pass@1",
-        "rows": rows,
-        **{key: figures[key] for key in keep},
+        "rows": [{"name": title, **figures[name]} for name, title in ROWS],
+        **{key: figures[key] for key in ("reward_model", "seconds", "peak_rss_mb")},
         "seeds": seeds,
-        "command": command,
+        "command": "text2grad demo" + (f" --seeds {len(seeds)}" if len(seeds) > 1 else ""),
     }
 
 

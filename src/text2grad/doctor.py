@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,15 @@ class Check:
 
 def examine(model: Path | None = None) -> list[Check]:
     """All checks of this machine, and of a model folder if one is given."""
-    checks = [check_python(), *check_packages()]
+    python = f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
+    checks = [Check("python", True, python), *check_packages()]
     usable = all(check.ok for check in checks)
     if usable:
         checks += check_devices()
-    checks += [*check_keys(), *check_sandbox(), check_demo(usable)]
+    for name in KEYS:  # they are never shown
+        is_set = "set" if os.environ.get(name) else "not set (only needed for paid critics or gated models)"
+        checks.append(Check(name, True, is_set))
+    checks += [*check_sandbox(), check_demo(usable)]
     return [*checks, *check_model(model)] if usable and model is not None else checks
 
 
@@ -59,11 +64,6 @@ def as_dict(checks: list[Check]) -> dict[str, Any]:
     return {"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]}
 
 
-def check_python() -> Check:
-    """Which Python runs; an older one than text2grad supports could not have imported this file."""
-    return Check("python", True, f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})")
-
-
 def check_packages() -> Iterator[Check]:
     """Every package text2grad needs, the extra `train` included, in a version that it supports."""
     from packaging.requirements import Requirement
@@ -72,14 +72,15 @@ def check_packages() -> Iterator[Check]:
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": "train"}):
             continue
-        cure = f"pip install '{requirement.name}{requirement.specifier}'"
+        name, supported = requirement.name, requirement.specifier
         try:
-            found = version(requirement.name)
+            found = version(name)
         except PackageNotFoundError:
-            yield Check(requirement.name, False, "not installed", "pip install 'text2grad[train]'")
+            yield Check(name, False, "not installed", "pip install 'text2grad[train]'")
             continue
-        fits = requirement.specifier.contains(found, prereleases=True)
-        yield Check(requirement.name, fits, f"{found} (supported: {requirement.specifier})", "" if fits else cure)
+        fits = supported.contains(found, prereleases=True)
+        cure = "" if fits else f"pip install '{name}{supported}'"
+        yield Check(name, fits, f"{found} (supported: {supported})", cure)
 
 
 def check_devices() -> Iterator[Check]:
@@ -88,18 +89,8 @@ def check_devices() -> Iterator[Check]:
 
     cores, threads = os.cpu_count() or 1, torch.get_num_threads()
     yield Check("cpu", True, f"{cores} cores, {threads} threads of torch, {_memory_gb():.1f} GB of memory")
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        yield Check("gpu", True, ", ".join(names))
-    else:
-        yield Check("gpu", True, "none: enough for the demo; larger models need one")
-
-
-def check_keys() -> Iterator[Check]:
-    """Whether the keys that some commands use are set. They are never shown."""
-    for name in KEYS:
-        set_or_not = "set" if os.environ.get(name) else "not set (only needed for paid critics or gated models)"
-        yield Check(name, True, set_or_not)
+    names = map(torch.cuda.get_device_name, range(torch.cuda.device_count()))
+    yield Check("gpu", True, ", ".join(names) or "none: enough for the demo; larger models need one")
 
 
 def check_sandbox() -> Iterator[Check]:
@@ -112,26 +103,24 @@ def check_sandbox() -> Iterator[Check]:
     probes = list(probe_tiers(SANDBOX_MEMORY_MB))
     best = next((probe.tier for probe in probes if probe.works), None)
     for probe in probes:
-        if probe.works:
-            words = f"holds: a program inside could not {', '.join(probe.held)}"
-        else:
-            words = f"not here: {probe.reason}"
-        yield Check(f"sandbox {probe.tier}", probe.works or best is not None, words, "" if best else CURE)
+        held = f"holds: a program inside could not {', '.join(probe.held)}"
+        words = held if probe.works else f"not here: {probe.reason}"
+        yield Check(f"sandbox {probe.tier}", best is not None, words, "" if best else CURE)
     yield Check("sandbox", best is not None, f"programs run in the tier {best}" if best else "no tier works")
 
 
 def check_demo(packages_fit: bool) -> Check:
     """Whether `text2grad demo` has what it needs: the packages, memory, and a folder it may write to."""
-    here = Path.cwd()
+    here, problem = Path.cwd(), partial(Check, "demo", False)
     if not packages_fit:
-        return Check("demo", False, "cannot run", "fix the failed checks above")
+        return problem("cannot run", "fix the failed checks above")
     if _memory_gb() < DEMO_MEMORY_GB:
-        return Check("demo", False, f"needs {DEMO_MEMORY_GB:.0f} GB of memory", "use a larger machine")
+        return problem(f"needs {DEMO_MEMORY_GB:.0f} GB of memory", "use a larger machine")
     if not os.access(here, os.W_OK):
-        return Check("demo", False, f"cannot write to {here}", "change to a folder of your own")
+        return problem(f"cannot write to {here}", "change to a folder of your own")
     free = shutil.disk_usage(here).free / 1e9
     if free < DEMO_DISK_GB:
-        return Check("demo", False, f"{free:.1f} GB free in {here}", f"free {DEMO_DISK_GB} GB")
+        return problem(f"{free:.1f} GB free in {here}", f"free {DEMO_DISK_GB} GB")
     return Check("demo", True, "will run: text2grad demo")
 
 
@@ -143,22 +132,18 @@ def check_model(folder: Path) -> list[Check]:
 
 
 def _check_configuration(folder: Path) -> Check:
-    name = "model config"
-    file = folder / "config.json"
-    try:
-        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
-    except OSError:
-        cure = "name the folder of a whole model; adapters alone are not enough"
-        return Check(name, False, "no config.json", cure)
-    except (ValueError, AttributeError):
-        return Check(name, False, "config.json is not a JSON object", "download the model again")
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    problem = partial(Check, "model config", False)
+    try:
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except OSError:
+        return problem("no config.json", "name the folder of a whole model; adapters alone are not enough")
+    except (ValueError, AttributeError):
+        return problem("config.json is not a JSON object", "download the model again")
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return Check(
-            name, False, f"model_type {kind!r} is not a causal language model of transformers", "use another model"
-        )
-    return Check(name, True, kind)
+        return problem(f"model_type {kind!r} is not a causal language model of transformers", "use another model")
+    return Check("model config", True, kind)
 
 
 def _check_tokenizer(folder: Path) -> Iterator[Check]:
@@ -172,10 +157,8 @@ def _check_tokenizer(folder: Path) -> Iterator[Check]:
         yield Check("tokenizer", False, f"cannot be loaded: {reason:.120}", cure)
         return
     yield Check("tokenizer", True, f"{type(tokenizer).__name__}, {len(tokenizer)} tokens")
-    if tokenizer.chat_template:
-        yield Check("chat template", True, "present")
-    else:
-        yield Check("chat template", False, "none", "give a Jinja file with --policy.chat_template FILE")
+    cure = "" if tokenizer.chat_template else "give a Jinja file with --policy.chat_template FILE"
+    yield Check("chat template", not cure, "none" if cure else "present", cure)
 
 
 def _check_weights(folder: Path) -> Iterator[Check]:
@@ -186,11 +169,8 @@ def _check_weights(folder: Path) -> Iterator[Check]:
         yield Check("weights", False, found, "get the model as safetensors: model.save_pretrained(FOLDER)")
         return
     problem = next(filter(None, map(_damage, weights)), "") or _missing_shards(folder)
-    if problem:
-        yield Check("weights", False, problem, "download the file again")
-    else:
-        size = sum(file.stat().st_size for file in weights) / 1e9
-        yield Check("weights", True, f"{len(weights)} safetensors, {size:.2f} GB")
+    found = f"{len(weights)} safetensors, {sum(file.stat().st_size for file in weights) / 1e9:.2f} GB"
+    yield Check("weights", not problem, problem or found, "download the file again" if problem else "")
     if pickles:
         cure = f"delete {', '.join(pickles)}: a pickle can run any program when it is loaded"
         yield Check("no pickles", False, f"{len(pickles)} next to the safetensors; they are never loaded", cure)
@@ -223,10 +203,6 @@ def _memory_gb() -> float:
     """Memory of this machine, or of the container it runs in if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limit = Path(file).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if re.fullmatch(r"\d+", limit):
-            total = min(total, int(limit) / 1e9)
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            total = min(total, int(Path(file).read_text(encoding="ascii")) / 1e9)
     return total

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +52,18 @@ def judge_samples(
         (_program(row, example, number, samples), str(example.meta["tests"]), Attempt(example, "").reference)
         for number, (row, example) in enumerate(zip(rows, asked, strict=True), start=1)
     ]
-    counts: Counter[str] = Counter()
-    results = []
-    for example, verdict in zip(asked, _verdicts(jobs, runner, patient), strict=True):
-        failed = next((result.error for result in verdict.results if not result.passed), "")
-        result = SampleResult(
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+    return [
+        SampleResult(
             task_id=example.id,
-            sample=counts[example.id],
+            sample=next(numbers[example.id]),
             outcome=verdict.outcome,
             passed=passed_or_none(verdict, example),
-            error=verdict.error or failed,
+            error=verdict.error or next((each.error for each in verdict.results if not each.passed), ""),
             tier=verdict.tier,
         )
-        results.append(result)
-        counts[example.id] += 1
-    return results
+        for example, verdict in zip(asked, _verdicts(jobs, runner, patient), strict=True)
+    ]
 
 
 def passed_or_none(verdict: Verdict, example: Example) -> bool | None:
@@ -110,12 +108,13 @@ def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example])
     tried = {result.task_id for result in results}
     missing = sum(example.id not in tried for example in examples)
     fewest = min(map(len, verdicts.values()), default=0)
-    summary: dict[str, Any] = {}
-    for k in (k for k in KS if k <= fewest or k == 1):
-        chances = [pass_at_k(len(each), sum(each), k) for each in verdicts.values()]
-        summary[f"pass@{k}"] = sum(chances) / max(1, len(chances) + missing)
+    chances = {
+        k: sum(pass_at_k(len(each), sum(each), k) for each in verdicts.values())
+        for k in KS
+        if k <= fewest or k == 1
+    }
     return {
-        **summary,
+        **{f"pass@{k}": chance / max(1, len(verdicts) + missing) for k, chance in chances.items()},
         "passed": sum(map(sum, verdicts.values())),
         "total": sum(map(len, verdicts.values())) + missing,
         "tier": "/".join(sorted({result.tier for result in results})),

@@ -46,7 +46,8 @@ def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str,
     verdicts = [_verdict(answer) for answer in answers]
     both = list(zip(verdicts[: len(shown)], verdicts[len(shown) :], strict=True))
     read = [(one, other) for one, other in both if one and other]
-    points = [_outcome(one, other) for one, other in read] + [
+    # Ours stood first in `one`, second in `other`: a preference counts if it does not turn with the order.
+    points = [_POINTS[one] if one == _SWAPPED[other] else 0 for one, other in read] + [
         isinstance(pair.ours, Critique) - isinstance(pair.theirs, Critique)
         for pair in pairs
         if isinstance(pair.ours, Failure) or isinstance(pair.theirs, Failure)
@@ -64,13 +65,7 @@ def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str,
 
 
 _SWAPPED = {"first": "second", "second": "first", "tie": "tie"}
-
-
-def _outcome(one: str, other: str) -> int:
-    """+1 where ours won in both orders, -1 where theirs did. Ours stood first in `one`, second in `other`."""
-    if one != _SWAPPED[other]:
-        return 0
-    return {"first": 1, "second": -1, "tie": 0}[one]
+_POINTS = {"first": 1, "second": -1, "tie": 0}
 
 
 def _verdict(answer: Answer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -32,14 +33,10 @@ def read_marks(path: Path) -> list[Mark]:
     marks = list(read_jsonl(path, Mark))
     if not marks:
         raise UserError(f"{path} holds no marks", 'one a line: {"id": "...", "correct": true}')
-    seen: set[tuple[str, str, str]] = set()
-    for mark in marks:
-        key = (mark.id, mark.aspect, mark.annotator)
-        if key in seen:
-            raise UserError(
-                f"{path}: {mark.annotator or 'someone'} marked {mark.id!r} twice", "keep one of the lines"
-            )
-        seen.add(key)
+    counts = Counter((mark.annotator, mark.id, mark.aspect) for mark in marks)
+    [((annotator, id, _), count)] = counts.most_common(1)
+    if count > 1:
+        raise UserError(f"{path}: {annotator or 'someone'} marked {id!r} twice", "keep one of the lines")
     return marks
 
 
@@ -67,11 +64,6 @@ def _agreement(marks: Sequence[Mark]) -> dict[str, Any]:
     for mark in marks:
         verdicts.setdefault(mark.id, []).append(mark.correct)
     mean, low, high = mean_with_interval([sum(each) / len(each) for each in verdicts.values()])
-    found: dict[str, Any] = {
-        "accuracy": mean,
-        "interval": [low, high],
-        "critiques": len(verdicts),
-        "marks": len(marks),
-    }
+    found = {"accuracy": mean, "interval": [low, high], "critiques": len(verdicts), "marks": len(marks)}
     pairs = [a == b for each in verdicts.values() for a, b in combinations(each, 2)]
     return found | ({"between_people": sum(pairs) / len(pairs)} if pairs else {})

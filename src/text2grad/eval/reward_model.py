@@ -1,4 +1,4 @@
-"""The whole measure of a reward model against annotations, with the baselines it must beat. No torch."""
+"""A reward model measured against annotations and the baselines it must beat; its rewards in numbers. No torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from text2grad.align import Aligned, token_labels
-from text2grad.eval.metrics import rouge
+from text2grad.align import Aligned, CreditSettings, credit, token_labels
+from text2grad.eval.metrics import mean, rouge
 from text2grad.eval.spans import LABEL_NAMES, Membership, SpanCase, intervals, span_report
-from text2grad.feedback import Critique, Failure, Label, Span
+from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
 LABEL_RATES = ("precision", "recall", "f1", "exact", "partial", "nearly", "iou", "overlap_index")
 PLACEMENTS, DRAWS = 20, 4000
@@ -83,22 +83,15 @@ def _spans_measured(case: SpanCase, label: Label, membership: Membership) -> lis
     """(tokens, of them labelled alike by the prediction) of each gold span of a label."""
     said = case.predicted.spans if isinstance(case.predicted, Critique) else ()
     guess = token_labels(said, case.aligned, membership)
-    pairs = []
-    for span in case.gold.spans:
-        inside = token_labels([span], case.aligned, membership) == label
-        if inside.any():
-            pairs.append((int(inside.sum()), int((guess[inside] == label).sum())))
-    return pairs
+    gold = [token_labels([span], case.aligned, membership) == label for span in case.gold.spans]
+    return [(int(inside.sum()), int((guess[inside] == label).sum())) for inside in gold if inside.any()]
 
 
 def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
     """ROUGE of the critiques' texts where the annotation has one; an unreadable answer scores 0."""
-    texts = [
-        (case.gold.text, "" if isinstance(case.predicted, Failure) else case.predicted.text)
-        for case in cases
-        if case.gold.text.strip()
-    ]
-    return rouge([gold for gold, _ in texts], [said for _, said in texts]) if texts else {}
+    told = [case for case in cases if case.gold.text.strip()]
+    said = ["" if isinstance(case.predicted, Failure) else case.predicted.text for case in told]
+    return rouge([case.gold.text for case in told], said) if told else {}
 
 
 def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0) -> dict[str, Any]:
@@ -110,13 +103,10 @@ def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", see
     silent = [case._replace(predicted=Critique(text="")) for case in cases]
     rng = np.random.default_rng(seed)
     shapes = [_shape(case) for case in cases]
-    drawn = [
-        case._replace(
-            predicted=Critique(text="", spans=_scattered(shapes[rng.integers(len(cases))], case.aligned, rng))
-        )
-        for _ in range(max(1, min(PLACEMENTS, DRAWS // len(cases))))
-        for case in cases
-    ]
+    drawn = []
+    for case in list(cases) * max(1, min(PLACEMENTS, DRAWS // len(cases))):
+        spans = _scattered(shapes[rng.integers(len(cases))], case.aligned, rng)
+        drawn.append(case._replace(predicted=Critique(text="", spans=spans)))
     return {"always_neutral": span_report(silent, membership), "random_spans": span_report(drawn, membership)}
 
 
@@ -136,3 +126,42 @@ def _scattered(shape: Sequence[tuple[Label, int]], aligned: Aligned, rng: np.ran
         start, end = int(aligned.core_starts[solid[first]]), int(aligned.core_ends[solid[first + size - 1]])
         spans.append(Span(start=start, end=end, label=label, text=aligned.text[start:end]))
     return tuple(spans)
+
+
+def reward_report(
+    judgements: Sequence[Judgement], aligned: Sequence[Aligned], settings: CreditSettings
+) -> dict[str, float]:
+    """What a reward model gives a policy's answers: means over those it could read; see docs/metrics.md.
+
+    Returns:
+        `token_reward`: mean delta of a token (all tokens of all answers alike), the verdict's share included;
+        `span_reward`: the same of the spans alone, without the verdict;
+        `answer_reward`: mean over answers of their summed delta;
+        `good_tokens`, `poor_tokens`: shares of the tokens that a good, a poor span touches;
+        `verdict`: mean score; `length`: mean tokens of an answer (the first four fall or rise with it);
+        `critic_failed`: share of answers whose critique could not be read, which the others leave out;
+        `unmatched`: quotes an answer that are not in it.
+
+    Raises:
+        ValueError: nothing was judged.
+    """
+    if not judgements:
+        raise ValueError("no answers were judged")
+    pairs = list(zip(judgements, aligned, strict=True))
+    read = [(said, place) for said, place in pairs if not isinstance(said, Failure)]
+    tokens = max(1, sum(len(place) for _, place in read))
+    spans_only = settings.model_copy(update={"outcome_weight": 0.0})
+    summed = [float(credit(said, place, settings).delta.sum()) for said, place in read]
+    of_spans = [float(credit(said, place, spans_only).delta.sum()) for said, place in read]
+    labels = [token_labels(said.spans, place, settings.membership) for said, place in read]
+    return {
+        "token_reward": sum(summed) / tokens,
+        "span_reward": sum(of_spans) / tokens,
+        "answer_reward": sum(summed) / max(1, len(read)),
+        "good_tokens": sum(int((each == 1).sum()) for each in labels) / tokens,
+        "poor_tokens": sum(int((each == -1).sum()) for each in labels) / tokens,
+        "verdict": mean([said.score for said, _ in read if said.score is not None]),
+        "length": mean([float(len(place)) for _, place in read]),
+        "critic_failed": 1 - len(read) / len(pairs),
+        "unmatched": sum(said.quotes.unmatched for said, _ in read) / max(1, len(read)),
+    }

@@ -90,7 +90,8 @@ def intervals(
 def tally(case: SpanCase, membership: Membership = "overlap") -> dict[str, float]:
     """Counts behind the rates for one response."""
     said = () if isinstance(case.predicted, Failure) else case.predicted.spans
-    return {**_tally_labels(case, said, membership), **_tally_spans(case.gold.spans, said), **_tally_quotes(case)}
+    by_span = _tally_spans(case.gold.spans, said)
+    return {**_tally_labels(case, said, membership), **by_span, **_tally_quotes(case.predicted)}
 
 
 def rates_of(sums: Mapping[str, Sums]) -> dict[str, Sums]:
@@ -173,13 +174,11 @@ def _span_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
 _SPAN_COUNTS = ("gold_spans", "said_spans", "exact_found", "exact_made", "partial_found", "partial_made", "iou")
 
 
-def _tally_quotes(case: SpanCase) -> dict[str, float]:
-    said = case.predicted
-    failed = isinstance(said, Failure)
+def _tally_quotes(said: Judgement) -> dict[str, float]:
     read = Critique(text="") if isinstance(said, Failure) else said
     return {
         "answers": 1,
-        "unreadable_answers": int(failed),
+        "unreadable_answers": int(isinstance(said, Failure)),
         "forced_answers": int(read.forced > 0),
         "quotes": len(read.spans) + read.quotes.unmatched + read.quotes.ambiguous,
         "unmatched_quotes": read.quotes.unmatched,
@@ -221,6 +220,5 @@ def _shared(a: Span, b: Span) -> int:
 
 
 def _shares_most(span: Span, others: Iterable[Span]) -> bool:
-    return any(
-        _shared(span, other) >= NEARLY * max(span.end - span.start, other.end - other.start) for other in others
-    )
+    length = span.end - span.start
+    return any(_shared(span, other) >= NEARLY * max(length, other.end - other.start) for other in others)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -24,8 +24,7 @@ STYLES = {"text2grad": "m0", "scalar_ppo": "m1", "training": "m0"}
 FREE_STYLES = ("m2", "m3", "m4", "m5")
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One curve: (step, value) in order of step. `thin`: one seed of several, drawn behind their mean."""
 
     name: str
@@ -33,16 +32,14 @@ class Line:
     thin: bool = False
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A mark on an axis: its position and its label."""
 
     at: float
     text: str
 
 
-@dataclass(frozen=True)
-class Path:
+class Path(NamedTuple):
     """A drawn curve: SVG path data, or a dot where a single point has no line."""
 
     style: str
@@ -51,8 +48,7 @@ class Path:
     dots: tuple[Point, ...]
 
 
-@dataclass(frozen=True)
-class EndLabel:
+class EndLabel(NamedTuple):
     """The name of a curve, shown next to its last point."""
 
     style: str
@@ -60,8 +56,7 @@ class EndLabel:
     y: float
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """One small multiple. `hover` is JSON for page.js: the x scale, and steps and values of each curve.
 
     `last` says in words where the curves end; `not_finite` counts points that are NaN or infinite.
@@ -110,10 +105,8 @@ def points_of(rows: Iterable[dict[str, Any]], metric: str) -> tuple[Point, ...]:
 
 def metrics_of(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Names of all numeric metrics, in order of first appearance, without `step`."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names.update(dict.fromkeys(k for k, v in row.items() if isinstance(v, (int, float)) and k != "step"))
-    return list(names)
+    found = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
+    return [name for name in dict.fromkeys(found) if name != "step"]
 
 
 def mean_line(name: str, lines: Sequence[Line]) -> Line:
@@ -161,17 +154,12 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
 def spread_out(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Positions near `wanted`, at least `gap` apart and inside [low, high] if there is room."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    placed = [wanted[i] for i in order]
-    for i in range(1, len(placed)):
-        placed[i] = max(placed[i], placed[i - 1] + gap)
+    placed = list(accumulate((wanted[i] for i in order), lambda before, at: max(at, before + gap)))
     if placed:
         placed[-1] = min(placed[-1], high)
     for i in range(len(placed) - 2, -1, -1):
         placed[i] = min(placed[i], placed[i + 1] - gap)
-    result = [0.0] * len(wanted)
-    for i, position in zip(order, placed, strict=True):
-        result[i] = max(position, low)
-    return result
+    return [max(position, low) for _, position in sorted(zip(order, placed, strict=True))]
 
 
 def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
@@ -234,11 +222,11 @@ def _end_labels(lines: Sequence[Line], names: Sequence[str], y: Scale) -> tuple[
 
 
 def _hover(lines: Sequence[Line], x: Scale) -> str:
-    curves = []
-    for line in lines:
-        kept = thinned(line.points)
-        values = [float(f"{value:.4g}") for _, value in kept]
-        curves.append({"name": line.name, "steps": [step for step, _ in kept], "values": values})
+    kept = [(line.name, thinned(line.points)) for line in lines]
+    curves = [
+        {"name": name, "steps": [step for step, _ in points], "values": [float(f"{y:.4g}") for _, y in points]}
+        for name, points in kept
+    ]
     scale = {"low": x.low, "high": x.high, "left": x.start, "right": x.end}
     return json.dumps({"scale": scale, "curves": curves}, separators=(",", ":"))
 

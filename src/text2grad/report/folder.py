@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -82,8 +82,7 @@ class MetricRow(BaseModel):
     step: float
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """One PPO run: its metrics (one dict per step) and its written samples."""
 
     name: str
@@ -132,17 +131,13 @@ def read_run(path: Path) -> RunFolder:
     """
     if not path.is_dir():
         raise UserError(f"no run folder {path}", "`text2grad demo` makes one, or give the folder of a run")
-    run = _read(path, [_read(seed, []) for seed in seed_folders(path)])
+    seeds = [folder for folder in path.glob("seed-*") if folder.is_dir()]
+    in_order = sorted(seeds, key=lambda folder: (len(folder.name), folder.name))  # seed-2 before seed-10
+    run = _read(path, [_read(seed, []) for seed in in_order])
     if run.is_empty:
         cure = "`text2grad demo`, or `text2grad sft`, `train-reward` and `train`, fill it"
         raise UserError(f"nothing to report in {path}", cure)
     return run
-
-
-def seed_folders(path: Path) -> list[Path]:
-    """The `seed-*` folders of a run over several seeds, in the order of their numbers."""
-    found = [folder for folder in path.glob("seed-*") if folder.is_dir()]
-    return sorted(found, key=lambda folder: (len(folder.name), folder.name))
 
 
 def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
@@ -214,11 +209,8 @@ def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
 
 
 def _read_object(path: Path) -> Row:
-    text = _read_text(path)
-    if not text:
-        return {}
     try:
-        value = from_json(text)
+        value = from_json(_read_text(path) or "{}")
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: not JSON: {error.msg}", "remove it and run the stage again") from error
     if not isinstance(value, dict):

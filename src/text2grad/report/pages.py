@@ -27,8 +27,7 @@ def render_page(template: str, script: str = "", **values: Any) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, finalize=_harmless, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["number"] = number
-    environment.filters["embedded"] = embedded
+    environment.filters |= {"number": number, "embedded": embedded}
     code, style = _asset(script) if script else "", _asset("page.css")
     policy = _content_security_policy(code, style)
     page = environment.from_string(_asset(template))

@@ -38,6 +38,7 @@ _SECTIONS = {
     "Labels": "labelled_share good_share several_annotators agreement_alpha",
 }
 """What the page shows, by section."""
+_COUNTED = ("records_without_spans", "records_all_good", "omissions", "canaries", "canaries_moved")
 _LENGTHS = ("count", "mean", "min", "q1", "q2", "q3", "max", "position")
 
 
@@ -57,7 +58,7 @@ def report_quality(
     Raises:
         UserError: the file, or the tokenizer, cannot be read, or holds nothing.
     """
-    quality = Quality(tokenize_by(tokenizer), cost or _unknown)
+    quality = Quality(tokenize_by(tokenizer), cost or (lambda model, usage: None))
     for record in read_jsonl(source, Feedback):
         quality.add(record)
     if not quality.records:
@@ -81,15 +82,9 @@ def quality_page(name: str, figures: dict[str, Any]) -> str:
     lengths = {
         label: [_shown(figures[f"{label}_spans"].get(key)) for key in _LENGTHS] for label in ("good", "poor")
     }
-    return render_page(
-        "quality.html.j2",
-        name=name,
-        sections=sections,
-        keys=_LENGTHS,
-        lengths=lengths,
-        failed=figures["failed"],
-        agreement=dict(list(figures["agreement"].items())[:MOST_NAMED]),
-    )
+    agreement, failed = dict(list(figures["agreement"].items())[:MOST_NAMED]), figures["failed"]
+    values = {"sections": sections, "lengths": lengths, "failed": failed, "agreement": agreement}
+    return render_page("quality.html.j2", name=name, keys=_LENGTHS, **values)
 
 
 def _shown(value: Any) -> str:
@@ -114,14 +109,6 @@ def tokenize_by(file: Path | None) -> Tokenize:
 
 
 @dataclass
-class Opinions:
-    """What several said of one response: the id it was first met by, and token labels by who gave them."""
-
-    id: str
-    labels: dict[bytes, bytes] = field(default_factory=dict)
-
-
-@dataclass
 class Quality:
     """Running counts over records; of each it keeps a hash, and a byte for each token's label."""
 
@@ -134,7 +121,8 @@ class Quality:
     lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], -1: []})
     places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), -1: Counter()})
     failures: Counter[str] = field(default_factory=Counter)
-    opinions: dict[bytes, Opinions] = field(default_factory=dict)
+    opinions: dict[bytes, tuple[str, dict[bytes, bytes]]] = field(default_factory=dict)
+    """Of each response the id it was first met by, and token labels by who gave them."""
     seen: Counter[bytes] = field(default_factory=Counter)
 
     def add(self, record: Feedback) -> None:
@@ -153,25 +141,28 @@ class Quality:
         labels = _labels(record.spans, tokens)
         self.counts["tokens"] += len(tokens)
         self.counts["good_tokens"] += labels.count(1)
-        self.counts["poor_tokens"] += labels.count(-1)
-        self.counts["without_spans"] += not record.spans
-        self.counts["all_good"] += bool(tokens) and labels.count(1) == len(tokens)
-        written = _written(record, self.tokenize)
+        self.counts["labelled_tokens"] += len(labels) - labels.count(0)
+        self.counts["records_without_spans"] += not record.spans
+        self.counts["records_all_good"] += bool(tokens) and labels.count(1) == len(tokens)
+        # What an annotator writes to point at spans: the quotes, and a label each (paper, table 12).
+        written = sum(len(self.tokenize(span.text)) + 1 for span in record.spans)
         self.counts["written"] += written
         self._dense_cost(record, DENSE_TOKENS_PER_TOKEN * len(tokens) - written)
         self.add_canary(record)
         self._spans(record, tokens)
         about = _digest(*(turn.content for turn in record.prompt), record.response)
-        opinions = self.opinions.setdefault(about, Opinions(record.id))
-        opinions.labels[_judge_of(record)] = bytes(label + 1 for label in labels)
+        _, opinions = self.opinions.setdefault(about, (record.id, {}))
+        by, annotator = record.source, str(record.meta.get("annotator", ""))
+        judge = _digest(record.id, by.kind, by.model, by.prompt_version, annotator)
+        opinions[judge] = bytes(label + 1 for label in labels)  # a duplicate record counts once
 
     def add_canary(self, record: Feedback) -> None:
         """Count a record as a canary, if it is one."""
         if "canary" in record.meta and record.error is None:
             tokens = self.tokenize(record.response)
             self.counts["canaries"] += 1
-            moved = has_moved(record.meta["canary"], _labels(record.spans, tokens), tokens)
-            self.counts["canaries_moved"] += moved
+            labels = _labels(record.spans, tokens)
+            self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
 
     def _dense_cost(self, record: Feedback, more: int) -> None:
         """What the answer would have cost with `more` tokens in it; at the discount the record was paid with."""
@@ -203,11 +194,7 @@ class Quality:
             "failed": dict(sorted(self.failures.items())),
             "refused": self.failures["refused"],
             "repeated_records": sum(count - 1 for count in self.seen.values()),
-            "records_without_spans": counts["without_spans"],
-            "records_all_good": counts["all_good"],
-            "omissions": counts["omissions"],
-            "canaries": counts["canaries"],
-            "canaries_moved": counts["canaries_moved"],
+            **{name: counts[name] for name in _COUNTED},
             "tokens_per_response": _share(counts["tokens"], judged),
             "annotation_tokens_per_record": _share(counts["written"], judged),
             "dense_tokens_per_record": _share(dense, judged),
@@ -219,8 +206,8 @@ class Quality:
             "usd": round(self.usage["usd"], 6) if counts["priced"] else None,
             "usd_per_record": _share(self.usage["usd"], counts["priced"], 6),
             "usd_dense_per_record": _share(self.usd_dense, counts["dense_priced"], 6),
-            "labelled_share": _share(counts["good_tokens"] + counts["poor_tokens"], counts["tokens"]),
-            "good_share": _share(counts["good_tokens"], counts["good_tokens"] + counts["poor_tokens"]),
+            "labelled_share": _share(counts["labelled_tokens"], counts["tokens"]),
+            "good_share": _share(counts["good_tokens"], counts["labelled_tokens"]),
             "good_spans": self._lengths(1),
             "poor_spans": self._lengths(-1),
             **self._agreement(),
@@ -246,8 +233,8 @@ class Quality:
         """Krippendorff's alpha over the token labels of each response that several judged, the least first; their
         mean. None where all tokens have the same label, or none.
         """
-        shared = [opinions for opinions in self.opinions.values() if len(opinions.labels) > 1]
-        alphas = {opinions.id: token_alpha(list(opinions.labels.values())) for opinions in shared}
+        shared = [(id, opinions) for id, opinions in self.opinions.values() if len(opinions) > 1]
+        alphas = {id: token_alpha(list(opinions.values())) for id, opinions in shared}
         known = {id: round(alpha, 4) for id, alpha in alphas.items() if alpha is not None}
         return {
             "several_annotators": len(shared),
@@ -296,22 +283,6 @@ def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], toke
         return any(labels)
     opposite = any(label == -right for right, label in marked)
     return opposite or 2 * sum(label == right for right, label in marked) < len(marked)
-
-
-def _written(record: Feedback, tokenize: Tokenize) -> int:
-    """Tokens an annotator writes to point at spans: the quotes, and a label each (paper, table 12)."""
-    return sum(len(tokenize(span.text)) + 1 for span in record.spans)
-
-
-def _unknown(model: str, usage: Mapping[str, float]) -> float | None:
-    return None
-
-
-def _judge_of(record: Feedback) -> bytes:
-    """Who judged; a duplicate record counts once."""
-    source = record.source
-    who = str(record.meta.get("annotator", ""))
-    return _digest(record.id, source.kind, source.model, source.prompt_version, who)
 
 
 def _digest(*texts: str) -> bytes:

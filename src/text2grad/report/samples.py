@@ -1,4 +1,4 @@
-"""Samples of a PPO run as the viewer shows them: coloured pieces and the token strip.
+"""Judged responses as the page shows them: samples of a PPO run with their checks, and records of a feedback file.
 
 A sample view is plain JSON data; page.js only lays it out. `all_visible` makes its texts harmless.
 """
@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple
 
-from text2grad.feedback import QuoteCounts
-from text2grad.report.checks import checks
+from text2grad.feedback import Feedback, QuoteCounts, Span
 from text2grad.report.curves import number
 from text2grad.report.folder import Method, Sample
-from text2grad.report.pieces import pieces, token_labels
-from text2grad.report.visible import all_visible, token_label
+from text2grad.report.visible import all_visible, token_label, visible
 
+Piece = tuple[str, list[int], list[int]]  # visible text, indices of its spans, indices of its tokens
+
+LABEL_OF_SIGNS = {(): "", (-1,): "poor", (1,): "good", (-1, 1): "both"}
 STRIP_ROWS = ("delta", "kl", "reward", "value", "advantage")
+PER_TOKEN = ("starts", "ends", *STRIP_ROWS, "logp")
 SUMS = {"delta": "delta", "kl": "KL", "reward": "reward"}
 LABELS = {1: "good", -1: "poor"}
 BUDGET = 1_600_000  # characters of JSON: with the curves, the page stays under 3 MB
+SIGNS = {"good": 1, "poor": -1, "both": 0, "": 0}
 
 
 def sample_views(methods: Sequence[Method], budget: int = BUDGET) -> tuple[list[dict[str, Any]], int]:
@@ -53,7 +58,7 @@ def sample_view(sample: Sample, method: str) -> dict[str, Any]:
         "tokens": [token_label(token) for token in sample.tokens],
         "labels": token_labels(sample),
         "intervals": intervals,
-        "rows": _rows(sample),
+        "rows": {name: list(map(_rounded, row)) for name in PER_TOKEN[2:] if (row := getattr(sample, name))},
         "checks": list(checks(sample)),
         "facts": facts(sample),
     }
@@ -78,10 +83,158 @@ def facts(sample: Sample) -> str:
     return " · ".join([f"{len(sample.tokens)} tokens", *sums, signs])
 
 
-def _rows(sample: Sample) -> dict[str, list[float | None]]:
-    rows = {name: getattr(sample, name) for name in (*STRIP_ROWS, "logp")}
-    return {name: [_rounded(x) for x in numbers] for name, numbers in rows.items() if numbers}
-
-
 def _rounded(value: float | None) -> float | None:
     return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
+
+
+def pieces(response: str, spans: Sequence[Span], intervals: Sequence[tuple[int, int]] = ()) -> list[Piece]:
+    """Cut `response` wherever a span or a token begins or ends.
+
+    A character may lie in several spans and, where tokens split it, in several tokens.
+    """
+    in_spans = _cover(len(response), [(span.start, span.end) for span in spans])
+    in_tokens = _cover(len(response), intervals)
+    keyed = groupby(zip(response, in_spans, in_tokens, strict=True), key=lambda each: each[1:])
+    return [(visible("".join(each[0] for each in run)), list(of[0]), list(of[1])) for of, run in keyed]
+
+
+def token_labels(sample: Sample) -> list[str]:
+    """What the spans say of each token: "good", "poor", "both" or "".
+
+    Computed from the characters alone (without white space), so that it can be checked against `delta`.
+    """
+    in_spans = _cover(len(sample.response), [(span.start, span.end) for span in sample.spans])
+    result = []
+    for start, end in zip(sample.starts, sample.ends, strict=False):
+        inside = range(max(start, 0), min(end, len(in_spans)))
+        found = {
+            sample.spans[index].label
+            for position in inside
+            if not sample.response[position].isspace()
+            for index in in_spans[position]
+        }
+        result.append(LABEL_OF_SIGNS[tuple(sorted(found))])
+    return result
+
+
+def _cover(length: int, intervals: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """For each position the indices of the intervals it lies in."""
+    cover: list[tuple[int, ...]] = [()] * length
+    for index, (start, end) in enumerate(intervals):
+        for position in range(max(start, 0), min(end, length)):
+            cover[position] += (index,)
+    return cover
+
+
+def checks(sample: Sample) -> Iterator[str]:
+    """What looks wrong in one sample, a sentence each; a sound sample has none."""
+    yield from _lengths(sample)
+    yield from map(visible, _texts(sample))
+    yield from _padding(sample)
+    if sample.failure is None and sample.as_marked:
+        yield from _labels_against_delta(sample)
+    yield from _numbers(sample)
+
+
+def _lengths(sample: Sample) -> Iterator[str]:
+    for name in PER_TOKEN:
+        length = len(getattr(sample, name))
+        if length not in (0, len(sample.tokens)):
+            yield f"{name} has {length} entries for {len(sample.tokens)} tokens."
+
+
+def _texts(sample: Sample) -> Iterator[str]:
+    """The first token that is not the text at its offsets (split characters, U+FFFD, aside), and such spans."""
+    for index, (token, start, end) in enumerate(zip(sample.tokens, sample.starts, sample.ends, strict=False)):
+        there = sample.response[start:end]
+        if end > start and "\ufffd" not in token and token != there:
+            yield f"Token {index + 1} is {token!r} but characters {start}–{end} are {there!r}: offsets shifted?"
+            break
+    for span in sample.spans:
+        there = sample.response[span.start : span.end]
+        if there != span.text:
+            yield f"Span {span.start}–{span.end} quotes {span.text!r} but the response has {there!r} there."
+
+
+def _padding(sample: Sample) -> Iterator[str]:
+    lengths = [end - start for start, end in zip(sample.starts, sample.ends, strict=False)]
+    trailing = sum(1 for _ in takewhile(lambda length: length == 0, reversed(lengths)))
+    if trailing > 1:
+        yield f"The last {trailing} tokens have no characters: padding inside the mask?"
+
+
+def _labels_against_delta(sample: Sample) -> Iterator[str]:
+    """All tokens but the last, where the verdict may be paid.
+
+    No finding when no other token has a delta: then the credit scheme pays the last token only.
+    """
+    signs = [SIGNS[label] for label in token_labels(sample)]
+    pairs = list(zip(signs, (x or 0.0 for x in sample.delta), strict=False))[:-1]
+    wrong = sum(sign * delta < 0 for sign, delta in pairs)
+    if wrong:
+        yield f"Tokens with a delta of the other sign than their span: {wrong}."
+    missed = sum(bool(sign) and not delta for sign, delta in pairs)
+    if missed and any(delta for _, delta in pairs):
+        yield f"Tokens inside a span without a delta: {missed}."
+
+
+def _numbers(sample: Sample) -> Iterator[str]:
+    if sample.value and not any(sample.value):
+        yield "The value is 0 on every token: the value head has learned nothing yet."
+    triples = zip(sample.delta, sample.kl, sample.reward, strict=False)
+    if any((reward or 0.0) > (delta or 0.0) + 1e-6 for delta, kl, reward in triples if (kl or 0.0) > 0):
+        yield "The reward exceeds delta where KL is positive: sign of the KL penalty?"
+    if any(x is None or not math.isfinite(x) for name in PER_TOKEN[2:] for x in getattr(sample, name)):
+        yield "Some numbers are not finite."
+
+
+class Counts(NamedTuple):
+    """What one source gave: records, spans by label, counts of its other quotes, and failures by kind in words."""
+
+    records: int
+    good: int
+    poor: int
+    quotes: QuoteCounts
+    failed: str
+
+
+def counts_by_source(records: Sequence[Feedback]) -> dict[str, Counts]:
+    """Counts per source, named `kind` or `kind · model`."""
+    groups: defaultdict[str, list[Feedback]] = defaultdict(list)
+    for record in records:
+        groups[" · ".join(filter(None, (record.source.kind, record.source.model)))].append(record)
+    return {name: _counts(group) for name, group in groups.items()}
+
+
+def _counts(records: Sequence[Feedback]) -> Counts:
+    labels = Counter(span.label for record in records for span in record.spans)
+    failures = Counter(record.error.kind for record in records if record.error is not None)
+    failed = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items())) or "0"
+    quotes = sum((record.quotes for record in records), QuoteCounts())
+    return Counts(len(records), labels[1], labels[-1], quotes, failed)
+
+
+def examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
+    """Up to four records for reading: with poor spans, with good ones only, with none, and a failed one."""
+    wanted = (
+        lambda r: any(span.label < 0 for span in r.spans),
+        lambda r: r.spans and all(span.label > 0 for span in r.spans),
+        lambda r: r.error is None and not r.spans,
+        lambda r: r.error is not None,
+    )
+    found = (next(filter(test, records), None) for test in wanted)
+    return [
+        {**dict(r), "pieces": _labelled(r), "lost": lost_quotes(r.meta.get("lost", ()), r.quotes)}
+        for r in found
+        if r is not None
+    ]
+
+
+def _labelled(record: Feedback) -> list[tuple[str, str, str]]:
+    """The response in pieces: (text, "good" | "poor" | "both" | "", reasons)."""
+    result = []
+    for text, indices, _ in pieces(record.response, record.spans):
+        spans = [record.spans[index] for index in indices]
+        label = LABEL_OF_SIGNS[tuple(sorted({span.label for span in spans}))]
+        result.append((text, label, "; ".join(span.reason for span in spans if span.reason)))
+    return result

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import stdev
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-REWARD_MODEL_ROWS = (("good tokens", "good"), ("poor tokens", "poor"))
 REWARD_MODEL_COLUMNS = ("precision", "recall")
 RATES = {
     "unmatched": "quotes that are not in the response",
@@ -19,8 +17,7 @@ RATES = {
 }
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One figure of the results: its mean, its spread over several seeds, and the seeds' values."""
 
     mean: float | None
@@ -35,8 +32,7 @@ class Cell:
         return f"{self.mean:.3f}" + (f" ± {self.spread:.3f}" if self.spread is not None else "")
 
 
-@dataclass(frozen=True)
-class Results:
+class Results(NamedTuple):
     """The results table: `cells[i][j]` is row i (a policy) in column j (a way to measure)."""
 
     metric: str
@@ -77,8 +73,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def reward_model_grid(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """The reward model's token precision and recall, a row for good and for poor; no rows if not measured."""
     grid = [
-        (title, [_share(figures.get(f"{label}_{column}")) for column in REWARD_MODEL_COLUMNS])
-        for title, label in REWARD_MODEL_ROWS
+        (f"{label} tokens", [_share(figures.get(f"{label}_{column}")) for column in REWARD_MODEL_COLUMNS])
+        for label in ("good", "poor")
     ]
     return grid if any(cell != "–" for _, row in grid for cell in row) else []
 

@@ -72,7 +72,8 @@ def evaluation_table(report: Mapping[str, Any]) -> Table:
 def show_samples(console: Console, samples: Sequence[Sample], count: int = 5) -> None:
     """Print up to `count` samples: tokens coloured by the sign of delta, critique beneath."""
     for sample in samples[:count]:
-        console.print(_heading(sample))
+        score = "" if sample.score is None else f" · score {sample.score:+.2f}"
+        console.print(Text(stripped(f"{sample.id} · step {sample.step}{score}"), style="bold"))
         console.print(coloured_tokens(sample, brackets=console.no_color or not console.is_terminal))
         console.print(_critique(sample))
         console.print()
@@ -81,19 +82,13 @@ def show_samples(console: Console, samples: Sequence[Sample], count: int = 5) ->
 def coloured_tokens(sample: Sample, brackets: bool) -> Text:
     """The response with a style per token; with `brackets`, runs of one sign are bracketed as well."""
     text = Text()
-    for sign, tokens in _runs(sample):
+    deltas = [*sample.delta, *[None] * len(sample.tokens)]
+    signed = [(_sign(delta), token) for delta, token in zip(deltas, _token_texts(sample), strict=False)]
+    for sign, run in groupby(signed, key=lambda pair: pair[0]):
         opening, closing = BRACKETS[sign] if brackets else ("", "")
-        body = stripped("".join(tokens))
+        body = stripped("".join(token for _, token in run))
         text.append(f"{opening}{body}{closing}" if body else "", STYLES[sign])
     return text
-
-
-def _runs(sample: Sample) -> Iterator[tuple[int, list[str]]]:
-    """Runs of tokens with one sign: the characters of the response that each token adds."""
-    deltas = [*sample.delta, *[None] * len(sample.tokens)]
-    signed = [(_sign(delta), text) for delta, text in zip(deltas, _token_texts(sample), strict=False)]
-    for sign, run in groupby(signed, key=lambda pair: pair[0]):
-        yield sign, [text for _, text in run]
 
 
 def _token_texts(sample: Sample) -> Iterator[str]:
@@ -109,11 +104,6 @@ def _token_texts(sample: Sample) -> Iterator[str]:
 def _sign(delta: float | None) -> int:
     value = delta or 0.0
     return (value > 0) - (value < 0)
-
-
-def _heading(sample: Sample) -> Text:
-    score = "" if sample.score is None else f" · score {sample.score:+.2f}"
-    return Text(stripped(f"{sample.id} · step {sample.step}{score}"), style="bold")
 
 
 def _critique(sample: Sample) -> Text:

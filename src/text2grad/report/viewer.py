@@ -1,12 +1,42 @@
-"""The report of a run: one static HTML page."""
+"""The report of a run, one static HTML page: what each of its sections shows, as plain values for the template."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from text2grad.report.folder import RunFolder, read_run
+from text2grad.report import curves
+from text2grad.report.folder import BeforeAfter, Row, RunFolder, read_run
 from text2grad.report.pages import render_page, write_page
-from text2grad.report.sections import sections
+from text2grad.report.samples import STRIP_ROWS, counts_by_source, examples, sample_views
+from text2grad.report.tables import Results, is_number, results, reward_model_grid, reward_model_rates
+from text2grad.report.visible import visible
+
+Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
+MAX_SHOWN = 40
+
+MAIN = (  # which curves come first, and how to read each (docs/metrics.md explains them in full)
+    (r"held_?out.*|.*pass@1.*", "held-out problems, never trained on: higher is better"),
+    (r"score", "the critic's verdict, mean over the responses, −1 to 1"),
+    (r"delta(_sum)?", "token pseudo-rewards of a response added up, mean"),
+    (r"kl", "distance from the reference policy per response: must not run away"),
+    (r"wrong_sign_rate", "labelled tokens whose advantage has the other sign: lower is better"),
+    (r"explained_variance", "of the value function: 1 foresees all returns, 0 none"),
+    (r"critic_failed", "share of critiques that failed and were masked out"),
+    (r"response_length", "tokens per response, mean"),
+    (r"entropy", "of the policy, per token: towards 0 it stops exploring"),
+)
+SUPERVISED = (
+    (r"loss|train_loss", "next-token loss"),
+    (r"label_loss", "second loss: good, poor or neither, of every response token"),
+    (r"(held_?out|eval|validation)_loss", "next-token loss, held-out"),
+)
+OF_VALUES = ("value", "value_loss", "explained_variance")  # these say nothing where there is no value function
 
 
 def build_report(run_folder: Path) -> Path:
@@ -27,3 +57,182 @@ def build_report(run_folder: Path) -> Path:
 def page(run: RunFolder, parent: str = "") -> str:
     """The page of a run as text; `parent` links a seed's page to the page over all seeds."""
     return render_page("page.html.j2", script="page.js", parent=parent, **sections(run))
+
+
+def sections(run: RunFolder) -> dict[str, Any]:
+    """Everything the template shows. A run over several seeds shows what they share; samples are per seed."""
+    views, left_out = sample_views(run.methods)
+    shown = _first_of_each_task(run.before_after)
+    return {
+        "run": run,
+        "title": run.summary.get("title") or run.path.resolve().name,
+        "facts": _facts(run.summary),
+        **_results(run),
+        "curves": _chart_group(_method_curves(run), MAIN),
+        "supervised": _supervised(run),
+        "samples": {"rows": STRIP_ROWS, "samples": views} if views else None,
+        "samples_left_out": left_out,
+        "comparisons": shown,
+        "line_diff": line_diff,
+        "comparisons_left_out": len(run.before_after) - len(shown),
+        "feedback": counts_by_source(run.feedback),
+        "examples": examples(run.feedback),
+        "evaluation": _evaluation(run.evaluation),
+    }
+
+
+def _facts(summary: Row) -> list[tuple[str, str]]:
+    minutes, seconds = divmod(round(summary.get("seconds") or 0), 60)
+    time = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    memory = summary.get("peak_rss_mb") or 0
+    facts = [
+        ("seeds", ", ".join(map(str, summary.get("seeds") or []))),
+        ("time", time if summary.get("seconds") else ""),
+        ("peak memory", f"{memory:,.0f} MB" if memory else ""),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _results(run: RunFolder) -> dict[str, Any]:
+    table = results(run.summary)
+    figures = run.summary.get("reward_model") or run.evaluation.get("reward_model") or {}
+    return {
+        "results": table if table.names else None,
+        "bars": _bars(table),
+        "grid": reward_model_grid(figures),
+        "rates": reward_model_rates(figures),
+    }
+
+
+def _bars(table: Results) -> dict[str, Any] | None:
+    """A bar per policy for the sampled (else the first) column, a tick per seed; widths in percent."""
+    if not table.columns:
+        return None
+    column = table.columns.index("sampled") if "sampled" in table.columns else 0
+    cells = [row[column] for row in table.cells]
+    values = [value for cell in cells for value in (cell.mean or 0.0, *cell.seeds)]
+    if min(values) < 0:
+        return None
+    full = 1.0 if max(values) <= 1 else max(values)
+    rows = [
+        {
+            "width": round(100 * (cell.mean or 0.0) / full, 2),
+            "ticks": [round(100 * value / full, 2) for value in cell.seeds if len(cell.seeds) > 1],
+            "gain": _gain(cell.mean, cells[0].mean) if index else "",
+        }
+        for index, cell in enumerate(cells)
+    ]
+    return {"column": table.columns[column], "against": table.names[0], "full": full, "rows": rows}
+
+
+def _gain(value: float | None, base: float | None) -> str:
+    if value is None or base is None:
+        return "–"
+    return f"{value - base:+.3f}".replace("-", "−")
+
+
+def _method_curves(run: RunFolder) -> dict[str, list[list[Row]]]:
+    found: dict[str, list[list[Row]]] = {}
+    for part in run.seeds or [run]:
+        for method in part.methods:
+            left_out = () if method.valued else OF_VALUES
+            rows = [{name: value for name, value in row.items() if name not in left_out} for row in method.metrics]
+            found.setdefault(visible(method.name), []).append(rows)
+    return found
+
+
+def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
+    """The curves of both supervised stages: (title, command that makes them, charts)."""
+    parts = run.seeds or [run]
+    stages = {
+        ("Policy (SFT)", "sft"): [part.sft for part in parts],
+        ("Reward model", "train-reward"): [part.reward_model for part in parts],
+    }
+    return [
+        (*stage, _chart_group({"training": list(filter(None, seeds))}, SUPERVISED))
+        for stage, seeds in stages.items()
+    ]
+
+
+def _chart_group(found: Curves, main: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """Small multiples of all metrics: the main ones (with a line on how to read them), and the rest."""
+    every_row = (row for seeds in found.values() for rows in seeds for row in rows)
+    first, rest = arranged(curves.metrics_of(every_row), main)
+    draw = partial(_chart, found)
+    return {
+        "main": [(drawn, about) for name, about in first if (drawn := draw(name))],
+        "rest": [(drawn, "") for name in sorted(rest) if (drawn := draw(name))],
+        "methods": [(name, curves.style_of(name, list(found))) for name in found],
+        "seeds": max((len(seeds) for seeds in found.values()), default=0),
+    }
+
+
+def _chart(found: Curves, metric: str) -> curves.Chart | None:
+    lines: list[curves.Line] = []
+    for name, seeds in found.items():
+        each = [points for rows in seeds if (points := curves.points_of(rows, metric))]
+        thin = len(each) > 1
+        own = [curves.Line(name, points, thin) for points in each]
+        lines += [*own, curves.mean_line(name, own)] if thin else own
+    return curves.chart(metric, lines, names=list(found))
+
+
+def _evaluation(files: Mapping[str, Row]) -> list[dict[str, Any]]:
+    """Tables over evaluation/*.json, figures down and names across; what measures the same shares a table."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, row in files.items():
+        alike.setdefault(tuple(row), []).append(name)
+    return [
+        {"names": names, "rows": [(key, [_figure(files[name][key]) for name in names]) for key in figures]}
+        for figures, names in alike.items()
+    ]
+
+
+def _figure(value: Any) -> str:
+    return curves.number(value) if is_number(value) else str(value)
+
+
+def arranged(
+    names: Iterable[str], main: tuple[tuple[str, str], ...] = MAIN
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split metric names into the main ones with their explanation, in the order of `main`, and the rest."""
+    rest = list(names)
+    first: list[tuple[str, str]] = []
+    for pattern, about in main:
+        matching = [name for name in rest if re.fullmatch(pattern, name)]
+        first += [(name, about) for name in matching]
+        rest = [name for name in rest if name not in matching]
+    return first, rest
+
+
+class DiffLine(NamedTuple):
+    """A line of an answer: "same", "added", or "gone" (only in the answer compared with); `sign` is its cue."""
+
+    kind: str
+    sign: str
+    text: str
+
+
+def _first_of_each_task(items: Sequence[BeforeAfter]) -> list[BeforeAfter]:
+    """The first `MAX_SHOWN`; of several tasks the first of each, an equal share."""
+    share = max(1, MAX_SHOWN // max(1, len({item.task for item in items})))
+    seen: Counter[str] = Counter()
+    kept = []
+    for item in items:
+        seen[item.task] += 1
+        if seen[item.task] <= share:
+            kept.append(item)
+    return kept
+
+
+def line_diff(before: str, after: str) -> list[DiffLine]:
+    """The lines of `after` in order, with removed lines of `before` shown in their old places."""
+    old, new = (text.removesuffix("\n").split("\n") if text else [] for text in (before, after))
+    result: list[DiffLine] = []
+    for kind, a_start, a_end, b_start, b_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            result += [DiffLine("same", " ", line) for line in new[b_start:b_end]]
+        else:
+            result += [DiffLine("gone", "−", line) for line in old[a_start:a_end]]
+            result += [DiffLine("added", "+", line) for line in new[b_start:b_end]]
+    return result

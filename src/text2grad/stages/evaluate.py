@@ -15,7 +15,7 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.eval.code import judge_samples, passed_or_none, sample_summary
 from text2grad.eval.metrics import mean
-from text2grad.eval.rewards import reward_report
+from text2grad.eval.reward_model import reward_report
 from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
@@ -130,10 +130,8 @@ def evaluate_policy(
     for way, (examples, generation) in ways.items():
         answers = sample(policy, examples, generation)
         texts = [text for _, text in answers]
-        rows[way] = [
-            {"id": example.id, "response": text, **found}
-            for example, text, found in zip(examples, texts, measure(examples, texts), strict=True)
-        ]
+        triples = zip(examples, texts, measure(examples, texts), strict=True)
+        rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
         found = mean_scores(rows[way])
         if critic is not None:
             table = TokenTable(policy.tokenizer)

@@ -10,8 +10,7 @@ from math import sqrt
 import pytest
 
 from text2grad.critics.program.source import Code, read_code
-from text2grad.critics.program.spectrum import cleared, ochiai
-from text2grad.critics.program.suspects import edits, localise
+from text2grad.critics.program.suspects import cleared, edits, localise, ochiai
 from text2grad.sandbox import TestResult, Verdict
 
 PROGRAM = (

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from text2grad.critics.program import ProgramCritic, outcome_counts
-from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Case
+from text2grad.critics.program.critique import brief_critique
 from text2grad.critics.program.extract import extract_program
 from text2grad.critics.program.reference import compare
 from text2grad.critics.program.source import read_code

@@ -19,8 +19,8 @@ from text2grad.report.curves import (
     thinned,
     ticks,
 )
-from text2grad.report.metrics import SUPERVISED, arranged
 from text2grad.report.tables import results, reward_model_grid, reward_model_rates
+from text2grad.report.viewer import SUPERVISED, arranged
 
 NAN = float("nan")
 

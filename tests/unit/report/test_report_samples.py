@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from synthetic_run import sample as synthetic
 from text2grad.feedback import Feedback, Source, Span
-from text2grad.report.checks import checks
-from text2grad.report.compare import line_diff
 from text2grad.report.folder import Sample
-from text2grad.report.intake import counts_by_source, examples
-from text2grad.report.pieces import pieces, token_labels
-from text2grad.report.samples import sample_view
+from text2grad.report.samples import checks, counts_by_source, examples, pieces, sample_view, token_labels
+from text2grad.report.viewer import line_diff
 from text2grad.report.visible import stripped, token_label, visible
 
 

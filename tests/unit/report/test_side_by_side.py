@@ -13,7 +13,7 @@ from text2grad.config import Config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.report.folder import read_run
-from text2grad.report.sections import sections
+from text2grad.report.viewer import sections
 from text2grad.stages import evaluate, merge
 
 

@@ -1,12 +1,10 @@
 """Unit tests as a critic: what failed, and where in the response, by which evidence.
 
-`extract` finds the program in a response, `reference` compares it with a solution, `spectrum` and `suspects` find
-the lines to blame without one, trying the edits of `expressions` and `statements`; `brief` and `full` write the
-critique.
+`extract` finds the program in a response, `reference` compares it with a solution, `suspects` finds the lines to
+blame without one, trying the edits of `expressions` and `statements`; `critique` puts it into words.
 """
 
 from text2grad.critics.program.case import Attempt, run_attempts
-from text2grad.critics.program.critic import ProgramCritic, outcome_counts, run_outcomes
-from text2grad.critics.program.pairs import preference_pairs
+from text2grad.critics.program.critic import ProgramCritic, outcome_counts, preference_pairs, run_outcomes
 
 __all__ = ["Attempt", "ProgramCritic", "outcome_counts", "preference_pairs", "run_attempts", "run_outcomes"]

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import cycle, islice
 
-from text2grad.critics.program.brief import brief_critique
 from text2grad.critics.program.case import Attempt, Case, run_attempts
-from text2grad.critics.program.full import full_critique, operands_text
-from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Overlap, Source, Span
+from text2grad.critics.program.critique import brief_critique, full_critique, operands_text
+from text2grad.feedback import (
+    Critique,
+    Example,
+    Failure,
+    Feedback,
+    Judgement,
+    Message,
+    Overlap,
+    Record,
+    Source,
+    Span,
+)
 from text2grad.sandbox import NO_VERDICT, Gate, Runner, Verdict, clean, stub_gate
 
 WEAK_TESTS = "weak_tests"
@@ -44,8 +56,8 @@ class ProgramCritic:
         A policy repeats itself: equal responses to one example are judged once.
         """
         pairs = list(zip(examples, responses, strict=True))
-        keys = [_key(example, response) for example, response in pairs]
-        asked = {key: Attempt(*pair) for key, pair in dict(zip(keys, pairs, strict=True)).items()}
+        keys = [(each.id, str(each.meta.get("tests", "")), each.reference, said) for each, said in pairs]
+        asked = {key: Attempt(*pair) for key, pair in zip(keys, pairs, strict=True)}
         verdicts = iter(_run_some(self.runner, list(asked.values()), coverage=not self.brief))
         judged = {key: self._judge(each, next(verdicts)) for key, each in asked.items()}
         return [judged[key] for key in keys]
@@ -53,15 +65,16 @@ class ProgramCritic:
     def _judge(self, asked: Attempt, verdict: Verdict | None) -> Judgement:
         if verdict is None:
             return _not_run(asked)
-        meta: dict[str, str] = {"outcome": verdict.outcome, "tier": verdict.tier}
-        meta |= {} if self.brief else outcome_meta(verdict)
+        brief = {"outcome": verdict.outcome, "tier": verdict.tier}
+        meta = brief if self.brief else outcome_meta(verdict)
         if reason := self._rejected(asked):
-            message = f"{asked.example.id}: {WEAK_TESTS}: {reason}"
-            return Failure(kind="unsupported", message=message, meta={**meta, "outcome": WEAK_TESTS})
-        if verdict.outcome in NO_VERDICT:
-            message = f"{asked.example.id}: {verdict.outcome}: {verdict.error}"
-            return Failure(kind="unsupported", message=message, meta=meta)
-        found = self._critique(Case(asked, verdict))
+            meta, reason = {**meta, "outcome": WEAK_TESTS}, f"{WEAK_TESTS}: {reason}"
+        elif verdict.outcome in NO_VERDICT:
+            reason = f"{verdict.outcome}: {verdict.error}"
+        if reason:
+            return Failure(kind="unsupported", message=f"{asked.example.id}: {reason}", meta=meta)
+        case = Case(asked, verdict)
+        found = brief_critique(case) if self.brief else full_critique(case, partial(self._try, asked), self.repairs)
         return found.model_copy(update={"meta": {**meta, **found.meta}})
 
     def _rejected(self, asked: Attempt) -> str:
@@ -70,11 +83,8 @@ class ProgramCritic:
             self._gates[asked.tests] = stub_gate(self.runner, asked.tests, *asked.names)
         return self._gates[asked.tests].reason if self.gate else ""
 
-    def _critique(self, case: Case) -> Critique:
-        def try_all(programs: Sequence[str]) -> list[Verdict]:
-            return self.runner.run_all([(each, case.attempt.tests) for each in programs], coverage=False)
-
-        return brief_critique(case) if self.brief else full_critique(case, try_all, self.repairs)
+    def _try(self, asked: Attempt, programs: Sequence[str]) -> list[Verdict]:
+        return self.runner.run_all([(each, asked.tests) for each in programs], coverage=False)
 
 
 def _run_some(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None = None) -> list[Verdict | None]:
@@ -99,11 +109,6 @@ def outcome_meta(verdict: Verdict) -> dict[str, str]:
     return {**found, "test_output": clean(output)} if output.strip() else found
 
 
-def _key(example: Example, response: str) -> tuple[str, ...]:
-    """All that a judgement depends on."""
-    return example.id, str(example.meta.get("tests", "")), example.reference or "", response
-
-
 def _not_run(asked: Attempt) -> Judgement:
     """No tests: no verdict. No program: a verdict on the policy, and what is there instead is poor."""
     if not asked.tests:
@@ -118,3 +123,35 @@ def _not_run(asked: Attempt) -> Judgement:
 def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
     """How often each outcome of a run occurs in the records, most frequent first."""
     return dict(Counter(record.meta["outcome"] for record in records if "outcome" in record.meta).most_common())
+
+
+class PreferencePair(Record):
+    """One line of a preference file in TRL's conversational shape: `chosen` and `rejected` answer `prompt`."""
+
+    id: str
+    prompt: tuple[Message, ...]
+    chosen: tuple[Message, ...]
+    rejected: tuple[Message, ...]
+
+
+def preference_pairs(records: Iterable[Feedback], most: int) -> Iterator[PreferencePair]:
+    """Preference pairs from execution (paper, appendix N): a program that passes, and one that fails the tests.
+
+    At most `most` pairs a question, of distinct responses; a question without both kinds gives no pair.
+
+    Passing and failing responses are paired in the order they were sampled; the shorter side is used again, and
+    no pair comes twice. Records without a verdict of the tests are left out.
+    """
+    questions: dict[tuple[str, tuple[Message, ...]], list[Feedback]] = {}
+    for record in records:
+        if record.source.kind == "program" and record.error is None:
+            questions.setdefault((record.id, record.prompt), []).append(record)
+    for (question, prompt), same in questions.items():
+        passing, failing = (
+            dict.fromkeys(each.response for each in same if each.score == verdict) for verdict in (1.0, -1.0)
+        )
+        count = max(len(passing), len(failing)) if passing and failing else 0
+        pairs = dict.fromkeys(islice(zip(cycle(passing), cycle(failing), strict=False), count))
+        for pair in islice(pairs, most):
+            chosen, rejected = (Message(role="assistant", content=text) for text in pair)
+            yield PreferencePair(id=question, prompt=prompt, chosen=(chosen,), rejected=(rejected,))

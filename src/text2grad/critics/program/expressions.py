@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 from itertools import pairwise
 
-from text2grad.critics.program.edit import Edit, Function, functions, variables
 from text2grad.critics.program.reference import TOO_SMALL
-from text2grad.critics.program.source import Code, header_nodes
+from text2grad.critics.program.source import Code, Edit, Function, functions, header_nodes, variables
 
 _OPERATORS: dict[type[ast.AST], tuple[str, tuple[str, ...]]] = {
     ast.Lt: ("<", ("<=", ">", ">=", "==", "!=")),
@@ -43,23 +42,20 @@ _RELATED = """
     | int float str round | bin hex oct | sin cos tan
 """
 _FAMILIES = [family.split() for family in _RELATED.split("|")]
+_LEFT_ALONE = Function | ast.ClassDef | ast.Import | ast.ImportFrom
 _OPERATIONS = (ast.BinOp, ast.Compare, ast.BoolOp, ast.IfExp, ast.Lambda, ast.UnaryOp, ast.NamedExpr)
 
 
 def expression_edits(code: Code) -> Iterator[Edit]:
     """Edits within every statement of a program."""
     for node in ast.walk(code.tree):
-        if isinstance(node, ast.stmt):
-            yield from _within(code, node)
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.stmt) and not isinstance(node, _LEFT_ALONE) and not docstring:
+            yield from _within(_Maker(code, node), node)
 
 
-def _within(code: Code, statement: ast.stmt) -> Iterator[Edit]:
+def _within(make: _Maker, statement: ast.stmt) -> Iterator[Edit]:
     """Edits of the expressions in one statement (only in its header, if it contains others)."""
-    if isinstance(statement, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
-        return
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-        return  # a docstring
-    make = _Maker(code, statement)
     if isinstance(statement, ast.AugAssign):
         yield from make.operator(statement.op, statement.target, statement.value, "operator", statement)
     for node in header_nodes(statement):
@@ -95,22 +91,18 @@ class _Maker:
     def __init__(self, code: Code, statement: ast.stmt) -> None:
         self.code = code
         self.statement = statement
-        self.parents: dict[ast.AST, ast.AST] = {}
-        for node in [statement, *header_nodes(statement)]:
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
+        nodes = [statement, *header_nodes(statement)]
+        self.parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
 
     def text(self, node: ast.AST) -> str:
         start, end = self.code.bounds(node)
         return self.code.text[start:end]
 
     def place(self, start: int, end: int, text: str, kind: str, cost: float, around: ast.AST) -> Edit:
-        low, high = self._quoted(around)
-        return Edit(start, end, text, kind, cost, self.code.number_at(start), low, high)
+        return Edit(start, end, text, kind, cost, self.code.number_at(start), *self._quoted(around))
 
     def replace(self, node: ast.AST, text: str, kind: str, cost: float) -> Edit:
-        start, end = self.code.bounds(node)
-        return self.place(start, end, text, kind, cost, node)
+        return self.place(*self.code.bounds(node), text, kind, cost, node)
 
     def _quoted(self, node: ast.AST) -> tuple[int, int]:
         while isinstance(node, TOO_SMALL) or not hasattr(node, "lineno"):
@@ -133,8 +125,8 @@ class _Maker:
         left, right = self.text(node.left), self.text(node.right)
         if isinstance(node.right, ast.Constant):
             yield self.replace(node, left, "off by one", 1.1)
-        for rank, kept in enumerate((left, right)):
-            yield self.replace(node, kept, "operand", 2.0 + 0.1 * rank)
+        yield self.replace(node, left, "operand", 2.0)
+        yield self.replace(node, right, "operand", 2.1)
         start, end = self.between(node.left, node.right)
         between = self.code.text[start:end]
         ordered = isinstance(node.op, ast.Sub | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow)
@@ -203,8 +195,8 @@ class _Maker:
     def _swap(self, left: ast.expr, right: ast.expr, around: ast.AST, cost: float) -> Edit:
         start, end = self.between(left, right)
         swapped = self.text(right) + self.code.text[start:end] + self.text(left)
-        whole = self.code.bounds(left)[0], self.code.bounds(right)[1]
-        return self.place(*whole, swapped, "swapped", cost, around)
+        low, high = self.code.bounds(left)[0], self.code.bounds(right)[1]
+        return self.place(low, high, swapped, "swapped", cost, around)
 
     def subscript(self, node: ast.Subscript) -> Iterator[Edit]:
         index = node.slice
@@ -222,7 +214,6 @@ class _Maker:
     def one_more_or_less(self, node: ast.expr, cost: float) -> Iterator[Edit]:
         if isinstance(node, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.JoinedStr):
             return  # a constant has its own edits; the others take no 1
-        inner = self.text(node)
-        inner = f"({inner})" if isinstance(node, _OPERATIONS) else inner
-        for rank, sign in enumerate("+-"):
-            yield self.replace(node, f"{inner} {sign} 1", "off by one", cost + 0.05 * rank)
+        inner = f"({self.text(node)})" if isinstance(node, _OPERATIONS) else self.text(node)
+        yield self.replace(node, f"{inner} + 1", "off by one", cost)
+        yield self.replace(node, f"{inner} - 1", "off by one", cost + 0.05)

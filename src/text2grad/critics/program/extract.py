@@ -101,9 +101,8 @@ def _dedented(response: str, start: int, end: int, closed: bool) -> Program:
     block = Lines.of(response[start:end])
     margins = [line[: len(line) - len(line.lstrip())] for line in block.lines if line.strip()]
     margin = min(margins, key=len, default="")
-    if not all(each.startswith(margin) for each in margins):
-        margin = ""
-    cut = [len(margin) if line.strip() else 0 for line in block.lines]
+    same = all(each.startswith(margin) for each in margins)
+    cut = [len(margin) if same and line.strip() else 0 for line in block.lines]
     code = "".join(line[n:] for line, n in zip(block.lines, cut, strict=True))
     starts = tuple(start + at + n for at, n in zip(block.starts, cut, strict=False))
     return Program(code, starts or (start,), closed)

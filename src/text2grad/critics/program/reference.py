@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, NamedTuple
 
 from text2grad.critics.program.source import Code, header_fields
 
@@ -14,8 +13,7 @@ TOO_SMALL = _WORDS | ast.operator | ast.unaryop | ast.cmpop | ast.boolop
 """Nodes that say too little to be quoted alone."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """A piece of a program (characters), and the reference's text in its place ("" when there is none).
 
     Where the piece is right but the statement before or after it is missing, `before` or `after` is that statement.
@@ -31,16 +29,15 @@ class Difference:
 def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Difference]]:
     """Statements of `code` that the reference has too, and the smallest pieces that it has otherwise."""
     mine, theirs = list(code.statements()), list(reference.statements())
-    matcher = SequenceMatcher(
-        a=[_shape(node) for node in mine], b=[_shape(node) for node in theirs], autojunk=False
-    )
+    matcher = SequenceMatcher(None, list(map(_shape, mine)), list(map(_shape, theirs)), autojunk=False)
     equal: list[Difference] = []
     different: list[Difference] = []
     for tag, a0, a1, b0, b1 in matcher.get_opcodes():
         if tag == "equal":
             equal += [Difference(*code.extent_of(node), "") for node in mine[a0:a1]]
         elif tag == "insert":
-            different += _insertion(code, mine, a0, reference, theirs[b0:b1])
+            missing = " ".join(map(reference.quote, theirs[b0:b1]))
+            different += [_insertion(code, mine, a0, missing)] if mine else []
         else:
             same = min(a1 - a0, b1 - b0)
             pairs = zip(mine[a0 : a0 + same], theirs[b0 : b0 + same], strict=True)
@@ -49,17 +46,12 @@ def compare(code: Code, reference: Code) -> tuple[list[Difference], list[Differe
     return equal, different
 
 
-def _insertion(
-    code: Code, mine: list[ast.stmt], index: int, reference: Code, missing: list[ast.stmt]
-) -> list[Difference]:
+def _insertion(code: Code, mine: list[ast.stmt], index: int, missing: str) -> Difference:
     """What is missing cannot be quoted: blame the statement at its place."""
-    if not mine:
-        return []
-    start, end = code.extent_of(mine[min(index, len(mine) - 1)])
-    lost = " ".join(reference.quote(node) for node in missing)
-    wanted = f"{lost} {code.text[start:end]}"
     at_end = index >= len(mine)
-    return [Difference(start, end, wanted, "" if at_end else lost, lost if at_end else "")]
+    there = mine[-1] if at_end else mine[index]
+    wanted = f"{missing} {code.quote(there)}"
+    return Difference(*code.extent_of(there), wanted, "" if at_end else missing, missing if at_end else "")
 
 
 def _shape(node: ast.stmt) -> str:
@@ -79,9 +71,8 @@ def _smallest(code: Code, mine: ast.stmt, reference: Code, theirs: ast.stmt) -> 
     b: ast.AST = theirs
     while type(a) is type(b) and not isinstance(a, ast.JoinedStr):
         pairs = _children(a, b)
-        if len(pairs) != 1 or not hasattr(pairs[0][0], "lineno"):
-            break
-        if any(isinstance(child, TOO_SMALL) for child in pairs[0]):
+        small = any(isinstance(child, TOO_SMALL) for pair in pairs for child in pair)
+        if len(pairs) != 1 or small or not hasattr(pairs[0][0], "lineno"):
             break
         a, b = pairs[0]
     if isinstance(a, ast.stmt) and isinstance(b, ast.stmt):

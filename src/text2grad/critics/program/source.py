@@ -1,4 +1,4 @@
-"""A program as text and as a tree, and the character positions of its nodes and lines."""
+"""A program as text and as a tree, the character positions of its nodes and lines, and one small edit of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 # As Python sees lines; str.splitlines also cuts at \f and U+2028.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 _DEEPEST = 150
 LONGEST = 200_000
 """Characters of a program that is worked on; the parser takes minutes for ten million."""
@@ -86,7 +87,7 @@ class Code(Lines):
         waiting: list[ast.AST] = [self.tree]
         while waiting:
             node = waiting.pop()
-            if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, ast.stmt) and not isinstance(node, Function):
                 yield node
             waiting += reversed(list(ast.iter_child_nodes(node)))
 
@@ -138,3 +139,47 @@ def header_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
         elif isinstance(value, ast.AST):
             yield value
             waiting[:0] = [] if isinstance(value, ast.JoinedStr) else list(ast.iter_child_nodes(value))
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Put `text` in place of the characters [start, end) of a program.
+
+    `line` is where it happens (from 1); `cost` is low for what programmers often get wrong; [low, high) is the
+    smallest expression or statement around it that says something when quoted. `kind` `missing` is a new line.
+    """
+
+    start: int
+    end: int
+    text: str
+    kind: str
+    cost: float
+    line: int
+    low: int
+    high: int
+
+    def applied(self, code: str) -> str:
+        """The program with the edit."""
+        return code[: self.start] + self.text + code[self.end :]
+
+    def wanted(self, code: str) -> str:
+        """The quoted expression with the edit; of a new line, the line."""
+        if self.kind == "missing":
+            return self.text.strip()
+        return code[self.low : self.start] + self.text + code[self.end : self.high]
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    """All functions of a program, nested ones too."""
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def variables(tree: ast.AST) -> list[str]:
+    """Names that a function or module takes as arguments or assigns, in order of appearance."""
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            found[node.arg] = None
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found[node.id] = None
+    return list(found)

@@ -6,10 +6,9 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from text2grad.critics.program.edit import Edit, Function, functions, variables
-from text2grad.critics.program.source import Code
+from text2grad.critics.program.source import Code, Edit, Function, functions, variables
 
 _STARTS = ("0", "1", "[]", '""', "{}", "set()")
 
@@ -27,8 +26,7 @@ def statement_edits(code: Code) -> Iterator[Edit]:
         yield from _missing(code, block)
 
 
-@dataclass(frozen=True)
-class _Block:
+class _Block(NamedTuple):
     """The statements of one body, the function it belongs to, and whether a loop is around it."""
 
     statements: list[ast.stmt]
@@ -90,14 +88,11 @@ def _missing(code: Code, block: _Block) -> Iterator[Edit]:
         if not _stands_alone(code, statement) and not hasattr(statement, "body"):
             continue
         last = index == len(block.statements) - 1
-        for text, cost in _new_lines(block, last):
-            if last:
-                yield _line_after(code, statement, text, cost)
-            else:
-                yield _line_before(code, block.statements[index + 1], text, cost)
+        after = None if last else block.statements[index + 1]
+        for new in _new_lines(block, last):
+            yield _line_before(code, after, *new) if after else _line_after(code, statement, *new)
         if index == 0:
-            for text, cost in _new_lines(block, False):
-                yield _line_before(code, statement, text, cost)
+            yield from (_line_before(code, statement, *new) for new in _new_lines(block, False))
 
 
 def _new_lines(block: _Block, last: bool) -> Iterator[tuple[str, float]]:
@@ -120,11 +115,8 @@ def _new_lines(block: _Block, last: bool) -> Iterator[tuple[str, float]]:
 
 
 def _is_list(function: ast.AST, name: str) -> bool:
-    lists = (
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.ListComp)
-    )
+    assignments = (node for node in ast.walk(function) if isinstance(node, ast.Assign))
+    lists = (node for node in assignments if isinstance(node.value, ast.List | ast.ListComp))
     targets = (target for node in lists for target in node.targets)
     return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 
@@ -152,9 +144,9 @@ def undefined_name(error: str) -> str:
 
 def definition_edits(code: Code, name: str) -> Iterator[Edit]:
     """What may be missing where a name is not defined: an import, or its first value."""
-    first = code.tree.body[0] if code.tree.body else None
-    if first is None:
+    if not code.tree.body:
         return
+    first = code.tree.body[0]
     if name in sys.stdlib_module_names:
         yield _line_before(code, first, f"import {name}", 0.5)
     for module in ("math", "collections", "itertools", "functools", "typing", "heapq", "re"):

@@ -10,13 +10,11 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from math import sqrt
 from typing import Literal, NamedTuple
 
-from text2grad.critics.program.edit import Edit, Function, functions
 from text2grad.critics.program.expressions import expression_edits
-from text2grad.critics.program.source import Code, Lines
-from text2grad.critics.program.spectrum import ochiai
+from text2grad.critics.program.source import Code, Edit, Function, Lines, functions
 from text2grad.critics.program.statements import definition_edits, first_uses, statement_edits, undefined_name
 from text2grad.sandbox import TestResult, Verdict
 
@@ -40,8 +38,7 @@ class Clue(NamedTuple):
 _REPAIR = Clue("repair", 2.0, "an edit here makes all tests pass")
 
 
-@dataclass(frozen=True)
-class Suspect:
+class Suspect(NamedTuple):
     """A line (from 1) to blame, how surely (higher is surer), and by which evidence.
 
     [start, end) are the characters to quote: the whole line, or of an `edit` the expression that it changes.
@@ -91,6 +88,25 @@ def gather(lines: Lines, verdict: Verdict) -> Evidence:
         for line, amount, words in _readings(lines, verdict.outcome == "timeout", failed, run):
             found[line].append(Clue("structure", amount, words))
     return found
+
+
+def ochiai(runs: Sequence[TestResult]) -> dict[int, float]:
+    """Suspiciousness of every executed line, in [0, 1] (Ochiai; Abreu et al. 2007).
+
+    failed(line) / sqrt(failed * (failed(line) + passed(line))), where failed is the number of failing tests
+    and failed(line), passed(line) count those that execute the line. Without a failing test nothing is suspicious.
+    """
+    failed = sum(not run.passed for run in runs)
+    bad, good = (
+        Counter(n for run in runs if run.passed is passed for n in set(run.lines)) for passed in (False, True)
+    )
+    return {n: bad[n] / sqrt(failed * (bad[n] + good[n])) if bad[n] else 0.0 for n in sorted(bad | good)}
+
+
+def cleared(runs: Sequence[TestResult]) -> list[int]:
+    """Lines that some passing test runs and no failing test does."""
+    passing: set[int] = set().union(*(run.lines for run in runs if run.passed))
+    return sorted(passing.difference(*(run.lines for run in runs if not run.passed)))
 
 
 def _readings(

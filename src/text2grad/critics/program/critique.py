@@ -1,4 +1,7 @@
-"""The whole critique: which test failed and how, where the fault is, and by which evidence."""
+"""The critique of a program: in full (which test failed and how, where the fault is, by which evidence) or brief.
+
+A reward model learns from the brief one: what is wrong and what should be there, no inputs, no reasons.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,16 @@ from collections.abc import Sequence
 
 from text2grad.critics.program.case import Case, ordered, praise
 from text2grad.critics.program.reference import Difference, compare
-from text2grad.critics.program.source import Code
-from text2grad.critics.program.spectrum import cleared
-from text2grad.critics.program.suspects import Kind, Suspect, TryAll, localise
+from text2grad.critics.program.source import Code, Function
+from text2grad.critics.program.suspects import Kind, Suspect, TryAll, cleared, localise
 from text2grad.feedback import Critique, Span
 from text2grad.sandbox import TestResult
 
 ALIKE = 1 / 3
 """The share of statements in common from which on a reference tells where a program is wrong."""
 
-_DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_DEFINITION = Function | ast.ClassDef
+_NOWHERE = "the tests fail and nothing says which line"
 _SHOWN = 3
 _NEAR = 0.9
 _WORDS: dict[Kind, str] = {
@@ -30,6 +33,43 @@ _WORDS: dict[Kind, str] = {
 }
 
 
+def brief_critique(case: Case) -> Critique:
+    """Statement by statement against the reference; else the line of the traceback; else the whole program."""
+    if case.verdict.passed:
+        return praise(case, "Passes the tests.")
+    late = case.verdict.outcome == "timeout"
+    what = "Does not finish in time." if late else "Fails the tests." if case.failed else "Does not run."
+    if case.code is None:
+        spans = case.mark_line(case.verdict.line or 1, -1, "not Python") or case.mark_all(-1, "not Python")
+        return Critique(text=f"{what} It is not Python.", spans=spans, score=-1.0)
+    if case.expected is not None:
+        equal, different = compare(case.code, case.expected)
+        if different:
+            return _briefly_by_reference(case, equal, different, what)
+    line = next((result.line for result in case.verdict.results if result.line), case.verdict.line)
+    if line:
+        spans = case.mark_line(line, -1, "the traceback ends here")
+        return Critique(text=f"{what} The error comes from line {line}.", spans=spans, score=-1.0)
+    return Critique(text=what, spans=case.mark_all(-1, _NOWHERE), score=-1.0)
+
+
+def _briefly_by_reference(
+    case: Case, equal: Sequence[Difference], different: Sequence[Difference], what: str
+) -> Critique:
+    """A sentence for each piece that the reference has otherwise; reasons come before the verdict."""
+    spans = [span for piece in equal for span in case.mark(piece.start, piece.end, 1)]
+    spans += [span for piece in different for span in case.mark(piece.start, piece.end, -1)]
+    notes = [
+        f"`{case.program.code[piece.start : piece.end]}` {_wanted(piece)}."
+        for piece in sorted(different, key=lambda each: each.start)
+    ]
+    return Critique(text=" ".join([*notes, what]), spans=ordered(spans), score=-1.0)
+
+
+def _wanted(piece: Difference) -> str:
+    return f"should be `{piece.wanted}`" if piece.wanted else "should not be there"
+
+
 def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
     """The critique of a program by its tests; `budget` edits of it may be run to find the place of a fault."""
     if case.verdict.passed:
@@ -37,7 +77,9 @@ def full_critique(case: Case, try_all: TryAll, budget: int) -> Critique:
         text = f"Passes all {count} tests." if count > 1 else "Passes the test."
         return praise(case, text, "run by the tests, and all of them pass")
     if case.code is None and case.verdict.outcome == "broken":
-        return _unreadable(case) if "Error" in case.verdict.error else _refused(case)
+        if "Error" in case.verdict.error:
+            return _unreadable(case)
+        return _critique(case, [], case.mark_line(case.first_line, -1, case.verdict.error), [])  # not run at all
     if case.code is not None and (missing := missing_names(case.code, case.attempt.names)):
         return _misnamed(case, case.code, missing)
     if case.code is not None and case.expected is not None:
@@ -65,17 +107,12 @@ def _unreadable(case: Case) -> Critique:
     """A syntax error at its place, or at the end of what is there if the answer was cut off."""
     line = min(case.verdict.line or 1, len(case.lines.lines))
     if _cut_off(case, line):
-        last = max(number for number, text in enumerate(case.lines.lines, start=1) if text.strip())
+        last = case.lines.number_at(len(case.program.code.rstrip()) - 1)
         spans = case.mark_line(last, -1, "the program is cut off here")
         return _critique(case, [f"It is cut off in line {last}."], spans, ["syntax"])
     spans = case.mark_line(line, -1, f"not Python: {case.verdict.error}")
     spans = spans or case.mark_all(-1, "not Python")
     return _critique(case, [f"It is not Python at line {line}."], spans, ["syntax"])
-
-
-def _refused(case: Case) -> Critique:
-    """A program that was not run at all: it is poor from its first line on."""
-    return _critique(case, [], case.mark_line(case.first_line, -1, case.verdict.error), [])
 
 
 def _cut_off(case: Case, line: int) -> bool:
@@ -113,14 +150,13 @@ def _by_reference(case: Case, different: Sequence[Difference]) -> Critique:
 def _difference_text(piece: Difference) -> str:
     if piece.before or piece.after:
         return f"lacks `{piece.before}` before it" if piece.before else f"lacks `{piece.after}` after it"
-    return f"should be `{piece.wanted}`" if piece.wanted else "should not be there"
+    return _wanted(piece)
 
 
 def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
     """The most suspicious line, and those as suspicious; an edit that makes every test pass decides alone."""
     if not suspects:
-        spans = case.mark_all(-1, "the tests fail and nothing says which line")
-        return _critique(case, [], spans, [])
+        return _critique(case, [], case.mark_all(-1, _NOWHERE), [])
     top = suspects[0]
     chosen = [top] if top.edit else [each for each in suspects if each.score >= _NEAR * top.score][:_SHOWN]
     marked = [span for each in chosen for span in case.mark(each.start, each.end, -1, _reason(each, case))]
@@ -155,7 +191,7 @@ def _critique(
     """
     words = f"Evidence: {'; '.join(_WORDS[kind] for kind in kinds)}." if kinds else ""
     text = " ".join(filter(None, [failure_text(case), *notes, words]))
-    good = [span for span in _cleared(case) if not any(_overlap(span, poor) for poor in spans)]
+    good = [each for each in _cleared(case) if not any(each.start < s.end and s.start < each.end for s in spans)]
     blamed = lines or [case.program.line_at(span.start) for span in spans]
     meta = {"evidence": list(kinds), "lines": list(dict.fromkeys(blamed))}
     return Critique(text=text, spans=ordered([*spans, *good]), score=-1.0, meta=meta)
@@ -167,10 +203,6 @@ def _cleared(case: Case) -> list[Span]:
         return []  # a failing test whose lines are not known may have run any line
     reason = "passing tests run it, and no failing test does"
     return [span for line in cleared(runs) for span in case.mark_line(line, 1, reason)]
-
-
-def _overlap(one: Span, other: Span) -> bool:
-    return one.start < other.end and other.start < one.end
 
 
 def failure_text(case: Case) -> str:
