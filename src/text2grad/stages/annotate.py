@@ -14,10 +14,8 @@ from text2grad.feedback import Feedback, read_jsonl, write_jsonl
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.items import Item, Items, check_items, read_items
 from text2grad.stages.paid import AnnotateOptions, annotate_paid, left, plan_for, refuse_endpoint_options
-from text2grad.stages.records import PairsSummary, criticise, without_noise
+from text2grad.stages.records import PairsSummary, criticise
 from text2grad.stages.summary import Summary
-
-ALL_NOW = AnnotateOptions()
 
 
 def run_annotate(
@@ -25,7 +23,7 @@ def run_annotate(
     responses: Path | None = None,
     out: Path | None = None,
     pairs: bool = False,
-    options: AnnotateOptions = ALL_NOW,
+    options: AnnotateOptions = AnnotateOptions(),  # noqa: B008 - frozen
 ) -> Summary:
     """Have responses judged: those of the file `responses`, else the policy's own, which are sampled first.
 
@@ -62,8 +60,7 @@ def run_annotate(
 
         prepare(config)
     with runner_of(config) as runner:
-        tally = criticise(config, make_critic(without_noise(config), kind, None, runner), items, target)
-    return tally.summary(target)
+        return criticise(make_critic(config, kind, None, runner), items, target).summary(target)
 
 
 def check(config: Config, items: Items) -> None:
@@ -94,7 +91,7 @@ def annotate_samples(
     task, target = task_of(config), out or folder / "feedback.jsonl"
     heldout = target.with_name("feedback_heldout.jsonl")
     with runner_of(config) as runner:
-        critic = None if kind == "prompted" else make_critic(without_noise(config), kind, task, runner)
+        critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
         tested = runner if critic is None and config.annotate.run_tests else None
         items, held = sources_of(config, task, tested, options)
         if options.plan:
@@ -103,8 +100,8 @@ def annotate_samples(
         note_settings(config, folder)
         if critic is None:
             return _paid_samples(config, (items, target), (held, heldout), options)
-        tally = criticise(config, critic, lambda: items, target, replaces=critic.source.kind)
-        others = criticise(config, critic, lambda: held, heldout, replaces=critic.source.kind)
+        tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
+        others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
     made = [record for record in read_jsonl(target, Feedback) if record.source.kind == "program"] if pairs else []
     return tally.summary(target, others, write_pairs(config, made) if pairs else None)
 

@@ -72,7 +72,9 @@ class Draft:
         while 0 <= position < len(text):
             step = self._outline if self.place == "outline" else self._content
             position = step(text, position)
-        return position >= 0 and (not self.after_quote or self._reasoned or self._object_goes_on())
+        if position < 0 or not self.after_quote or self._reasoned:
+            return position >= 0
+        return any(rest.startswith(self.begun.decode()) for rest in self._object_rests())
 
     def _outline(self, text: bytes, position: int) -> int:
         """Take outline up to a string that holds content, or all of it; -1: it does not resolve."""
@@ -105,7 +107,9 @@ class Draft:
         elif byte == b"{":
             self._in_object, self._before = self._in_list, None
         elif self._in_object:
-            return self._end_object()
+            resolves = self._reasoned or self._note(self.begun.decode().removesuffix("}"))
+            self._in_object, self._quote, self._reasoned, self.begun = False, None, False, b""
+            return resolves
         else:
             self.done = True
         return True
@@ -114,11 +118,6 @@ class Draft:
         head = self.begun.decode().removesuffix(_TO_REASON)
         self._reasoned = True
         return self._may_have_reason(head) and self._note(head)
-
-    def _end_object(self) -> bool:
-        resolves = self._reasoned or self._note(self.begun.decode().removesuffix("}"))
-        self._in_object, self._quote, self._reasoned, self.begun = False, None, False, b""
-        return resolves
 
     def _note(self, head: str) -> bool:
         """Remember an object that names no occurrence."""
@@ -136,17 +135,15 @@ class Draft:
         self.place, self.begun = "outline", b""
         self._criticised = True
         if place == "phrase":
-            return end + 1 if self._end_phrase(_unescaped(content)) else -1
+            phrase = _unescaped(content)
+            barred = self._barred(phrase)
+            self._mentioned |= {(phrase, False)}
+            self._before = phrase
+            return -1 if barred else end + 1
         if place == "piece":
             self._quote = _unescaped(content)
             self._endings = tuple(self.quotable.object_endings(self._quote, self._mentioned))
         return end + 1
-
-    def _end_phrase(self, phrase: str) -> bool:
-        barred = self._barred(phrase)
-        self._mentioned |= {(phrase, False)}
-        self._before = phrase
-        return not barred
 
     def _barred(self, phrase: str) -> bool:
         """Whether a clear phrase would not resolve here: it stands in the list, or reads on from the one before."""
@@ -163,10 +160,6 @@ class Draft:
 
     def _may_have_reason(self, head: str) -> bool:
         return bool(head) or not self.quotable.reads_on(self._quote or "", ', "reason')
-
-    def _object_goes_on(self) -> bool:
-        begun = self.begun.decode()
-        return any(rest.startswith(begun) for rest in self._object_rests())
 
     def _object_rests(self) -> Iterator[str]:
         for head in self._endings:

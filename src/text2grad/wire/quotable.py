@@ -10,7 +10,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class Quotable:
         usable = not any("\ud800" <= char <= "\udfff" for char in response)
         self._chars = [escaped(char) for char in response] if usable else []
         self.body = "".join(self._chars).encode()
-        self.char_starts = _offsets([len(char.encode()) for char in self._chars])
+        self.char_starts = [0, *accumulate(len(char.encode()) for char in self._chars)]
         edges = boundaries(response) if usable else [0]
         self._words = [response[a:b] for a, b in pairwise(edges)]
         self.word_starts = [self.char_starts[edge] for edge in edges]
@@ -103,8 +103,7 @@ class Quotable:
 
         A word that was begun may cost as much as it has bytes.
         """
-        costs = [cost(escaped(word).encode()) for word in self._words]
-        before = [0, *np.cumsum(costs, dtype=np.int64).tolist()]
+        before = [0, *accumulate(cost(escaped(word).encode()) for word in self._words)]
         detours = [before[end] - before[start] for start, end in enumerate(self._first_clear) if end is not None]
         word = max((end - start for start, end in pairwise(self.word_starts)), default=0)
         return max(detours, default=0) + word
@@ -228,10 +227,6 @@ class Quotable:
     def reads_on(self, quote: str, following: str) -> bool:
         """Whether the response itself continues the quote as z would: then `parse` sees one unescaped phrase."""
         return bool(following) and f'{quote}"{following}' in self.response
-
-
-def _offsets(lengths: Sequence[int]) -> list[int]:
-    return [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
 
 
 def _chunks(texts: Sequence[str]) -> str:

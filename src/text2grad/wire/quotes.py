@@ -93,7 +93,8 @@ def resolve(
             seen[key] += 1
         elif len(places) > 1:
             counts["ambiguous"] += 1
-            spans.extend(_spans(_allowed(places, ambiguity), quote, response, label))
+            meant = {"first": places[:1], "all": places, "skip": []}[ambiguity]
+            spans.extend(_spans(meant, quote, response, label))
             continue
         else:
             chosen = places
@@ -128,10 +129,6 @@ def _quoted_as_shown(quote: Quote, response: str) -> list[Interval]:
 
 def _key(quote: Quote) -> tuple[str, bool]:
     return quote.text, quote.part
-
-
-def _allowed(places: list[Interval], ambiguity: Ambiguity) -> list[Interval]:
-    return {"first": places[:1], "all": places, "skip": []}[ambiguity]
 
 
 def _spans(places: Sequence[Interval], quote: Quote, response: str, label: Label) -> list[Span]:
