@@ -87,7 +87,10 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
         raise NoOutputError(f"line {bad} is not one of a batch's output", "give the file the batch wrote")
     if bad:
         print(f"line {bad} is not one of a batch's output: its question is asked again", file=sys.stderr)
-    chat.settle_answered(questions(), verdict)
+    for question in questions():
+        slot = chat.journal.slot(question.id)
+        if slot.state is None and slot.offset >= 0:  # answered, and never judged
+            chat.asker.judged(question, verdict, last=slot.answers > 1)
     return count
 
 

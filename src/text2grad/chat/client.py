@@ -107,9 +107,8 @@ class OpenAIChat:
         found = [self.found(question) for question in questions]
         answers = [each.answer for each in found if each is not None]
         if len(answers) < len(found):
-            most = self.settings.budget_usd
             cure = "raise critic.prompted.budget_usd and run the same command again"
-            raise UserError(f"the budget of {most:g} USD is reached", cure, EXIT_BUDGET)
+            raise UserError(f"the budget of {self.settings.budget_usd:g} USD is reached", cure, EXIT_BUDGET)
         return answers
 
     def found(self, question: Question) -> Found | None:
@@ -134,13 +133,6 @@ class OpenAIChat:
         finally:
             self.asker.endpoint.close()
 
-    def settle_answered(self, questions: Iterable[Question], verdict: Verdict) -> None:
-        """Settle what has an answer and was never judged, without asking: answers of a batch."""
-        for question in questions:
-            slot = self.journal.slot(question.id)
-            if slot.state is None and slot.offset >= 0:
-                self.asker.judged(question, verdict, last=slot.answers > 1)
-
     def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
         """What is still to be asked would cost: tokens at 4 characters each of the requests as they will be sent.
 
@@ -150,8 +142,11 @@ class OpenAIChat:
         answer, seconds = float(min(GUESSED_ANSWER, settings.max_tokens)), GUESSED_SECONDS
         if totals.answers:
             answer, seconds = totals.completion_tokens / totals.answers, totals.seconds / totals.answers
-        waiting = [each.characters for each in self.asker.unsettled(questions)]
-        requests, asked = len(waiting), math.ceil(sum(waiting) / CHARACTERS_PER_TOKEN)
+        requests = characters = 0
+        for question in self.asker.unsettled(questions):
+            requests += 1
+            characters += sum(len(message["content"]) for message in question.messages)
+        asked = math.ceil(characters / CHARACTERS_PER_TOKEN)
         usage = {"prompt_tokens": asked, "completion_tokens": round(requests * answer)}
         return {
             "requests": requests,
@@ -234,11 +229,7 @@ class _Waiting:
             return next(self.questions, None)
 
     def ended(self, question: Question, state: State | None, most_misses: int) -> bool:
-        """Note how a question ended; False: it was stopped.
-
-        Raises:
-            UserError: it is the last of `most_misses` questions in a row without an answer.
-        """
+        """Note how a question ended; False: it was stopped. `most_misses` in a row are a UserError."""
         self._misses = self._misses + 1 if state == "exhausted" else 0
         if self._misses >= most_misses:
             last = self._asker.journal.last(question.id)["message"]

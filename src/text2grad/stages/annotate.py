@@ -64,11 +64,7 @@ def run_annotate(
 
 
 def check(config: Config, items: Items) -> None:
-    """Look at every item before any is judged.
-
-    Raises:
-        UserError: a response is invalid, or there are none.
-    """
+    """Refuse a bad item before any is judged, and a job without items."""
     if not check_items(items(), config.annotate.max_characters):
         raise UserError("there are no responses to judge", "check the file")
 
@@ -76,14 +72,7 @@ def check(config: Config, items: Items) -> None:
 def annotate_samples(
     config: Config, kind: CriticKind, out: Path | None, pairs: bool, options: AnnotateOptions
 ) -> Summary:
-    """Sample the policy and have the critic `kind` judge what it says; see `run_annotate`.
-
-    With `options.anchor` nothing is sampled: the data set's own drafts are taken, with what people
-    wrote about them.
-
-    Raises:
-        UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
-    """
+    """Have the critic `kind` judge what the policy says, or with `options.anchor` the data set's own drafts."""
     from text2grad.stages.folder import note_settings, prepare, task_of
     from text2grad.stages.sampled import sources_of
 
@@ -122,11 +111,7 @@ def _paid_samples(
 
 
 def refuse_pairs(config: Config, responses: Path | None = None) -> None:
-    """Pairs need programs that were run, and more than one answer to a question.
-
-    Raises:
-        UsageError: the settings can give none.
-    """
+    """Refuse `--pairs` without programs that are run, or with one answer to a question."""
     if responses is not None:
         raise UsageError("--pairs needs programs of the policy's own", "leave out --responses")
     if (config.annotate.critic or config.critic.kind) != "program":

@@ -112,11 +112,7 @@ def annotator_prompt(config: Config) -> str:
 
 
 def refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> None:
-    """Several greedy critiques are one, paid for several times.
-
-    Raises:
-        UserError: they are asked for.
-    """
+    """Several greedy critiques are one, paid for several times."""
     if votes > 1 and temperature == 0:
         raise UserError(f"{votes} votes at temperature 0 are the same critique", f"--{setting} 0.7")
 

@@ -100,11 +100,7 @@ class PlanSummary(Summary):
 
 
 def refuse_endpoint_options(options: AnnotateOptions) -> None:
-    """A critic that answers at once has no journal and no price: it must not seem to have planned anything.
-
-    Raises:
-        UsageError: names the options.
-    """
+    """A critic that answers at once has no journal and no price: it must not seem to have planned anything."""
     given, usual = asdict(options), asdict(AnnotateOptions(limit=options.limit))
     words = {"requests": "write-requests", "answers": "read-answers", "resume": "no-resume"}
     if options.canaries is False:
@@ -163,9 +159,7 @@ def plan_for(config: Config, items: Items, target: Path, options: AnnotateOption
 def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict[str, Any]:
     """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
 
-    Raises:
-        UserError: more of them have moved than `annotate.moved_canaries`, or none of them could be judged: what
-            this critic says of other responses is not worth its price.
+    A critic that misjudges more than `annotate.moved_canaries` of them, or all, is not asked anything else.
     """
     found = [Item(*pair) for pair in canary_items(config.critic.prompted.prompt or annotator_prompt(config))]
     own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)

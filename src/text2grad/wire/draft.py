@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from text2grad.wire.quotable import NUMBER, Quotable
+from text2grad.wire.quotable import NUMBER, Quotable, escaped
 
 Place = Literal["outline", "critique", "phrase", "piece", "reason"]
 
@@ -39,7 +39,7 @@ class Draft:
         self._mentioned: frozenset[tuple[str, bool]] = frozenset()  # by this list without an occurrence
         self._before: str | None = None  # the plain quote right before this place in the list
         self._lists = 0  # how many span lists were opened
-        self._in_list = False
+        self.in_list = False  # whether a span list is open
         self._in_object = False
         self._quote: str | None = None  # of the open object, and what may follow it
         self._endings: tuple[str, ...] = ()
@@ -55,11 +55,6 @@ class Draft:
     def escaping(self) -> bool:
         """Whether the open string ends in a backslash that waits for its letter."""
         return self.place != "outline" and (len(self.begun) - len(self.begun.rstrip(b"\\"))) % 2 == 1
-
-    @property
-    def in_list(self) -> bool:
-        """Whether a span list is open."""
-        return self._in_list
 
     @property
     def after_quote(self) -> bool:
@@ -96,16 +91,16 @@ class Draft:
             return "critique" if self.begun == _TO_CRITIQUE else None
         if self._in_object and self.begun.endswith(b'": "'):
             return "piece" if self._quote is None else "reason"
-        return "phrase" if self._in_list and not self._in_object else None
+        return "phrase" if self.in_list and not self._in_object else None
 
     def _bracket(self, byte: bytes) -> bool:
         if byte == b"[":
             self._lists += 1
-            self._in_list, self._mentioned, self._before, self.begun = True, frozenset(), None, b""
+            self.in_list, self._mentioned, self._before, self.begun = True, frozenset(), None, b""
         elif byte == b"]":
-            self._in_list, self.begun = False, b""
+            self.in_list, self.begun = False, b""
         elif byte == b"{":
-            self._in_object, self._before = self._in_list, None
+            self._in_object, self._before = self.in_list, None
         elif self._in_object:
             resolves = self._reasoned or self._note(self.begun.decode().removesuffix("}"))
             self._in_object, self._quote, self._reasoned, self.begun = False, None, False, b""
@@ -154,7 +149,7 @@ class Draft:
         """What a phrase must not stop inside of, escaped: every barred phrase begins one of these."""
         for phrase, part in self._mentioned:
             if not part:
-                yield self.quotable.escape(phrase)
+                yield escaped(phrase).encode()
         if self._before is not None:
             yield from self.quotable.readings_after(f'{self._before}", "')
 
@@ -194,7 +189,7 @@ class Draft:
             yield self.begun
         elif not self._lists:
             yield _LISTS if self._criticised else _TO_CRITIQUE + b'"' + _LISTS
-        elif not self._in_list:
+        elif not self.in_list:
             yield from (_AFTER_LIST[self._lists], *([_TO_SCORE + b"0}"] if self._lists == 2 else []))
         elif self._quote is not None:
             rests = ["}"] if self._reasoned else self._object_rests()

@@ -15,6 +15,7 @@ from itertools import accumulate, islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from text2grad.wire.locate import every_place
 from text2grad.wire.quotes import boundaries, occurrences
 
 NUMBER = r"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))"
@@ -183,23 +184,14 @@ class Quotable:
 
     def readings_after(self, text: str) -> Iterator[bytes]:
         """How the response continues after each `text` in it, escaped."""
-        place = self.response.find(text)
-        while place >= 0:
+        for place in every_place(text, self.response):
             yield self.body[self.char_starts[place + len(text)] :]
-            place = self.response.find(text, place + 1)
-
-    @staticmethod
-    def escape(text: str) -> bytes:
-        """Text as the bytes it has inside a string of z."""
-        return escaped(text).encode()
 
     def _places(self, begun: bytes, starts: dict[int, int]) -> Iterator[int]:
         """Where the response reads `begun` from one of `starts` on, but for its very end."""
-        place = self.body.find(begun)
-        while 0 <= place < len(self.body):
-            if place in starts:
+        for place in every_place(begun, self.body):
+            if place in starts and place < len(self.body):
                 yield place
-            place = self.body.find(begun, place + 1)
 
     def _text(self, start: int, end: int) -> str:
         return self.response[self._char_at[start] : self._char_at[end]]

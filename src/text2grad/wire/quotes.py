@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, QuoteCounts, Span
-from text2grad.wire.locate import Found, Interval, LocateSettings, in_word, inside_word, locate
+from text2grad.wire.locate import Found, Interval, LocateSettings, every_place, in_word, inside_word, locate
 from text2grad.wire.shown import shown
 
 Ambiguity = Literal["first", "all", "skip"]
@@ -45,13 +45,11 @@ def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
     """
     if not quote:
         return []
-    starts = []
-    position = response.find(quote)
-    while position >= 0:
-        if part or not (inside_word(response, position) or inside_word(response, position + len(quote))):
-            starts.append(position)
-        position = response.find(quote, position + 1)
-    return starts
+    return [
+        start
+        for start in every_place(quote, response)
+        if part or not (inside_word(response, start) or inside_word(response, start + len(quote)))
+    ]
 
 
 def boundaries(response: str) -> list[int]:
