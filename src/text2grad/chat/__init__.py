@@ -2,8 +2,8 @@
 
 `base` says what a chat is; `client` is the one for OpenAI-compatible servers: `questions` are what
 is asked and under which id, `endpoint` and `transport` one HTTP request, `pace` how many at a time,
-`asking` all the requests of one question, `journal` the answers that were paid for, `prices` and
-`plan` what it costs, `batch` the requests as a file.
+`asking` all the requests of one question, `journal` the answers that were paid for, `prices` what
+it costs, `batch` the requests as a file.
 """
 
 from text2grad.chat.base import Answer, Chat, Completion, Conversation, GroundedChat, LimitedChat, ScriptedChat

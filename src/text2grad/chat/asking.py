@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Condition
 from typing import Any
 
@@ -64,35 +64,23 @@ class Budget:
         spent = totals.usd + totals.charged + totals.unpriced * self._dearest
         return self._most is not None and spent + self._reserved + amount > self._most
 
-    def take(self, amount: float) -> bool:
-        """Put `amount` aside, once open requests have left enough; False: it does not fit."""
-        if self._most is None:
-            return True
+    def take(self, amount: float, wait: bool = True) -> bool:
+        """Put `amount` aside; with `wait`, once open requests have left enough. False: it does not fit."""
         with self._changed:
             while self._too_much(amount):
-                if not self._reserved or self.reached:
+                if not wait or not self._reserved or self.reached:
                     self.reached = True
                     return False
                 self._changed.wait()
             self._reserved += amount
             return True
 
-    def fits(self, amount: float) -> bool:
-        """Put `amount` aside for good, if it fits: what a batch asks at once cannot be taken back."""
-        if self._too_much(amount):
-            self.reached = True
-            return False
-        self._reserved += amount
-        return True
-
     def give_back(self, amount: float) -> None:
         """Release the reserved amount; the answer's real price is in the journal."""
-        if self._most is not None:
-            with self._changed:
-                self._reserved = max(0.0, self._reserved - amount)
-                if self._reserved < 1e-12:
-                    self._reserved = 0.0
-                self._changed.notify_all()
+        with self._changed:
+            left = self._reserved - amount
+            self._reserved = left if left >= 1e-12 else 0.0
+            self._changed.notify_all()
 
 
 class Asker:
@@ -117,13 +105,10 @@ class Asker:
         self.budget = Budget(settings.budget_usd, price, journal)
         self.sent = 0
         self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
-        self.capability = self._noted(journal.notes.get("capability"))
-
-    def _noted(self, note: Any) -> Capability | None:
-        """The rung that an earlier run found at this server, with this model."""
-        known = note if isinstance(note, dict) else {}
-        same = (known.get("server"), known.get("model")) == (self.endpoint.name, self.questioner.model)
-        return known["is"] if same and known.get("is") in ("grammar", *LADDER) else None
+        self._here = {"server": endpoint.name, "model": settings.model}
+        noted = journal.notes.get("capability")
+        found = next((rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung}), None)
+        self.capability: Capability | None = found
 
     def ladder(self, question: Question) -> tuple[Capability, ...]:
         """The ways to ask it, the strictest first."""
@@ -140,6 +125,14 @@ class Asker:
         state = self.journal.slot(question.id).state
         return state == "ok" or (state in ("refused", "invalid") and not self._again)
 
+    def unsettled(self, questions: Iterable[Question]) -> Iterator[Question]:
+        """Those still to be asked, each once."""
+        taken: set[str] = set()
+        for question in questions:
+            if question.id not in taken and not self.is_settled(question):
+                taken.add(question.id)
+                yield question
+
     def settle(self, question: Question, verdict: Verdict) -> State | None:
         """Ask until there is an answer or a final failure; None if stopped before that.
 
@@ -153,9 +146,10 @@ class Asker:
             if (state := self.judged(question, verdict, last=left <= 0)) is not None:
                 return state
         for attempt in range(TRIES_OF_AN_ANSWER - left, TRIES_OF_AN_ANSWER):
-            line = self._answered(question, attempt)
-            if line is None:
+            outcome = self._climb(question, attempt)
+            if outcome is None:
                 return None
+            line = self.keep(question.id, outcome, {}) if isinstance(outcome, Problem) else outcome
             last = attempt + 1 == TRIES_OF_AN_ANSWER
             if (state := self.judged(question, verdict, last, line)) is not None:
                 return state
@@ -175,15 +169,19 @@ class Asker:
         return most_tokens(texts, self.questioner.max_tokens)
 
     def keep(self, question: str, outcome: Reply | Problem, most: Mapping[str, float], batch: bool = False) -> Line:
-        """Bring an answer, or the failure that stands for it, into the journal. Its line."""
+        """Bring an answer, or the failure that stands for it, into the journal. Its line.
+
+        `usd` is null where the price is unknown. Of a count that the server does not give, or that cannot be, the
+        `most` is paid.
+        """
         if isinstance(outcome, Problem):
             return self.journal.failure(question, FAILURE_OF.get(outcome.kind, "exhausted"), outcome.message)
-        return self.journal.answer(question, answer_line(outcome, self.price, most, batch))
-
-    def _answered(self, question: Question, attempt: int) -> Line | None:
-        """Write one answer, or the failure in its place, to the journal; None if stopped."""
-        outcome = self._climb(question, attempt)
-        return self.keep(question.id, outcome, {}) if isinstance(outcome, Problem) else outcome
+        usage = believable(outcome.usage, most)
+        usd = None if self.price is None else self.price.cost({**most, **usage}, batch)
+        line: Line = {"text": outcome.text, "usage": usage, "usd": usd, "seconds": outcome.seconds}
+        line |= {"truncated": True} if outcome.truncated else {}
+        line |= {"refusal": outcome.refusal} if outcome.refusal else {}
+        return self.journal.answer(question, line)
 
     def _climb(self, question: Question, attempt: int) -> Outcome:
         """Ask on the rung known to work; until one is known, try each from the top."""
@@ -191,7 +189,7 @@ class Asker:
         if self.knows_how(question):
             rung = self.capability if self.capability in ladder else ladder[0]
             known = self._retried(question, rung, attempt, self._retries)
-            if len(ladder) == 1 or not _is_about_the_form(known):
+            if len(ladder) == 1 or not isinstance(known, Problem) or not known.about_the_form:
                 return known
             self.capability = None  # the server is not the one it was
         outcome: Outcome = None
@@ -200,14 +198,11 @@ class Asker:
             if isinstance(outcome, Problem) and outcome.kind == "unreachable":
                 raise UserError(outcome.message, "is the server running? check critic.prompted.base_url")
             if isinstance(outcome, dict):
-                self._found(rung)
+                self.capability = rung
+                self.journal.note("capability", {**self._here, "is": rung})
             if not (isinstance(outcome, Problem) and outcome.kind in ("unfit", "broken")):
                 break
         return outcome
-
-    def _found(self, rung: Capability) -> None:
-        self.capability = rung
-        self.journal.note("capability", {"server": self.endpoint.name, "model": self.questioner.model, "is": rung})
 
     def _retried(self, question: Question, rung: Capability, attempt: int, retries: int) -> Outcome:
         body = self.questioner.request(question, rung, attempt)
@@ -260,30 +255,8 @@ class Asker:
         return outcome
 
 
-def _is_about_the_form(outcome: Outcome) -> bool:
-    """Whether a server refused to hold its answer to a form."""
-    if not isinstance(outcome, Problem) or outcome.kind != "unfit":
-        return False
-    return any(name in outcome.message for name in ("response_format", "structured_outputs"))
-
-
 def pause_for_all(wait: float | None) -> float:
     """Seconds nobody sends after a server asked one request to wait. A wait that is too long ends that question
     alone: the others find out for themselves.
     """
     return FIRST_PAUSE if wait is None or wait > LONGEST_WAIT else wait
-
-
-def answer_line(reply: Reply, price: Price | None, most: Mapping[str, float], batch: bool = False) -> Line:
-    """What the journal keeps of an answer; `usd` is null where the price is unknown.
-
-    Of a count that the server does not give, or that cannot be, the `most` is paid.
-    """
-    usage = believable(reply.usage, most)
-    usd = None if price is None else price.cost({**most, **usage}, batch)
-    line: Line = {"text": reply.text, "usage": usage, "usd": usd, "seconds": reply.seconds}
-    if reply.truncated:
-        line["truncated"] = True
-    if reply.refusal:
-        line["refusal"] = reply.refusal
-    return line

@@ -11,16 +11,14 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from text2grad.chat.asking import Verdict
 from text2grad.chat.client import OpenAIChat, Questions
 from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint, Problem, Reply
-from text2grad.chat.journal import Journal
-from text2grad.chat.questions import Question
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json, writing
 
@@ -35,14 +33,6 @@ class NoOutputError(UserError):
     """No line of a file is a line of a batch's output."""
 
 
-def request_line(chat: OpenAIChat, question: Question) -> str:
-    """One request of a batch file."""
-    asker, attempt = chat.asker, chat.journal.slot(question.id).answers
-    head = json.dumps({"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions"})
-    body = asker.questioner.request(question, asker.ladder(question)[0], attempt)
-    return f'{head[:-1]}, "body": {body}}}\n'
-
-
 def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool = False) -> int:
     """Write what is still to be asked, as much as one batch and the budget allow; how many requests.
 
@@ -51,18 +41,17 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool
     before = file.read_text(encoding="ascii") if add and file.is_file() else ""
     held, size = before.count("\n"), len(before)
     count, asker = held, chat.asker
-    taken: set[str] = set()
     temporary = file.with_name(file.name + ".partial")
     with writing(file), temporary.open("w", encoding="ascii") as out:
         out.write(before)
-        for question in questions():
-            if question.id in taken or asker.is_settled(question):
-                continue
-            line = request_line(chat, question)
+        for question in asker.unsettled(questions()):
+            head = json.dumps({"custom_id": question.id, "method": "POST", "url": "/v1/chat/completions"})
+            attempt = chat.journal.slot(question.id).answers
+            body = asker.questioner.request(question, asker.ladder(question)[0], attempt)
+            line = f'{head[:-1]}, "body": {body}}}\n'
             amount = asker.budget.dearest(asker.most(question))
-            if count == MOST_REQUESTS or size + len(line) > MOST_BYTES or not asker.budget.fits(amount):
+            if count == MOST_REQUESTS or size + len(line) > MOST_BYTES or not asker.budget.take(amount, wait=False):
                 break
-            taken.add(question.id)
             out.write(line)
             count, size = count + 1, size + len(line)
     with writing(file):
@@ -90,20 +79,19 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
             continue
         good += 1
         id, outcome = found
-        if id in asked and not _has(chat.journal, id):
+        slot = chat.journal.slot(id)
+        if id in asked and not slot.answers and slot.state in (None, "exhausted"):
             chat.asker.keep(id, outcome, asked[id], batch=True)
             count += 1
     if bad and not good:
         raise NoOutputError(f"line {bad} is not one of a batch's output", "give the file the batch wrote")
     if bad:
         print(f"line {bad} is not one of a batch's output: its question is asked again", file=sys.stderr)
-    chat.settle_answered(questions(), verdict)
+    for question in questions():
+        slot = chat.journal.slot(question.id)
+        if slot.state is None and slot.offset >= 0:  # answered, and never judged
+            chat.asker.judged(question, verdict, last=slot.answers > 1)
     return count
-
-
-def _has(journal: Journal, id: str) -> bool:
-    slot = journal.slot(id)
-    return slot.state in ("ok", "refused", "invalid") or slot.answers > 0
 
 
 def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | None:
@@ -130,7 +118,10 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Cal
         UserError: the service failed the batch.
     """
     journal, service = chat.journal, OpenAIBatches(chat.asker.endpoint)
-    _find_unnoted(journal, service)
+    if tag := journal.notes.get("submitting"):  # by a process that died before it could write down the id
+        if not journal.notes.get("batch") and (found := service.find(tag)):
+            journal.note("batch", {"id": found})
+        journal.note("submitting", None)
     waiting: dict[str, Any] | None = journal.notes.get("batch")
     if waiting:
         status = service.status(waiting["id"])
@@ -158,15 +149,6 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Cal
     return True
 
 
-def _find_unnoted(journal: Journal, service: OpenAIBatches) -> None:
-    """A batch that was submitted by a process that died before it could write down its id."""
-    tag = journal.notes.get("submitting")
-    if tag and not journal.notes.get("batch") and (id := service.find(tag)):
-        journal.note("batch", {"id": id})
-    if tag:
-        journal.note("submitting", None)
-
-
 class OpenAIBatches:
     """The batch API of OpenAI and of servers that have one.
 
@@ -184,52 +166,50 @@ class OpenAIBatches:
 
     def submit(self, file: Path, tag: str) -> str:
         """Upload, then create."""
-
-        def call() -> str:
-            uploaded = self._client.files.create(file=file, purpose="batch")
+        with _one_line():
             batch = self._client.batches.create(
-                input_file_id=uploaded.id,
+                input_file_id=self._client.files.create(file=file, purpose="batch").id,
                 endpoint="/v1/chat/completions",
                 completion_window="24h",
                 metadata={TAG: tag},
             )
-            return str(batch.id)
-
-        return self._named(_called(call))
+        return self._named(batch.id)
 
     def find(self, tag: str) -> str | None:
         """Look through the newest hundred."""
-        page = _called(lambda: self._client.batches.list(limit=100))
-        found = next((str(b.id) for b in page.data if (b.metadata or {}).get(TAG) == tag), None)
-        return found and self._named(found)
+        with _one_line():
+            page = self._client.batches.list(limit=100)
+        return next((self._named(b.id) for b in page.data if (b.metadata or {}).get(TAG) == tag), None)
 
-    def _named(self, id: str) -> str:
+    def _named(self, id: object) -> str:
         """An id as it may be written down and shown."""
-        if self._redact(id) != id or not id.isprintable():
+        name = str(id)
+        if self._redact(name) != name or not name.isprintable():
             raise UserError("the batch API names a batch by the key", "check critic.prompted.base_url")
-        return id
+        return name
 
     def status(self, id: str) -> str:
         """As the service says it."""
-        return self._redact(str(_called(lambda: self._client.batches.retrieve(id)).status))
+        with _one_line():
+            return self._redact(str(self._client.batches.retrieve(id).status))
 
     def results(self, id: str) -> Iterator[str]:
         """Answers, then errors."""
-        batch = _called(lambda: self._client.batches.retrieve(id))
-        for file_id in (batch.output_file_id, batch.error_file_id):
-            if file_id:
-                text = str(_called(partial(self._client.files.content, file_id)).text)
-                yield from text.split("\n")  # JSON may hold other line breaks
+        with _one_line():
+            batch = self._client.batches.retrieve(id)
+        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
+            with _one_line():
+                text = str(self._client.files.content(file).text)
+            yield from text.split("\n")  # JSON may hold other line breaks
 
 
-T = TypeVar("T")
-
-
-def _called(call: Callable[[], T]) -> T:
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """What the service says against a request, as one line."""
     import openai
 
     try:
-        return call()
+        yield
     except openai.APIStatusError as error:
         raise UserError(
             f"the batch API answered {error.status_code}", "check the key, the model and the URL"

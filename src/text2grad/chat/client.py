@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from text2grad.chat.asking import Asker, Verdict, answer_of, as_it_came
 from text2grad.chat.base import Answer, Conversation
 from text2grad.chat.endpoint import Endpoint
 from text2grad.chat.journal import STATES, Journal, State
-from text2grad.chat.prices import price_of
+from text2grad.chat.prices import CHARACTERS_PER_TOKEN, read_prices, unknown_price
 from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import EXIT_BUDGET, UsageError, UserError
@@ -25,6 +26,8 @@ Questions = Callable[[], Iterable[Question]]
 """The questions of a job, from the start at each call: they are read more than once and never all held."""
 PROGRESS_SECONDS = 5.0
 MISSES_AT_FIRST = 3
+GUESSED_ANSWER, GUESSED_SECONDS = 300, 5.0
+"""Tokens of an answer, and what it takes, where nothing has been answered yet to tell from."""
 
 
 class Found(NamedTuple):
@@ -65,7 +68,7 @@ class OpenAIChat:
             raise UsageError("no model to ask", "--critic.prompted.model NAME")
         self.name, self.settings = settings.model, settings
         endpoint = Endpoint(settings.base_url, settings.timeout, asks=asks)
-        price = price_of(settings.model, settings.prices)
+        price = read_prices(settings.prices).get(settings.model)
         if settings.budget_usd is not None and price is None:
             cure = "add the model to the file of critic.prompted.prices"
             raise UserError("a budget needs the model's price", cure)
@@ -104,9 +107,8 @@ class OpenAIChat:
         found = [self.found(question) for question in questions]
         answers = [each.answer for each in found if each is not None]
         if len(answers) < len(found):
-            most = self.settings.budget_usd
             cure = "raise critic.prompted.budget_usd and run the same command again"
-            raise UserError(f"the budget of {most:g} USD is reached", cure, EXIT_BUDGET)
+            raise UserError(f"the budget of {self.settings.budget_usd:g} USD is reached", cure, EXIT_BUDGET)
         return answers
 
     def found(self, question: Question) -> Found | None:
@@ -123,7 +125,7 @@ class OpenAIChat:
         try:
             while (question := waiting.next()) is not None:
                 if self.asker.knows_how(question):
-                    waiting.put_back(question)
+                    waiting.questions = chain((question,), waiting.questions)
                     self._in_threads(waiting, verdict)
                     return
                 if not waiting.ended(question, self.asker.settle(question, verdict), MISSES_AT_FIRST):
@@ -131,12 +133,31 @@ class OpenAIChat:
         finally:
             self.asker.endpoint.close()
 
-    def settle_answered(self, questions: Iterable[Question], verdict: Verdict) -> None:
-        """Settle what has an answer and was never judged, without asking: answers of a batch."""
-        for question in questions:
-            slot = self.journal.slot(question.id)
-            if slot.state is None and slot.offset >= 0:
-                self.asker.judged(question, verdict, last=slot.answers > 1)
+    def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
+        """What is still to be asked would cost: tokens at 4 characters each of the requests as they will be sent.
+
+        How long answers are is known from those in the journal. Nothing is sent.
+        """
+        settings, totals, price = self.settings, self.journal.totals, self.asker.price
+        answer, seconds = float(min(GUESSED_ANSWER, settings.max_tokens)), GUESSED_SECONDS
+        if totals.answers:
+            answer, seconds = totals.completion_tokens / totals.answers, totals.seconds / totals.answers
+        requests = characters = 0
+        for question in self.asker.unsettled(questions):
+            requests += 1
+            characters += sum(len(message["content"]) for message in question.messages)
+        asked = math.ceil(characters / CHARACTERS_PER_TOKEN)
+        usage = {"prompt_tokens": asked, "completion_tokens": round(requests * answer)}
+        return {
+            "requests": requests,
+            **usage,
+            "usd": round(price.cost(usage), 4) if price else None,
+            "usd_batch": round(price.cost(usage, batch=True), 4) if price else None,
+            "usd_paid_so_far": round(totals.usd, 6),
+            "minutes": round(requests * seconds / settings.concurrency / 60, 2),
+            "price": "known" if price else unknown_price(settings.model, settings.prices),
+            "spent_now": 0,
+        }
 
     def tally(self, questions: Iterable[Question]) -> dict[str, float | None]:
         """How the questions stand, each once, and what the journal has cost.
@@ -199,36 +220,21 @@ class _Waiting:
     def __init__(self, asker: Asker, questions: Iterable[Question]) -> None:
         self._asker = asker
         self._guard = Lock()
-        self._questions = self._open(questions)
+        self.questions = asker.unsettled(questions)
         self._misses = 0
         self.error: BaseException | None = None
 
-    def _open(self, questions: Iterable[Question]) -> Iterator[Question]:
-        taken: set[str] = set()
-        for question in questions:
-            if question.id not in taken and not self._asker.is_settled(question):
-                taken.add(question.id)
-                yield question
-
     def next(self) -> Question | None:
         with self._guard:
-            return next(self._questions, None)
-
-    def put_back(self, question: Question) -> None:
-        self._questions = chain((question,), self._questions)
+            return next(self.questions, None)
 
     def ended(self, question: Question, state: State | None, most_misses: int) -> bool:
-        """Note how a question ended; False: it was stopped.
-
-        Raises:
-            UserError: it is the last of `most_misses` questions in a row without an answer.
-        """
+        """Note how a question ended; False: it was stopped. `most_misses` in a row are a UserError."""
         self._misses = self._misses + 1 if state == "exhausted" else 0
         if self._misses >= most_misses:
-            message = self._asker.journal.last(question.id)["message"]
-            raise UserError(
-                f"{most_misses} questions in a row without an answer: {message}", "check the server, run again"
-            )
+            last = self._asker.journal.last(question.id)["message"]
+            message = f"{most_misses} questions in a row without an answer: {last}"
+            raise UserError(message, "check the server, run again")
         return state is not None
 
 

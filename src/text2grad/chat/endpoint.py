@@ -12,16 +12,16 @@ import email.utils
 import json
 import math
 import os
+import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from text2grad.chat.secrets import redactor
 from text2grad.chat.transport import Answer, Connection, CutError, OversizedError
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json
@@ -33,6 +33,10 @@ LONGEST_WAIT = 300.0
 LONGEST_MESSAGE = 300
 LONGEST_ERROR = 100_000
 """Characters of an error that are read."""
+SHORTEST_SECRET = 8
+"""Characters. What is shorter (`none`, `EMPTY`) opens no account, and may be a word of an answer."""
+STRUCK = "[key]"
+_ESCAPE = re.compile(r"[\\%&]")
 
 Headers = Mapping[str, str] | Message
 Trouble = Literal["unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "unfit", "fatal"]
@@ -70,6 +74,12 @@ class Problem:
     def passing(self) -> bool:
         """Whether asking again may help."""
         return self.kind in ("unreachable", "cut", "timeout", "busy", "broken")
+
+    @property
+    def about_the_form(self) -> bool:
+        """Whether the server refused to hold its answer to a form."""
+        named = any(name in self.message for name in ("response_format", "structured_outputs"))
+        return self.kind == "unfit" and named
 
     @property
     def may_cost(self) -> bool:
@@ -133,24 +143,27 @@ class Endpoint:
         """Send one request, a JSON text, and wait for the end of its answer."""
         data, start = body.encode(), time.monotonic()
         while True:
+            connection = None
+            with suppress(IndexError):
+                connection = self._idle.pop()
+            used = connection is not None
             try:
-                connection, used = self._idle.pop(), True
-            except IndexError:
-                used = False
-                try:
-                    connection = Connection(self._url, self.timeout)
-                except OSError as error:
-                    return self._nobody(error)
-            try:
+                connection = connection or Connection(self._url, self.timeout)
                 answer = self._exchange(connection, data)
             except OSError as error:
                 closed = isinstance(error, ConnectionError) or (isinstance(error, CutError) and error.empty)
                 if closed and used:
                     continue  # the server had closed an idle connection: nothing was lost
-                return self._no_answer(error)
-            if answer.status == 200:
-                return self._reply(answer.body, time.monotonic() - start)
-            return self._problem(answer.status, answer.headers, answer.body)
+                return self._no_answer(error, sent=connection is not None)
+            if answer.status != 200:
+                return self._problem(answer.status, answer.headers, answer.body)
+            try:
+                content = from_json(answer.body.decode("utf-8", "replace"))
+            except ExcessiveJSONError as error:
+                return Problem("oversized", f"the answer of {self.name} is not read: {error.msg}", 200)
+            except json.JSONDecodeError:
+                content = None
+            return self.reply_of(content, time.monotonic() - start)
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -170,27 +183,15 @@ class Endpoint:
             else:
                 connection.close()
 
-    def _nobody(self, error: OSError) -> Problem:
+    def _no_answer(self, error: OSError, sent: bool = True) -> Problem:
         words = self.redact(str(error)) or type(error).__name__
-        return Problem("unreachable", f"no answer from {self.name}: {words}"[:LONGEST_MESSAGE])
-
-    def _no_answer(self, error: OSError) -> Problem:
-        if isinstance(error, TimeoutError):
+        if sent and isinstance(error, TimeoutError):
             return Problem("timeout", f"no whole answer from {self.name} within {self.timeout:g} s of silence")
-        words = self.redact(str(error)) or type(error).__name__
         if isinstance(error, OversizedError):
             return Problem("oversized", f"the answer of {self.name} is not read: {words}"[:LONGEST_MESSAGE])
-        if isinstance(error, CutError | ConnectionResetError | BrokenPipeError):
+        if sent and isinstance(error, CutError | ConnectionResetError | BrokenPipeError):
             return Problem("cut", f"the answer of {self.name} broke off: {words}"[:LONGEST_MESSAGE])
-        return self._nobody(error)
-
-    def _reply(self, raw: bytes, seconds: float) -> Reply | Problem:
-        try:
-            return self.reply_of(from_json(raw.decode("utf-8", "replace")), seconds)
-        except ExcessiveJSONError as error:
-            return Problem("oversized", f"the answer of {self.name} is not read: {error.msg}", 200)
-        except json.JSONDecodeError:
-            return self.reply_of(None, seconds)
+        return Problem("unreachable", f"no answer from {self.name}: {words}"[:LONGEST_MESSAGE])
 
     def reply_of(self, body: Any, seconds: float = 0.0) -> Reply | Problem:
         """The content of a chat completion; `broken` if it is not one."""
@@ -210,8 +211,10 @@ class Endpoint:
     def _problem(self, status: int, headers: Headers, raw: bytes) -> Problem:
         code, words = _error_of(raw.decode("utf-8", "replace"))
         words = self.redact(words)
-        if 300 <= status < 400:
-            return self._elsewhere(status, headers)
+        if 300 <= status < 400:  # it is not followed, because the key and the responses would go there
+            where, setting = _address(self.redact(headers.get("location", ""))), "critic.prompted.base_url"
+            cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
+            return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
         if status in (401, 403):
             return Problem("fatal", f"{self.name} refused the key ({status})", status, cure="check OPENAI_API_KEY")
         if status == 404:
@@ -227,13 +230,6 @@ class Endpoint:
         if status in (408, 409, 425) or status >= 500 or status < 300:
             return Problem("broken", f"{self.name} answered {status}", status, retry_after(headers))
         return Problem("unfit", f"{self.name} answered {status}: {words}"[:LONGEST_MESSAGE], status)
-
-    def _elsewhere(self, status: int, headers: Headers) -> Problem:
-        """A redirection. It is not followed, because the key and the responses would go there."""
-        where = _address(self.redact(headers.get("location", "")))
-        setting = "critic.prompted.base_url"
-        cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
-        return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
 
 
 def _address(location: str) -> str:
@@ -278,3 +274,25 @@ def retry_after(headers: Headers) -> float | None:
         return max(0.0, until - time.time())
     except (ValueError, OverflowError, TypeError):
         return None
+
+
+def redactor(key: str) -> Callable[[str], str]:
+    """A function that takes the key out of decoded text.
+
+    It is also found where each of its characters may be escaped once more, or several times, as in JSON inside of
+    JSON (`\\u0073`, `\\\\/`), in a URL (`%73`) or in HTML (`&#115;`): what is stored here may be decoded later.
+    """
+    if len(key) < SHORTEST_SECRET:
+        return lambda text: text
+    pattern = re.compile("".join(map(_ways, key)))
+    return lambda text: pattern.sub(STRUCK, text) if key in text or _ESCAPE.search(text) else text
+
+
+def _ways(character: str) -> str:
+    """A pattern of all ways to write a character."""
+    code = ord(character)
+    number = rf"0{{0,6}}(?i:{code:x})"
+    escaped = (
+        rf"\\{{1,8}}(?:[uU]\{{?{number}\}}?|x{number}|0?{code:o})"  # bounded: an answer may be all backslashes
+    )
+    return rf"(?:\\{{0,8}}{re.escape(character)}|{escaped}|%(?i:{code:02x})|&#(?:0{{0,6}}{code}|[xX]{number});?)"

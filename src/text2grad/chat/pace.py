@@ -27,24 +27,19 @@ class Pace:
 
     def __init__(self, most: int) -> None:
         self._most = float(most)
-        self._limit = float(most)
+        self.limit = float(most)  # how many requests may be open now
         self._open = 0
         self._until = 0.0
         self._slowed = 0.0
         self._stopped = False
         self._free = Condition()
 
-    @property
-    def limit(self) -> float:
-        """How many requests may be open now."""
-        return self._limit
-
     def enter(self) -> bool:
         """Wait for a place; False when everything has been stopped."""
         with self._free:
             while not self._stopped:
                 wait = self._until - time.monotonic()
-                if wait <= 0 and self._open < max(1, int(self._limit)):
+                if wait <= 0 and self._open < max(1, int(self.limit)):
                     self._open += 1
                     return True
                 self._free.wait(wait if wait > 0 else None)
@@ -54,15 +49,15 @@ class Pace:
         """Give the place back."""
         with self._free:
             self._open -= 1
-            if answered and self._limit < self._most:
-                self._limit = min(self._most, self._limit + 1 / self._limit)
+            if answered and self.limit < self._most:
+                self.limit = min(self._most, self.limit + 1 / self.limit)
             self._free.notify()
 
     def slow_down(self, asked_at: float, pause: float) -> None:
         """The server had enough when it got a request of `asked_at` (monotonic seconds): halve, and pause."""
         with self._free:
             if asked_at >= self._slowed:
-                self._limit = max(1.0, self._limit / 2)
+                self.limit = max(1.0, self.limit / 2)
                 self._slowed = time.monotonic()
             self._until = max(self._until, time.monotonic() + pause)
             self._free.notify_all()

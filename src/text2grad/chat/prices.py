@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from text2grad.settings import YAMLMistakeError, parse_yaml
 
 OURS = Path(__file__).with_name("prices.yaml")
 CHARACTERS_PER_TOKEN = 4
+"""As in English: an estimate."""
 TOKENS_OF_A_TURN = 16
 """At most, of what a chat template writes around a message."""
 ABSURD = 10.0
@@ -36,18 +36,9 @@ class Price(Record):
         return tokens / 1e6 * (self.batch if batch else 1.0)
 
 
-def price_of(model: str, file: Path | None) -> Price | None:
-    """The price of a model by its exact name, or None.
-
-    Raises:
-        UserError: the file cannot be read, or an entry in it is wrong (which, and how).
-    """
-    return read_prices(file or OURS).get(model)
-
-
 def unknown_price(model: str, file: Path | None) -> str:
     """What to say of a model that has no price: which one was perhaps meant."""
-    near = difflib.get_close_matches(model, read_prices(file or OURS), n=1)
+    near = difflib.get_close_matches(model, read_prices(file), n=1)
     hint = f", did you mean {near[0]!r}?" if near else ""
     return f"unknown: {model} is not in the price file{hint}"
 
@@ -56,26 +47,26 @@ def cost_by(file: Path | None) -> Callable[[str, Mapping[str, float]], float | N
     """USD of one answer of a model by its usage; None where the file has no price for it.
 
     Raises:
-        UserError: see `price_of`.
+        UserError: see `read_prices`.
     """
-    prices = read_prices(file or OURS)
+    prices = read_prices(file)
     return lambda model, usage: prices[model].cost(usage) if model in prices else None
 
 
-def read_prices(path: Path) -> dict[str, Price]:
-    """All prices of a file.
+def read_prices(file: Path | None) -> dict[str, Price]:
+    """All prices of a file, by the exact names of the models; None: those that come with text2grad.
 
     Raises:
-        UserError: see `price_of`.
+        UserError: the file cannot be read, or an entry in it is wrong (which, and how).
     """
+    path = file or OURS
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the prices {path}", "check critic.prompted.prices") from error
     except YAMLMistakeError as error:
-        raise UserError(
-            f"{path}: not YAML: {' '.join(str(error).split())[:120]}", "correct the price file"
-        ) from error
+        message = f"{path}: not YAML: {' '.join(str(error).split())[:120]}"
+        raise UserError(message, "correct the price file") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: no prices", "write MODEL: {input: 2.5, output: 10}")
     return {str(model): _price(path, str(model), entry) for model, entry in content.items()}
@@ -90,11 +81,6 @@ def _price(path: Path, model: str, entry: Any) -> Price:
         return Price.model_validate(entry)
     except ValidationError as error:
         raise UserError(f"{path}: {model}: {first_error(error)}", "write {input: 2.5, output: 10}") from error
-
-
-def tokens_of(characters: int) -> int:
-    """Estimated tokens of a text of this many characters: 4 per token, as in English."""
-    return math.ceil(characters / CHARACTERS_PER_TOKEN)
 
 
 def most_tokens(texts: Sequence[str], max_tokens: int) -> dict[str, float]:

@@ -33,11 +33,6 @@ class Question:
     schema: str
     about: str
 
-    @property
-    def characters(self) -> int:
-        """Of its messages."""
-        return sum(len(message["content"]) for message in self.messages)
-
 
 @dataclass(frozen=True)
 class Questioner:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -18,7 +18,6 @@ from text2grad.config.reference import accepts, explain, section_at, suggestion
 from text2grad.config.sections import TINY, Config
 from text2grad.errors import UsageError, UserError
 from text2grad.settings import YAMLMistakeError, parse_yaml
-from text2grad.train.settings import PPOSettings, SupervisedSettings
 
 PRESETS = Path(__file__).parents[1] / "configs"
 RECIPES = PRESETS / "recipes"
@@ -87,26 +86,17 @@ def laid_over(config: Config, name: str) -> Config:
 
 def with_tiny_rates(config: Config) -> Config:
     """The same job with every learning rate times `tiny.learning_rate_factor`, where the policy is tiny."""
-    factor = config.tiny.learning_rate_factor
+    factor, model, ppo = config.tiny.learning_rate_factor, config.reward_model, config.ppo
     if config.policy.model != TINY or factor == 1.0:
         return config
-    training, ppo = config.reward_model.training, config.ppo
-    return config.model_copy(
-        update={
-            "sft": _scaled(config.sft, factor),
-            "reward_model": config.reward_model.model_copy(update={"training": _scaled(training, factor)}),
-            "ppo": _scaled(ppo, factor).model_copy(
-                update={"value_lr": ppo.value_lr and ppo.value_lr * factor},
-            ),
-        }
-    )
-
-
-S = TypeVar("S", SupervisedSettings, PPOSettings)
-
-
-def _scaled(settings: S, factor: float) -> S:
-    return settings.model_copy(update={"lr": settings.lr * factor})
+    training = model.training.model_copy(update={"lr": model.training.lr * factor})
+    rates = {"lr": ppo.lr * factor, "value_lr": ppo.value_lr and ppo.value_lr * factor}
+    sections = {
+        "sft": config.sft.model_copy(update={"lr": config.sft.lr * factor}),
+        "reward_model": model.model_copy(update={"training": training}),
+        "ppo": ppo.model_copy(update=rates),
+    }
+    return config.model_copy(update=sections)
 
 
 def dump_config(config: Config) -> str:
@@ -125,11 +115,9 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
     data = _parse_yaml(text, str(path))
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
+    if not isinstance(data, dict | None):
         raise UsageError(f"{path}: sections are expected, found {data!r:.60}", "write section: {key: value}")
-    return data
+    return data or {}
 
 
 def _parse_yaml(text: str, where: str) -> Any:

@@ -35,7 +35,8 @@ def describe_settings(
         default = getattr(values, name) if values else field.get_default(call_default_factory=True)
         section = _section(field)
         if section is None or NoneType in accepts(field.annotation):
-            yield Setting(prefix + name, _kind(field.annotation), _shown(default), _meaning(field))
+            meaning = (field.description or "").replace("None:", "null:")
+            yield Setting(prefix + name, _kind(field.annotation), _shown(default), meaning)
         if section is not None:
             inner = default if isinstance(default, BaseModel) else None
             yield from describe_settings(section, f"{prefix}{name}.", inner)
@@ -70,10 +71,6 @@ def _shown(default: Any) -> str:
     return f"[{', '.join(map(str, default))}]" if isinstance(default, tuple) else str(default)
 
 
-def _meaning(field: FieldInfo) -> str:
-    return (field.description or "").replace("None:", "null:")
-
-
 def suggestion(word: str, known: Sequence[str], prefix: str = "") -> str:
     """`did you mean 'x'?` for the nearest known word, or nothing."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
@@ -89,7 +86,7 @@ def section_at(key: str) -> type[BaseModel] | None:
 
 
 def explain(error: ValidationError) -> UsageError:
-    """The first problem as one line: key, value, what is expected, and the likely cure."""
+    """The first problem as one line."""
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
@@ -104,27 +101,21 @@ def explain(error: ValidationError) -> UsageError:
     return UsageError(f"{key}{value}: {expected}", cure)
 
 
-_MOVED = {
-    **{name: f"prompted.{name}" for name in ("base_url", "concurrency", "grounded", "max_tokens")},
-    **{
-        name: f"prompted.{name}" for name in ("prompt", "temperature", "prices", "retries", "timeout", "validation")
-    },
-    **{name: f"program.{name}" for name in ("brief", "gate", "repairs")},
-    **{name: f"prompted.{name}' or 'critic.reward_model.{name}" for name in ("ambiguity", "votes")},
-    "model": "prompted.model' or 'critic.reward_model.folder",
-    "quotes": "prompted.locate",
+_RENAMED = {
+    "model": ["critic.prompted.model", "critic.reward_model.folder"],
+    "quotes": ["critic.prompted.locate"],
 }
-"""Where in `critic` the settings are that were directly in `critic` or in `annotate` once."""
+"""What became of the settings of `critic` or `annotate` that are in a section of a critic now, by another name."""
 
 
 def _nearest_setting(key: str) -> str:
     section, _, last = key.rpartition(".")
-    if section in ("critic", "annotate") and last in _MOVED:
-        return f"did you mean 'critic.{_MOVED[last]}'?"
     siblings = list((section_at(section) or Config).model_fields)
-    if near := suggestion(last, siblings, f"{section}." if section else ""):
-        return near
+    near = suggestion(last, siblings, f"{section}." if section else "")
     namesakes = [each.key for each in describe_settings() if each.key.rpartition(".")[2] == last]
-    if namesakes:
-        return f"did you mean {' or '.join(map(repr, namesakes))}?"
+    if section in ("critic", "annotate"):
+        namesakes = _RENAMED.get(last) or [name for name in namesakes if name.startswith("critic.")]
+        near = "" if namesakes else near
+    if near or namesakes:
+        return near or f"did you mean {' or '.join(map(repr, namesakes))}?"
     return f"{section} has {', '.join(siblings)}" if section else f"sections are {', '.join(siblings)}"

@@ -19,7 +19,7 @@ KEY = "canary"
 
 def canary_items(task: str) -> list[Pair]:
     """The canaries of a critic's prompt (`qa`, `summarization`, `code`); any other is given those of `qa`."""
-    rows = [json.loads(line) for line in OURS.read_text(encoding="utf-8").splitlines()]
+    rows = list(map(json.loads, OURS.read_text(encoding="utf-8").splitlines()))
     kind = next((row["task"] for row in rows if task.startswith(row["task"])), "qa")
     return [_item(row) for row in rows if row["task"] == kind]
 

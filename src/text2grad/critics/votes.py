@@ -22,11 +22,9 @@ def voted(judgements: Sequence[Judgement]) -> Judgement:
     critiques = [judgement for judgement in judgements if isinstance(judgement, Critique)]
     if len(critiques) < 2:
         return critiques[0] if critiques else judgements[0]
-    groups = _groups(critiques)
-    kept = [_elected(votes, len(critiques)) for votes in groups if 2 * len(_voters(votes)) > len(critiques)]
-    stayed = Counter(
-        voter for votes in groups if 2 * len(_voters(votes)) > len(critiques) for voter in _voters(votes)
-    )
+    groups = [votes for votes in _groups(critiques) if 2 * len(votes) > len(critiques)]
+    kept = [_elected(votes, len(critiques)) for votes in groups]
+    stayed = Counter(voter for votes in groups for voter in votes)
     spokesman = critiques[max(range(len(critiques)), key=lambda index: (stayed[index], -index))]
     scores = [critique.score for critique in critiques if critique.score is not None]
     return spokesman.model_copy(
@@ -40,24 +38,21 @@ def voted(judgements: Sequence[Judgement]) -> Judgement:
     )
 
 
-Vote = tuple[int, Span]
+Votes = dict[int, Span]
+"""By the number of the critique that casts it."""
 
 
-def _groups(critiques: Sequence[Critique]) -> list[list[Vote]]:
+def _groups(critiques: Sequence[Critique]) -> list[Votes]:
     """Votes for the same span: each joins the first group whose first span it matches, once per voter."""
-    groups: list[list[Vote]] = []
+    groups: list[Votes] = []
     for voter, critique in enumerate(critiques):
         for span in critique.spans:
-            group = next((g for g in groups if _same(g[0][1], span) and voter not in _voters(g)), None)
-            if group is None:
-                groups.append([(voter, span)])
+            alike = (g for g in groups if voter not in g and _same(next(iter(g.values())), span))
+            if (group := next(alike, None)) is None:
+                groups.append({voter: span})
             else:
-                group.append((voter, span))
+                group[voter] = span
     return groups
-
-
-def _voters(votes: Sequence[Vote]) -> set[int]:
-    return {voter for voter, _ in votes}
 
 
 def _same(a: Span, b: Span) -> bool:
@@ -66,7 +61,7 @@ def _same(a: Span, b: Span) -> bool:
     return a.label == b.label and shared >= SAME_SPAN * covered
 
 
-def _elected(votes: Sequence[Vote], voters: int) -> Span:
-    (edges, _), *_ = Counter((span.start, span.end) for _, span in votes).most_common(1)
-    span = next(span for _, span in votes if (span.start, span.end) == edges)
-    return span.model_copy(update={"weight": round(len(_voters(votes)) / voters, 4)})
+def _elected(votes: Votes, voters: int) -> Span:
+    (edges, _), *_ = Counter((span.start, span.end) for span in votes.values()).most_common(1)
+    span = next(span for span in votes.values() if (span.start, span.end) == edges)
+    return span.model_copy(update={"weight": round(len(votes) / voters, 4)})

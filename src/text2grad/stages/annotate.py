@@ -14,10 +14,8 @@ from text2grad.feedback import Feedback, read_jsonl, write_jsonl
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.items import Item, Items, check_items, read_items
 from text2grad.stages.paid import AnnotateOptions, annotate_paid, left, plan_for, refuse_endpoint_options
-from text2grad.stages.records import PairsSummary, criticise, without_noise
+from text2grad.stages.records import PairsSummary, criticise
 from text2grad.stages.summary import Summary
-
-ALL_NOW = AnnotateOptions()
 
 
 def run_annotate(
@@ -25,7 +23,7 @@ def run_annotate(
     responses: Path | None = None,
     out: Path | None = None,
     pairs: bool = False,
-    options: AnnotateOptions = ALL_NOW,
+    options: AnnotateOptions = AnnotateOptions(),  # noqa: B008 - frozen
 ) -> Summary:
     """Have responses judged: those of the file `responses`, else the policy's own, which are sampled first.
 
@@ -62,16 +60,11 @@ def run_annotate(
 
         prepare(config)
     with runner_of(config) as runner:
-        tally = criticise(config, make_critic(without_noise(config), kind, None, runner), items, target)
-    return tally.summary(target)
+        return criticise(make_critic(config, kind, None, runner), items, target).summary(target)
 
 
 def check(config: Config, items: Items) -> None:
-    """Look at every item before any is judged.
-
-    Raises:
-        UserError: a response is invalid, or there are none.
-    """
+    """Refuse a bad item before any is judged, and a job without items."""
     if not check_items(items(), config.annotate.max_characters):
         raise UserError("there are no responses to judge", "check the file")
 
@@ -79,14 +72,7 @@ def check(config: Config, items: Items) -> None:
 def annotate_samples(
     config: Config, kind: CriticKind, out: Path | None, pairs: bool, options: AnnotateOptions
 ) -> Summary:
-    """Sample the policy and have the critic `kind` judge what it says; see `run_annotate`.
-
-    With `options.anchor` nothing is sampled: the data set's own drafts are taken, with what people
-    wrote about them.
-
-    Raises:
-        UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
-    """
+    """Have the critic `kind` judge what the policy says, or with `options.anchor` the data set's own drafts."""
     from text2grad.stages.folder import note_settings, prepare, task_of
     from text2grad.stages.sampled import sources_of
 
@@ -94,7 +80,7 @@ def annotate_samples(
     task, target = task_of(config), out or folder / "feedback.jsonl"
     heldout = target.with_name("feedback_heldout.jsonl")
     with runner_of(config) as runner:
-        critic = None if kind == "prompted" else make_critic(without_noise(config), kind, task, runner)
+        critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
         tested = runner if critic is None and config.annotate.run_tests else None
         items, held = sources_of(config, task, tested, options)
         if options.plan:
@@ -103,8 +89,8 @@ def annotate_samples(
         note_settings(config, folder)
         if critic is None:
             return _paid_samples(config, (items, target), (held, heldout), options)
-        tally = criticise(config, critic, lambda: items, target, replaces=critic.source.kind)
-        others = criticise(config, critic, lambda: held, heldout, replaces=critic.source.kind)
+        tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
+        others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
     made = [record for record in read_jsonl(target, Feedback) if record.source.kind == "program"] if pairs else []
     return tally.summary(target, others, write_pairs(config, made) if pairs else None)
 
@@ -125,11 +111,7 @@ def _paid_samples(
 
 
 def refuse_pairs(config: Config, responses: Path | None = None) -> None:
-    """Pairs need programs that were run, and more than one answer to a question.
-
-    Raises:
-        UsageError: the settings can give none.
-    """
+    """Refuse `--pairs` without programs that are run, or with one answer to a question."""
     if responses is not None:
         raise UsageError("--pairs needs programs of the policy's own", "leave out --responses")
     if (config.annotate.critic or config.critic.kind) != "program":

@@ -101,16 +101,9 @@ def prompted_critic(
         source,
         settings,
         tested=Prompt(read_prompt(tested), prompt_version(tested)) if tested else None,
-        anchor=anchor_prompt() if known else None,
+        # The version keeps the name the file had at first: the ids of questions that were paid for hold it.
+        anchor=Prompt(read_prompt(ANCHOR), prompt_version(ANCHOR).replace(ANCHOR, "ground")) if known else None,
     )
-
-
-def anchor_prompt() -> Prompt:
-    """The prompt that finds the words a person's feedback is about.
-
-    Its version keeps the name the file had at first: the ids of questions that were paid for hold it.
-    """
-    return Prompt(read_prompt(ANCHOR), prompt_version(ANCHOR).replace(f"{ANCHOR}@", "ground@"))
 
 
 def annotator_prompt(config: Config) -> str:
@@ -120,11 +113,7 @@ def annotator_prompt(config: Config) -> str:
 
 
 def refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> None:
-    """Several greedy critiques are one, paid for several times.
-
-    Raises:
-        UserError: they are asked for.
-    """
+    """Several greedy critiques are one, paid for several times."""
     if votes > 1 and temperature == 0:
         raise UserError(f"{votes} votes at temperature 0 are the same critique", f"--{setting} 0.7")
 

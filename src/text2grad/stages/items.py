@@ -18,7 +18,18 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Feedback, Message, Record, first_error, from_json
+from text2grad.feedback import (
+    DRAFT,
+    HUMAN_FEEDBACK,
+    Example,
+    Feedback,
+    Message,
+    Record,
+    first_error,
+    json_lines,
+    leads_out,
+    reading,
+)
 from text2grad.formats.published import Response, responses_of
 
 OF_AN_EARLIER_JUDGEMENT = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
@@ -79,52 +90,26 @@ def check_items(items: Iterable[Item], longest: int) -> int:
     """
     seen: set[bytes] = set()
     count = 0
-    for item in items:
-        count += 1
-        id = item.example.id
-        _check_id(id)
+    for count, item in enumerate(items, start=1):  # noqa: B007
+        id, size = item.example.id, len(item.response)
+        shown = repr(id if len(id) <= 60 else f"{id[:60]}…")
+        if leads_out(id):
+            raise UserError(f"the id {shown} leads out of its folder", "take '..' out of it")
+        if not id.isprintable() or len(id) > 500:
+            raise UserError(f"the id {shown} is not a name", "at most 500 printable characters")
         key = blake2b(id.encode(), digest_size=16).digest()
         if key in seen and not item.ours:
-            raise UserError(f"the id {shown(id)} occurs twice", "give each response its own id")
+            raise UserError(f"the id {shown} occurs twice", "give each response its own id")
         seen.add(key)
-        if len(item.response) > longest:
-            raise UserError(
-                f"the response of {shown(id)} has {len(item.response):,} characters, more than {longest:,}",
-                "shorten it, or raise annotate.max_characters",
-            )
+        if size > longest:
+            message = f"the response of {shown} has {size:,} characters, more than {longest:,}"
+            raise UserError(message, "shorten it, or raise annotate.max_characters")
     return count
 
 
-def shown(id: str) -> str:
-    """An id, made safe for a message."""
-    return repr(id if len(id) <= 60 else f"{id[:60]}…")
-
-
-def _check_id(id: str) -> None:
-    if ".." in id.replace("\\", "/").split("/"):
-        raise UserError(f"the id {shown(id)} leads out of its folder", "take '..' out of it")
-    if not id.isprintable() or len(id) > 500:
-        raise UserError(f"the id {shown(id)} is not a name", "at most 500 printable characters")
-
-
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            yield from _csv_rows(path, file) if path.suffix == ".csv" else _json_rows(path, file)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text at byte {error.start}", "save the file as UTF-8") from error
-
-
-def _json_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        try:
-            yield number, from_json(line)
-        except ValueError as error:
-            raise UserError(f"{path}:{number}: not JSON: {error}", "one JSON object per line") from error
+    with reading(path), path.open(encoding="utf-8", newline="") as file:
+        yield from _csv_rows(path, file) if path.suffix == ".csv" else json_lines(file, path)
 
 
 def _csv_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
@@ -171,9 +156,7 @@ def _of_feedback(record: Feedback, anchor: bool) -> Item:
     meta = {name: value for name, value in record.meta.items() if name not in OF_AN_EARLIER_JUDGEMENT}
     if anchor and record.source.kind == "human" and record.critique.strip() and not record.spans:
         meta = _with_feedback(meta, record.critique)
-    reference = str(record.meta.get("corrected") or record.meta.get("gold") or "")
-    example = Example(id=record.id, prompt=record.prompt, reference=reference, meta=meta)
-    return Item(example, record.response, ours=True)
+    return Item(record.example().model_copy(update={"meta": meta}), record.response, ours=True)
 
 
 def _with_feedback(meta: dict[str, Any], words: str) -> dict[str, Any]:

@@ -11,18 +11,18 @@ from typing import Any
 from text2grad.chat.batch import read_answers, run_batch, write_requests
 from text2grad.chat.client import OpenAIChat
 from text2grad.chat.journal import STATES
-from text2grad.chat.plan import plan
 from text2grad.chat.prices import unknown_price
 from text2grad.chat.questions import Question
 from text2grad.config import Config
 from text2grad.critics.canaries import canaries_path, canary_items
+from text2grad.critics.noise import noisy_spans
 from text2grad.critics.prompted import Pair, PromptedCritic
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
-from text2grad.feedback import Feedback, read_jsonl
+from text2grad.feedback import Feedback, read_jsonl, reading
 from text2grad.report.quality import Quality, tokenize_by
 from text2grad.stages.critics import annotator_prompt, prompted_critic
 from text2grad.stages.items import Item, Items
-from text2grad.stages.records import with_noise, without_noise, write_feedback
+from text2grad.stages.records import write_feedback
 from text2grad.stages.summary import Summary, inlined
 
 
@@ -93,18 +93,14 @@ class PaidSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSummary(Summary):
-    """What a job would still cost (`chat.plan.plan`)."""
+    """What a job would still cost (`OpenAIChat.plan`)."""
 
     records: int
     cost: Mapping[str, Any] = inlined()
 
 
 def refuse_endpoint_options(options: AnnotateOptions) -> None:
-    """A critic that answers at once has no journal and no price: it must not seem to have planned anything.
-
-    Raises:
-        UsageError: names the options.
-    """
+    """A critic that answers at once has no journal and no price: it must not seem to have planned anything."""
     given, usual = asdict(options), asdict(AnnotateOptions(limit=options.limit))
     words = {"requests": "write-requests", "answers": "read-answers", "resume": "no-resume"}
     if options.canaries is False:
@@ -135,7 +131,7 @@ def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateO
         try:
             done = _ask(critic, items, options)
         finally:
-            written, _ = write_feedback(target, with_noise(config, critic.feedback(_pairs(items()))))
+            written, _ = write_feedback(target, _with_noise(config, critic.feedback(_pairs(items()))))
         tally = chat.tally(_questions(critic, items()))
         settings = chat.settings
         return PaidSummary(
@@ -157,25 +153,28 @@ def plan_for(config: Config, items: Items, target: Path, options: AnnotateOption
     held = place if place.is_file() and options.resume else None
     with _open_chat(config, held, replace(options, budget_usd=None)) as chat:
         critic = prompted_critic(config, chat, known=True)
-        return PlanSummary(records=sum(1 for _ in items()), cost=plan(chat, _questions(critic, items())))
+        return PlanSummary(records=sum(1 for _ in items()), cost=chat.plan(_questions(critic, items())))
 
 
 def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict[str, Any]:
     """Have the canaries judged into a file beside `target`: how many, how many have moved, and what they cost.
 
-    Raises:
-        UserError: more of them have moved than `annotate.moved_canaries`, or none of them could be judged: what
-            this critic says of other responses is not worth its price.
+    A critic that misjudges more than `annotate.moved_canaries` of them, or all, is not asked anything else.
     """
     found = [Item(*pair) for pair in canary_items(config.critic.prompted.prompt or annotator_prompt(config))]
     own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
     place = canaries_path(target)
-    summary = annotate_paid(without_noise(config), lambda: found, place, own)  # noise would move them
+    plain = config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
+    summary = annotate_paid(plain, lambda: found, place, own)  # noise would move them
     quality = Quality(tokenize_by(None), lambda model, usage: None)
     for record in read_jsonl(place, Feedback):
         quality.add_canary(record)
     moved, judged = quality.counts["canaries_moved"], quality.counts["canaries"]
-    _refuse_critic(config, moved, judged, bool(summary.tally["pending"]), place)
+    cure = f"read {place}; another model or prompt, or --no-canaries"
+    if not judged and not summary.tally["pending"]:
+        raise UserError("this critic gave no readable answer to any canary", cure)
+    if moved > config.annotate.moved_canaries * judged:
+        raise UserError(f"{moved} of {judged} canaries moved: this critic misses plain faults, or obeys them", cure)
     if moved:
         _say(f"{moved} of {len(found)} canaries moved: read {place} before you trust this critic")
     return {
@@ -185,14 +184,6 @@ def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict
         "canaries_spent": summary.spent,
         "canaries_out": str(place),
     }
-
-
-def _refuse_critic(config: Config, moved: int, judged: int, pending: bool, place: Path) -> None:
-    cure = f"read {place}; another model or prompt, or --no-canaries"
-    if not judged and not pending:
-        raise UserError("this critic gave no readable answer to any canary", cure)
-    if moved > config.annotate.moved_canaries * judged:
-        raise UserError(f"{moved} of {judged} canaries moved: this critic misses plain faults, or obeys them", cure)
 
 
 def journal_of(target: Path) -> Path:
@@ -208,6 +199,14 @@ def left(budget: float | None, spent: float | None) -> float | None:
 def _open_chat(config: Config, journal: Path | None, options: AnnotateOptions) -> OpenAIChat:
     settings = config.critic.prompted.model_copy(update={"budget_usd": options.budget_usd})
     return OpenAIChat(settings, journal, again=options.again, asks=options.asks, progress=True)
+
+
+def _with_noise(config: Config, records: Iterable[Feedback]) -> Iterator[Feedback]:
+    """The records with `critic.noise` in their spans; the journal keeps what was answered."""
+    settings, seed = config.critic.noise, config.run.seed
+    for record in records:
+        spans = noisy_spans(record, settings, seed) if settings else record.spans
+        yield record.model_copy(update={"spans": tuple(spans)})
 
 
 def _pairs(items: Iterable[Item]) -> Iterator[Pair]:
@@ -232,7 +231,7 @@ def _ask(critic: PromptedCritic, items: Items, options: AnnotateOptions) -> bool
         _say(f"{count}{more} requests in {options.requests}: run them, then --read-answers FILE")
         return not count
     if options.answers is not None:
-        with _opened(options.answers) as lines:
+        with reading(options.answers), options.answers.open(encoding="utf-8", errors="replace") as lines:
             read_answers(chat, questions, verdict, lines)
         return True
     if options.batch:
@@ -254,13 +253,6 @@ def _set_aside(place: Path) -> None:
     if place.is_file():
         number = next(n for n in range(1, 1_000_000) if not place.with_name(f"{place.name}.{n}").exists())
         place.rename(place.with_name(f"{place.name}.{number}"))
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return path.open(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", "check the path") from error
 
 
 def _say(line: str) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.chat.journal import STATE_OF, STATES
-from text2grad.config import Config
-from text2grad.critics.noise import noisy_spans
 from text2grad.critics.program import outcome_counts
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Failure, Feedback, read_jsonl, write_jsonl
@@ -89,11 +87,10 @@ class Tally:
         )
 
 
-def criticise(config: Config, critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:
+def criticise(critic: Critic, items: Items, target: Path, replaces: str = "") -> Tally:
     """Have a critic that answers at once judge all items; `replaces` as in `write_feedback`."""
     tally = Tally()
-    records = tally.noted(with_noise(config, judged(critic, items())))
-    _, tally.kept = write_feedback(target, records, replaces)
+    _, tally.kept = write_feedback(target, tally.noted(judged(critic, items())), replaces)
     return tally
 
 
@@ -104,19 +101,6 @@ def judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
         said = critic.critique([item.example for item in chunk], [item.response for item in chunk])
         for item, judgement in zip(chunk, said, strict=True):
             yield Feedback.of(item.example, item.response, judgement, critic.source)
-
-
-def without_noise(config: Config) -> Config:
-    """The same configuration for a critic whose records get their noise when they are written."""
-    return config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
-
-
-def with_noise(config: Config, records: Iterable[Feedback]) -> Iterator[Feedback]:
-    """The records with `critic.noise` in their spans. A journal keeps what was answered."""
-    settings, seed = config.critic.noise, config.run.seed
-    for record in records:
-        spans = noisy_spans(record, settings, seed) if settings else record.spans
-        yield record.model_copy(update={"spans": tuple(spans)})
 
 
 def write_feedback(target: Path, records: Iterable[Feedback], replaces: str = "") -> tuple[int, int]:

@@ -63,10 +63,11 @@ def sampled_items(
         return []
     sampled = sample(policy, repeated, config.generation)
     order = swap_similar(repeated, swapped, config.run.seed)
-    return [
-        _sampled(_with_ids(example, sampled[index][0]), sampled[index][1])
-        for example, index in zip(repeated, order, strict=True)
-    ]
+    items = []
+    for example, index in zip(repeated, order, strict=True):
+        ids, response = sampled[index]  # with its ids the response is not tokenised again
+        items.append(_sampled(example.model_copy(update={"meta": {**example.meta, TOKEN_IDS: ids}}), response))
+    return items
 
 
 def tested_items(runner: Runner, items: Sequence[Item]) -> list[Item]:
@@ -112,8 +113,3 @@ def _sampled(example: Example, response: str) -> Item:
     meta = {name: value for name, value in example.meta.items() if name not in ("outcome", "test_output")}
     unknown = {DRAFT: ""} if HUMAN_FEEDBACK in meta and DRAFT not in meta else {}
     return Item(example.model_copy(update={"meta": {**meta, **unknown}}), response, ours=True)
-
-
-def _with_ids(example: Example, ids: list[int]) -> Example:
-    """The example with the sampled ids, so that the response is not tokenised again."""
-    return example.model_copy(update={"meta": {**example.meta, TOKEN_IDS: ids}})

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from text2grad.wire.quotable import NUMBER, Quotable
+from text2grad.wire.quotable import NUMBER, Quotable, escaped
 
 Place = Literal["outline", "critique", "phrase", "piece", "reason"]
 
@@ -39,7 +39,7 @@ class Draft:
         self._mentioned: frozenset[tuple[str, bool]] = frozenset()  # by this list without an occurrence
         self._before: str | None = None  # the plain quote right before this place in the list
         self._lists = 0  # how many span lists were opened
-        self._in_list = False
+        self.in_list = False  # whether a span list is open
         self._in_object = False
         self._quote: str | None = None  # of the open object, and what may follow it
         self._endings: tuple[str, ...] = ()
@@ -57,11 +57,6 @@ class Draft:
         return self.place != "outline" and (len(self.begun) - len(self.begun.rstrip(b"\\"))) % 2 == 1
 
     @property
-    def in_list(self) -> bool:
-        """Whether a span list is open."""
-        return self._in_list
-
-    @property
     def after_quote(self) -> bool:
         """Whether an object's quote is written and the outline of the object is not."""
         return self._quote is not None and self.place == "outline"
@@ -72,7 +67,9 @@ class Draft:
         while 0 <= position < len(text):
             step = self._outline if self.place == "outline" else self._content
             position = step(text, position)
-        return position >= 0 and (not self.after_quote or self._reasoned or self._object_goes_on())
+        if position < 0 or not self.after_quote or self._reasoned:
+            return position >= 0
+        return any(rest.startswith(self.begun.decode()) for rest in self._object_rests())
 
     def _outline(self, text: bytes, position: int) -> int:
         """Take outline up to a string that holds content, or all of it; -1: it does not resolve."""
@@ -94,18 +91,20 @@ class Draft:
             return "critique" if self.begun == _TO_CRITIQUE else None
         if self._in_object and self.begun.endswith(b'": "'):
             return "piece" if self._quote is None else "reason"
-        return "phrase" if self._in_list and not self._in_object else None
+        return "phrase" if self.in_list and not self._in_object else None
 
     def _bracket(self, byte: bytes) -> bool:
         if byte == b"[":
             self._lists += 1
-            self._in_list, self._mentioned, self._before, self.begun = True, frozenset(), None, b""
+            self.in_list, self._mentioned, self._before, self.begun = True, frozenset(), None, b""
         elif byte == b"]":
-            self._in_list, self.begun = False, b""
+            self.in_list, self.begun = False, b""
         elif byte == b"{":
-            self._in_object, self._before = self._in_list, None
+            self._in_object, self._before = self.in_list, None
         elif self._in_object:
-            return self._end_object()
+            resolves = self._reasoned or self._note(self.begun.decode().removesuffix("}"))
+            self._in_object, self._quote, self._reasoned, self.begun = False, None, False, b""
+            return resolves
         else:
             self.done = True
         return True
@@ -114,11 +113,6 @@ class Draft:
         head = self.begun.decode().removesuffix(_TO_REASON)
         self._reasoned = True
         return self._may_have_reason(head) and self._note(head)
-
-    def _end_object(self) -> bool:
-        resolves = self._reasoned or self._note(self.begun.decode().removesuffix("}"))
-        self._in_object, self._quote, self._reasoned, self.begun = False, None, False, b""
-        return resolves
 
     def _note(self, head: str) -> bool:
         """Remember an object that names no occurrence."""
@@ -136,17 +130,15 @@ class Draft:
         self.place, self.begun = "outline", b""
         self._criticised = True
         if place == "phrase":
-            return end + 1 if self._end_phrase(_unescaped(content)) else -1
+            phrase = _unescaped(content)
+            barred = self._barred(phrase)
+            self._mentioned |= {(phrase, False)}
+            self._before = phrase
+            return -1 if barred else end + 1
         if place == "piece":
             self._quote = _unescaped(content)
             self._endings = tuple(self.quotable.object_endings(self._quote, self._mentioned))
         return end + 1
-
-    def _end_phrase(self, phrase: str) -> bool:
-        barred = self._barred(phrase)
-        self._mentioned |= {(phrase, False)}
-        self._before = phrase
-        return not barred
 
     def _barred(self, phrase: str) -> bool:
         """Whether a clear phrase would not resolve here: it stands in the list, or reads on from the one before."""
@@ -157,16 +149,12 @@ class Draft:
         """What a phrase must not stop inside of, escaped: every barred phrase begins one of these."""
         for phrase, part in self._mentioned:
             if not part:
-                yield self.quotable.escape(phrase)
+                yield escaped(phrase).encode()
         if self._before is not None:
             yield from self.quotable.readings_after(f'{self._before}", "')
 
     def _may_have_reason(self, head: str) -> bool:
         return bool(head) or not self.quotable.reads_on(self._quote or "", ', "reason')
-
-    def _object_goes_on(self) -> bool:
-        begun = self.begun.decode()
-        return any(rest.startswith(begun) for rest in self._object_rests())
 
     def _object_rests(self) -> Iterator[str]:
         for head in self._endings:
@@ -201,7 +189,7 @@ class Draft:
             yield self.begun
         elif not self._lists:
             yield _LISTS if self._criticised else _TO_CRITIQUE + b'"' + _LISTS
-        elif not self._in_list:
+        elif not self.in_list:
             yield from (_AFTER_LIST[self._lists], *([_TO_SCORE + b"0}"] if self._lists == 2 else []))
         elif self._quote is not None:
             rests = ["}"] if self._reasoned else self._object_rests()

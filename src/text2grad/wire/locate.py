@@ -6,8 +6,9 @@ What is found is always an interval of the response as it stands; the quote itse
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import AnyStr, NamedTuple
 
 from pydantic import Field
 
@@ -58,6 +59,14 @@ def locate(quote: str, response: str, tolerance: LocateSettings) -> Found:
     return Found([], "")
 
 
+def every_place(part: AnyStr, text: AnyStr) -> Iterator[int]:
+    """Where `part` starts in `text`, in order; its places may overlap."""
+    place = text.find(part)
+    while place >= 0:
+        yield place
+        place = text.find(part, place + 1)
+
+
 def inside_word(text: str, position: int) -> bool:
     """Whether a cut at `position` would part a word. Scripts without spaces have no such boundaries."""
     return 0 < position < len(text) and in_word(text[position - 1]) and in_word(text[position])
@@ -103,14 +112,12 @@ def _normalised(quote: str, response: str, tolerance: LocateSettings) -> list[In
 def _places(wanted: str, there: _Folded, response: str) -> list[Interval]:
     """Whole-word places, each mapped back to the characters of the response."""
     found = []
-    position = there.text.find(wanted) if wanted else -1
-    while position >= 0:
+    for position in every_place(wanted, there.text) if wanted else ():
         last = position + len(wanted) - 1
         start, end = there.origins[position], there.origins[last] + 1
         whole = not (_splits(there, position) or _splits(there, last + 1))
         if whole and not (inside_word(response, start) or inside_word(response, end)):
             found.append((start, end))
-        position = there.text.find(wanted, position + 1)
     return found
 
 
@@ -125,17 +132,15 @@ def _fuzzy(quote: str, response: str, least: float) -> list[Interval]:
     best = _best(quote, response, least)
     if best is None:
         return []
-    (start, end), _ = best
-    elsewhere = (_best(quote, response[:start], least), _best(quote, response[end:], least))
-    others = [
-        (place[0][0] + shift, place[0][1] + shift)
-        for place, shift in zip(elsewhere, (0, end), strict=True)
-        if place is not None
-    ]
-    return sorted([(start, end), *others])
+    places = [best]
+    if before := _best(quote, response[: best[0]], least):
+        places.insert(0, before)
+    if after := _best(quote, response[best[1] :], least):
+        places.append((best[1] + after[0], best[1] + after[1]))
+    return places
 
 
-def _best(quote: str, text: str, least: float) -> tuple[Interval, float] | None:
+def _best(quote: str, text: str, least: float) -> Interval | None:
     try:
         from rapidfuzz import fuzz
     except ImportError as error:
@@ -148,8 +153,7 @@ def _best(quote: str, text: str, least: float) -> tuple[Interval, float] | None:
     # A quote longer than the text is searched in the other direction; the whole text is then the passage.
     start, end = (found.dest_start, found.dest_end) if len(quote) <= len(text) else (0, len(text))
     start, end = _snapped(text, start, end)
-    score = fuzz.ratio(quote, text[start:end])
-    return ((start, end), score) if start < end and score >= least else None
+    return (start, end) if start < end and fuzz.ratio(quote, text[start:end]) >= least else None
 
 
 def _snapped(text: str, start: int, end: int) -> Interval:

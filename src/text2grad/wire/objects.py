@@ -51,7 +51,7 @@ def invalid(message: str) -> NoReturn:
 
 
 class Token(NamedTuple):
-    """A piece of the object as written, where it stands, and how many brackets are open around it."""
+    """A piece of the object as written, where it is, and how many brackets are open around it."""
 
     kind: str
     text: str
@@ -75,8 +75,10 @@ def read_object(answer: str, response: str) -> Found:
     """
     answer = _without_thought(answer)
     first = answer.find("{")
+    if first < 0 and _REFUSAL.search(answer):
+        raise UnreadableError("refused", "the model declined to answer")
     if first < 0:
-        raise _no_object(answer)
+        invalid("the answer holds no JSON object" if answer.strip() else "the answer is empty")
     if (plain := _strict_object(answer, first, response)) is not None:
         value, end = plain
         _refuse_neighbours(answer[:first], answer[end:])
@@ -116,14 +118,6 @@ def _without_thought(answer: str) -> str:
     if thought is None:
         raise UnreadableError("truncated", "the answer ends inside <think>")
     return answer[thought.end() :]
-
-
-def _no_object(answer: str) -> UnreadableError:
-    if not answer.strip():
-        return UnreadableError("invalid", "the answer is empty")
-    if _REFUSAL.search(answer):
-        return UnreadableError("refused", "the model declined to answer")
-    return UnreadableError("invalid", "the answer holds no JSON object")
 
 
 def _tokens(answer: str, position: int) -> Iterator[Token]:

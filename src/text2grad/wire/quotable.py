@@ -10,11 +10,12 @@ import json
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from text2grad.wire.locate import every_place
 from text2grad.wire.quotes import boundaries, occurrences
 
 NUMBER = r"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))"
@@ -64,7 +65,7 @@ class Quotable:
         usable = not any("\ud800" <= char <= "\udfff" for char in response)
         self._chars = [escaped(char) for char in response] if usable else []
         self.body = "".join(self._chars).encode()
-        self.char_starts = _offsets([len(char.encode()) for char in self._chars])
+        self.char_starts = [0, *accumulate(len(char.encode()) for char in self._chars)]
         edges = boundaries(response) if usable else [0]
         self._words = [response[a:b] for a, b in pairwise(edges)]
         self.word_starts = [self.char_starts[edge] for edge in edges]
@@ -103,8 +104,7 @@ class Quotable:
 
         A word that was begun may cost as much as it has bytes.
         """
-        costs = [cost(escaped(word).encode()) for word in self._words]
-        before = [0, *np.cumsum(costs, dtype=np.int64).tolist()]
+        before = [0, *accumulate(cost(escaped(word).encode()) for word in self._words)]
         detours = [before[end] - before[start] for start, end in enumerate(self._first_clear) if end is not None]
         word = max((end - start for start, end in pairwise(self.word_starts)), default=0)
         return max(detours, default=0) + word
@@ -184,23 +184,14 @@ class Quotable:
 
     def readings_after(self, text: str) -> Iterator[bytes]:
         """How the response continues after each `text` in it, escaped."""
-        place = self.response.find(text)
-        while place >= 0:
+        for place in every_place(text, self.response):
             yield self.body[self.char_starts[place + len(text)] :]
-            place = self.response.find(text, place + 1)
-
-    @staticmethod
-    def escape(text: str) -> bytes:
-        """Text as the bytes it has inside a string of z."""
-        return escaped(text).encode()
 
     def _places(self, begun: bytes, starts: dict[int, int]) -> Iterator[int]:
         """Where the response reads `begun` from one of `starts` on, but for its very end."""
-        place = self.body.find(begun)
-        while 0 <= place < len(self.body):
-            if place in starts:
+        for place in every_place(begun, self.body):
+            if place in starts and place < len(self.body):
                 yield place
-            place = self.body.find(begun, place + 1)
 
     def _text(self, start: int, end: int) -> str:
         return self.response[self._char_at[start] : self._char_at[end]]
@@ -228,10 +219,6 @@ class Quotable:
     def reads_on(self, quote: str, following: str) -> bool:
         """Whether the response itself continues the quote as z would: then `parse` sees one unescaped phrase."""
         return bool(following) and f'{quote}"{following}' in self.response
-
-
-def _offsets(lengths: Sequence[int]) -> list[int]:
-    return [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
 
 
 def _chunks(texts: Sequence[str]) -> str:

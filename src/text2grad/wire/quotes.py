@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from text2grad.feedback import Label, QuoteCounts, Span
-from text2grad.wire.locate import Found, Interval, LocateSettings, in_word, inside_word, locate
+from text2grad.wire.locate import Found, Interval, LocateSettings, every_place, in_word, inside_word, locate
 from text2grad.wire.shown import shown
 
 Ambiguity = Literal["first", "all", "skip"]
@@ -45,13 +45,11 @@ def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
     """
     if not quote:
         return []
-    starts = []
-    position = response.find(quote)
-    while position >= 0:
-        if part or not (inside_word(response, position) or inside_word(response, position + len(quote))):
-            starts.append(position)
-        position = response.find(quote, position + 1)
-    return starts
+    return [
+        start
+        for start in every_place(quote, response)
+        if part or not (inside_word(response, start) or inside_word(response, start + len(quote)))
+    ]
 
 
 def boundaries(response: str) -> list[int]:
@@ -93,7 +91,8 @@ def resolve(
             seen[key] += 1
         elif len(places) > 1:
             counts["ambiguous"] += 1
-            spans.extend(_spans(_allowed(places, ambiguity), quote, response, label))
+            meant = {"first": places[:1], "all": places, "skip": []}[ambiguity]
+            spans.extend(_spans(meant, quote, response, label))
             continue
         else:
             chosen = places
@@ -128,10 +127,6 @@ def _quoted_as_shown(quote: Quote, response: str) -> list[Interval]:
 
 def _key(quote: Quote) -> tuple[str, bool]:
     return quote.text, quote.part
-
-
-def _allowed(places: list[Interval], ambiguity: Ambiguity) -> list[Interval]:
-    return {"first": places[:1], "all": places, "skip": []}[ambiguity]
 
 
 def _spans(places: Sequence[Interval], quote: Quote, response: str, label: Label) -> list[Span]:

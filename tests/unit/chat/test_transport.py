@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from text2grad.chat import transport
-from text2grad.chat.endpoint import Endpoint, retry_after
-from text2grad.chat.secrets import redactor
+from text2grad.chat.endpoint import Endpoint, redactor, retry_after
 from text2grad.chat.transport import Connection, CutError, OversizedError
 from text2grad.errors import UserError
 

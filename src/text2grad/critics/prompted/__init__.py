@@ -1,7 +1,7 @@
 """The prompted critic: `messages` are what it shows a chat model, `reading` what it makes of the answers."""
 
-from text2grad.critics.prompted.critic import Pair, PromptedCritic, has_outcome
-from text2grad.critics.prompted.messages import CUT, Prompt, check_prompt, fitted_messages, judge_messages
+from text2grad.critics.prompted.critic import Pair, PromptedCritic
+from text2grad.critics.prompted.messages import CUT, Prompt, fitted_messages, judge_messages
 from text2grad.critics.prompted.reading import Reader
 from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
 
@@ -13,8 +13,6 @@ __all__ = [
     "PromptedSettings",
     "Reader",
     "ReadingSettings",
-    "check_prompt",
     "fitted_messages",
-    "has_outcome",
     "judge_messages",
 ]

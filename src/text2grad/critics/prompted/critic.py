@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
-from text2grad.chat.base import Answer, Chat, Completion, Conversation, GroundedChat, LimitedChat
+from text2grad.chat.base import Answer, Chat, Completion, GroundedChat, LimitedChat
 from text2grad.chat.client import Found, OpenAIChat
 from text2grad.chat.journal import STATE_OF, State
 from text2grad.chat.questions import Question
@@ -79,7 +79,7 @@ class PromptedCritic:
         chat = self.chat
         if isinstance(chat, OpenAIChat):
             return chat.answers([question for pair in pairs for question in self.questions(*pair)], self.verdict)
-        excess = chat.excess if isinstance(chat, LimitedChat) else _no_limit
+        excess = chat.excess if isinstance(chat, LimitedChat) else lambda _: 0
         once = [fitted_messages(self._prompt_for(*pair).text, *pair, excess) for pair in pairs]
         asked = [messages for messages in once for _ in range(self._votes)]
         about = [response for _, response in pairs for _ in range(self._votes)]
@@ -113,7 +113,10 @@ class PromptedCritic:
         usage: Counter[str] = Counter()
         for each in found:
             usage.update(each.usage)
-        record = Feedback.of(*pair, self._judgement(pair, [each.answer for each in found]), self._source(*pair))
+        kind = "human" if self._anchored(*pair) else self.source.kind
+        known = {"kind": kind, "prompt_version": self._prompt_for(*pair).version}
+        judgement = self._judgement(pair, [each.answer for each in found])
+        record = Feedback.of(*pair, judgement, self.source.model_copy(update=known))
         return record.model_copy(update={"usage": dict(usage)})
 
     def _judgement(self, pair: Pair, answers: Sequence[Answer]) -> Judgement:
@@ -131,22 +134,9 @@ class PromptedCritic:
     def _prompt_for(self, example: Example, response: str) -> Prompt:
         if self._anchor and self._anchored(example, response):
             return self._anchor
-        return self._tested if self._tested and has_outcome(example) else self._prompt
-
-    def _source(self, example: Example, response: str) -> Source:
-        version = self._prompt_for(example, response).version
-        kind = "human" if self._anchored(example, response) else self.source.kind
-        return self.source.model_copy(update={"kind": kind, "prompt_version": version})
-
-
-def has_outcome(example: Example) -> bool:
-    """Whether the outcome of a response's tests is known (`outcome`, `test_output` of `meta`)."""
-    outcome = example.meta.get("outcome")
-    return outcome in get_args(Outcome) and outcome not in NO_VERDICT
-
-
-def _no_limit(conversation: Conversation) -> int:
-    return 0
+        outcome = example.meta.get("outcome")
+        known = outcome in get_args(Outcome) and outcome not in NO_VERDICT
+        return self._tested if self._tested and known else self._prompt
 
 
 def _lost(read: Sequence[Judgement]) -> dict[str, object]:

@@ -33,7 +33,13 @@ class Prompt:
     version: str = ""
 
     def __post_init__(self) -> None:
-        check_prompt(self.text)
+        names = set(_PLACEHOLDER.findall(self.text))
+        unknown = sorted(n for n in names - {"prompt", "response", "reference"} if not n.startswith("meta."))
+        if unknown:
+            cure = "known: prompt, response, reference, meta.<key>"
+            raise UserError(f"the prompt asks for {{{{{unknown[0]}}}}}", cure)
+        if "response" not in names:
+            raise UserError("the prompt has no {{response}}", "say where the response goes")
 
     @cached_property
     def schema(self) -> str:
@@ -106,22 +112,6 @@ def without_middle(example: Example, tokens: int) -> Example:
         return example
     turns = [*example.prompt[:place], turn.model_copy(update={"content": kept}), *example.prompt[place + 1 :]]
     return example.model_copy(update={"prompt": tuple(turns)})
-
-
-def check_prompt(prompt: str) -> None:
-    """Refuse a prompt that cannot be filled.
-
-    Raises:
-        UserError: an unknown placeholder, or {{response}} is missing.
-    """
-    names = set(_PLACEHOLDER.findall(prompt))
-    unknown = sorted(n for n in names - {"prompt", "response", "reference"} if not n.startswith("meta."))
-    if unknown:
-        raise UserError(
-            f"the prompt asks for {{{{{unknown[0]}}}}}", "known: prompt, response, reference, meta.<key>"
-        )
-    if "response" not in names:
-        raise UserError("the prompt has no {{response}}", "say where the response goes")
 
 
 def _filler(example: Example, response: str, tags: frozenset[str]) -> Callable[[str], str]:
