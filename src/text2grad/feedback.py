@@ -137,6 +137,11 @@ DRAFT = "draft"
 """Key of an example's `meta`: the response that this is about. Without it, the one that the example comes with."""
 
 
+def leads_out(id: str) -> bool:
+    """Whether an id, taken for a path, would name a place above its folder."""
+    return ".." in id.replace("\\", "/").split("/")
+
+
 def human_feedback_on(example: Example, response: str) -> str:
     """What a person wrote about exactly this response; empty if no one did.
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, QuoteCounts, Record, read_jsonl
+from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl
 from text2grad.formats import argilla, defacto, finegrained, label_studio, mqm, prodigy, squality, table
 from text2grad.tasks.loaders import Row, bad_record, convert_rows, read_rows
 
@@ -82,7 +82,7 @@ def import_feedback(path: Path, kind: str = "auto", context_characters: int | No
         raise UserError(f"{path} has no records", "check that it is the right file")
     seen: set[str] = set()
     for number, record in enumerate(records, start=1):
-        if ".." in record.id.replace("\\", "/").split("/"):
+        if leads_out(record.id):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
         if kind in EXPORTS and record.id in seen:
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice"))
