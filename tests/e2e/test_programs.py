@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line(command: Command, tmp_path: Path, words: tuple[st
     ended = command(
         "evaluate", *(word.format(folder=tmp_path) for word in words), "--task.data", DATA / "humaneval.jsonl"
     )
-    assert ended.code == (EXIT_USAGE if "no task" in said else EXIT_FAILED)
+    assert ended.code == (EXIT_USAGE if "--task is" in said else EXIT_FAILED)
     assert said in ended.err and ended.err.count("\n") == 1
 
 
