@@ -53,7 +53,7 @@ QUICK = (
     "--critic.prompted.retries",
     "3",
     "--critic.prompted.timeout",
-    "0.3",
+    "1.5",  # a busy machine lets the scripted server wait; a timeout is asked again, and counted
     "--critic.prompted.concurrency",
     "4",
     "--task.name",
