@@ -44,3 +44,11 @@ def die(folder: Path) -> None:
             done.write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.002)
+
+
+SETTINGS = (
+    f"--task.name dying_task:{DyingTask.__name__} --critic.kind program --critic.program.gate false --run.threads 1"
+    " --policy.device cpu --sandbox.workers 1 --generation.max_new_tokens 8 --ppo.rollouts 6 --ppo.max_failed 1"
+    " --ppo.lr 1e-3"
+).split()
+"""Of a run on this task, on the command line."""

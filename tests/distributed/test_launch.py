@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dying_task
 import pytest
-from dying_task import DyingTask
 from processes import run_in
 from safetensors.torch import load_file
 from scenes import train_by_config
@@ -17,18 +17,7 @@ from tiny_runs import tiny_model
 
 HERE = Path(__file__).parent
 PROFILES = HERE.parents[1] / "configs" / "accelerate"
-SETTINGS = (
-    *(
-        "--task.name",
-        f"dying_task:{DyingTask.__name__}",
-        "--critic.kind",
-        "program",
-        "--critic.program.gate",
-        "false",
-    ),
-    *("--run.threads", "1", "--policy.device", "cpu", "--sandbox.workers", "1", "--generation.max_new_tokens", "8"),
-    *("--ppo.steps", "3", "--ppo.rollouts", "6", "--ppo.max_failed", "1", "--ppo.lr", "1e-3"),
-)
+SETTINGS = [*dying_task.SETTINGS, "--ppo.steps", "3"]
 
 
 @pytest.mark.parametrize(("profile", "weights"), [("ddp", "whole in each"), ("fsdp2", "split")])

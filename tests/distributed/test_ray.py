@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dying_task
 import pytest
-from dying_task import DyingTask
 from processes import run_in
 from safetensors.torch import load_file
 from scenes import train_by_config
@@ -22,19 +22,7 @@ HERE = Path(__file__).parent
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'text2grad[ray]'"
 )
-SETTINGS = (
-    *(
-        "--task.name",
-        f"dying_task:{DyingTask.__name__}",
-        "--critic.kind",
-        "program",
-        "--critic.program.gate",
-        "false",
-    ),
-    *("--run.threads", "1", "--policy.device", "cpu", "--sandbox.workers", "1", "--generation.max_new_tokens", "8"),
-    *("--ppo.steps", "6", "--ppo.rollouts", "6", "--ppo.checkpoint_every", "2", "--ppo.max_failed", "1"),
-    *("--ppo.value_warmup", "1", "--ppo.lr", "1e-3"),
-)
+SETTINGS = [*dying_task.SETTINGS, "--ppo.steps", "6", "--ppo.checkpoint_every", "2", "--ppo.value_warmup", "1"]
 
 
 @pytest.fixture(scope="module")
