@@ -26,11 +26,13 @@ TASKS = {
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
     "docstrings": "text2grad.tasks.docstrings:DocstringsTask",
+    "function_summaries": "text2grad.tasks.docstrings:DocstringsTask",
     "humaneval": "text2grad.tasks.code:CodeBenchmark",
     "humaneval+": "text2grad.tasks.code:CodeBenchmark",
     "mbpp": "text2grad.tasks.code:CodeBenchmark",
     "mbpp+": "text2grad.tasks.code:CodeBenchmark",
     "qa": "text2grad.tasks.qa:QATask",
+    "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
 }
 
@@ -39,8 +41,8 @@ class TaskSettings(Settings):
     """Which task, and which data."""
 
     name: str = Field(
-        description="summarization, qa, code, demo, docstrings, to measure on humaneval, humaneval+, mbpp, mbpp+,"
-        " or a plug-in as module:Class"
+        description="summarization, qa, code, demo, small_programs, docstrings, function_summaries, to measure on"
+        " humaneval, humaneval+, mbpp, mbpp+, or a plug-in as module:Class"
     )
     data: str = Field(
         default="",

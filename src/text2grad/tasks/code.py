@@ -7,7 +7,7 @@ Whatever the source, `meta["tests"]` is one module in KodCode's shape: it import
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from text2grad.errors import UserError
@@ -26,6 +26,14 @@ BENCHMARKS = {
     "mbpp": ("mbpp/mbpp.jsonl", "google-research-datasets/mbpp"),
 }
 """File in a data folder, and name on the hub."""
+
+MBPP_SPLITS = {
+    "prompt": range(1, 11),
+    "test": range(11, 511),
+    "validation": range(511, 601),
+    "train": range(601, 975),
+}
+"""Numbers of MBPP's problems by published split."""
 
 FIXED = "unedited_annotator_completion"
 """Where ILF keeps the program as corrected by a person."""
@@ -58,11 +66,18 @@ class CodeBenchmark(CodeTask):
         refuse_shares(settings)
         self.name, self._scorer = settings.name, scorer
         data = settings.data or benchmark_data(settings.name)
-        self._problems = read_examples(data, SHAPES, settings.limit, split="test")
+        problems = read_examples(data, SHAPES, None, split="test")
+        self._problems = of_mbpp_split(problems, "test")[: settings.limit]
 
     def examples(self, split: Split) -> list[Example]:
         """Every problem for `heldout`, none for the others."""
         return self._problems if split == "heldout" else []
+
+
+def of_mbpp_split(examples: Sequence[Example], split: str) -> list[Example]:
+    """Problems without those of MBPP's other splits: its file holds all of them, by number (Austin et al. 2021)."""
+    others = {f"mbpp-{number}" for name, numbers in MBPP_SPLITS.items() if name != split for number in numbers}
+    return [each for each in examples if each.id not in others]
 
 
 def benchmark_data(name: str) -> str:

@@ -1,7 +1,8 @@
 """One-line summaries of functions: from name, signature and long docstring to the docstring's first line.
 
 The data is whatever Python finds installed: no download, real text, written by many people. `task.data` names a
-folder of packages to read instead.
+folder of packages to read instead. `docstrings` shows a function shortened, in small letters, for a model made on
+the spot; `function_summaries` shows it as written and says what is asked, for a model that can read.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from text2grad.tasks.library import Documented, documented_functions, installed_
 from text2grad.tasks.loaders import one_turn
 
 REST, SIGNATURE = 90, 40
-"""Characters shown of what follows the first line (unless `task.context_characters` says otherwise), and of the
-signature: a model that is made on the spot has a short context."""
+"""Characters that `docstrings` shows of what follows the first line (unless `task.context_characters` says
+otherwise) and of the signature: a model that is made on the spot has a short context."""
+WRITTEN_REST = 600
+"""What `function_summaries` shows of it."""
+ASKED = "Write the first line of this Python function's docstring: one sentence that says what it does."
 TRAIN_SHARE = 0.2
 SHINGLE, MOST_SHARED = 4, 0.5
 
@@ -33,11 +37,11 @@ class DocstringsTask:
         UserError: no documented functions are found, or all of them fall on one side of the split.
     """
 
-    name = "docstrings"
     critic_prompt = "summarization"
 
     def __init__(self, settings: TaskSettings) -> None:
         refuse_shares(settings)
+        self.name = settings.name
         found = list(documented_functions([Path(settings.data)])) if settings.data else installed_functions()
         self.splits = split_functions(found, settings)
         if not self.splits["sft"] or not self.splits["heldout"]:
@@ -46,12 +50,13 @@ class DocstringsTask:
                 "set task.data to a folder of several Python packages, or change task.seed",
             )
         self._limit = settings.limit
-        self._room = REST if settings.context_characters is None else settings.context_characters
+        self._room = settings.context_characters
 
     def examples(self, split: Split) -> list[Example]:
         """The functions of a split in an order that mixes packages; `task.limit` is of the `sft` split."""
         chosen = self.splits[split][: self._limit if split == "sft" else None]
-        return [_example(found, self._room) for found in chosen]
+        show = _as_written if self.name == "function_summaries" else _in_small_letters
+        return [show(found, self._room) for found in chosen]
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people wrote."""
@@ -90,10 +95,16 @@ def _shared(own: set[tuple[str, ...]], others: set[tuple[str, ...]]) -> float:
     return len(own & others) / len(own)
 
 
-def _example(found: Documented, room: int) -> Example:
-    """All in small letters, names in words: a small model copies what has the same tokens on both sides."""
+def _as_written(found: Documented, room: int | None) -> Example:
+    rest = shortened(found.rest, WRITTEN_REST if room is None else room)
+    content = f"{ASKED}\n\ndef {found.name}{found.signature}:\n{rest}"
+    return one_turn(found.place, content, found.summary, {"package": found.package})
+
+
+def _in_small_letters(found: Documented, room: int | None) -> Example:
+    """Names in words too: a small model copies what has the same tokens on both sides."""
     signature = shortened(found.signature.replace("_", " "), SIGNATURE)
-    content = f"{spoken(found.name)} {signature}\n{shortened(found.rest, room)}"
+    content = f"{spoken(found.name)} {signature}\n{shortened(found.rest, REST if room is None else room)}"
     return one_turn(found.place, content.lower(), found.summary.lower(), {"package": found.package})
 
 

@@ -222,7 +222,7 @@ def test_ilf_brings_the_models_program_and_the_mended_one(tmp_path: Path, runner
 
 
 @needs_data
-@pytest.mark.parametrize(("name", "count"), [("humaneval", 164), ("mbpp", 974)])
+@pytest.mark.parametrize(("name", "count"), [("humaneval", 164), ("mbpp", 500)])
 def test_a_benchmark_is_all_held_out(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     task = load_task(TaskSettings(name=name))

@@ -149,6 +149,24 @@ def test_the_prompt_does_not_hold_the_answer(tmp_path: Path) -> None:
         assert example.prompt[0].content.startswith("f")
 
 
+def test_a_model_that_can_read_sees_the_function_as_written(tmp_path: Path) -> None:
+    small = load_task(tree(tmp_path))
+    whole = load_task(tree_settings(tmp_path).model_copy(update={"name": "function_summaries"}))
+    assert whole.name == "function_summaries"
+    for one, other in zip(whole.examples("heldout"), small.examples("heldout"), strict=True):
+        asked, _, shown = one.prompt[0].content.partition("\n\n")
+        assert "first line" in asked and shown.startswith("def f")
+        assert (one.id, one.reference.lower()) == (other.id, other.reference)
+        assert one.reference[0].isupper() and one.reference not in one.prompt[0].content
+    short = whole_prompts(tmp_path, 10)
+    assert all(len(text.rpartition(":\n")[2]) <= 10 for text in short) and short != whole_prompts(tmp_path, None)
+
+
+def whole_prompts(tmp_path: Path, room: int | None) -> list[str]:
+    settings = tree_settings(tmp_path).model_copy(update={"name": "function_summaries", "context_characters": room})
+    return [each.prompt[0].content for each in load_task(settings).examples("heldout")]
+
+
 def function(package: str, summary: str, rest: str) -> Documented:
     return Documented(package, f"{package}:{summary}", "f", "()", summary, rest)
 

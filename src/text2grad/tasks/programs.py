@@ -1,0 +1,53 @@
+"""Small programs for a model that can read: the embedded problems, and MBPP's training problems among them.
+
+Measured on the embedded task's held-out combinations; on MBPP's test problems and HumanEval by
+`text2grad evaluate NAME --task mbpp` and `--task humaneval`. Nothing is trained on either.
+"""
+
+from __future__ import annotations
+
+import random
+
+from text2grad.feedback import Example
+from text2grad.tasks.base import Split, TaskSettings
+from text2grad.tasks.code import SHAPES, benchmark_data, of_mbpp_split
+from text2grad.tasks.demo import DemoTask
+from text2grad.tasks.loaders import read_examples
+
+MBPP_SHARE = 4
+"""Every fourth demonstration is MBPP's, while there are any."""
+
+
+class SmallProgramsTask:
+    """The embedded task (`tasks.demo`) with MBPP's training split mixed into what is trained on.
+
+    `task.data` is MBPP's file or hub name; `task.limit` counts demonstrations.
+
+    Raises:
+        UserError: MBPP's problems cannot be read.
+    """
+
+    name = "small_programs"
+    critic_prompt = "code"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        self._embedded = DemoTask(settings)
+        found = read_examples(settings.data or benchmark_data("mbpp"), SHAPES, None, split="train")
+        self._mbpp = of_mbpp_split(found, "train")
+        self._seed = settings.seed
+
+    def examples(self, split: Split) -> list[Example]:
+        """`sft`: demonstrations, of the embedded task with slips; `train`: problems with tests; `heldout`."""
+        embedded = self._embedded.examples(split)
+        if split == "heldout":
+            return embedded
+        published = self._mbpp
+        if split == "sft":
+            published = published[: self._embedded.limit // MBPP_SHARE]
+            embedded = embedded[: self._embedded.limit - len(published)]
+        chosen = [*embedded, *published]
+        return random.Random(f"{self._seed}/{split}").sample(chosen, len(chosen))
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """Nothing can be said without running the tests; the stage that owns a runner does that."""
+        return {}

@@ -1,0 +1,59 @@
+"""Small programs: MBPP's training problems among the embedded ones, and none of its test problems."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from text2grad.tasks.base import TaskSettings, load_task
+from text2grad.tasks.code import MBPP_SPLITS
+
+
+@pytest.fixture
+def mbpp(tmp_path: Path) -> Path:
+    """A file with one problem in a hundred of MBPP's numbers."""
+    path = tmp_path / "mbpp.jsonl"
+    rows = [
+        {
+            "task_id": number,
+            "text": f"Write a function to add {number}.",
+            "code": f"def add_{number}(n):\n    return n + {number}\n",
+            "test_list": [f"assert add_{number}(1) == {number + 1}"],
+        }
+        for number in (5, 11, 510, 511, 600, 601, 602, 974)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+def ids(settings: TaskSettings, split: str) -> list[str]:
+    return [each.id for each in load_task(settings).examples(split)]  # type: ignore[arg-type]
+
+
+def test_only_mbpps_training_problems_are_trained_on(mbpp: Path) -> None:
+    settings = TaskSettings(name="small_programs", data=str(mbpp), limit=40)
+    trained = {"mbpp-601", "mbpp-602", "mbpp-974"}
+    for split in ("sft", "train"):
+        assert {each for each in ids(settings, split) if each.startswith("mbpp")} == trained
+    assert not any(each.startswith("mbpp") for each in ids(settings, "heldout"))
+    assert len(ids(settings, "sft")) == 40 and len(ids(settings, "train")) == 300 + 3
+    assert ids(settings, "train") == ids(settings, "train") != ids(settings.model_copy(update={"seed": 1}), "train")
+
+
+def test_mbpp_fills_at_most_a_quarter_of_the_demonstrations(mbpp: Path) -> None:
+    settings = TaskSettings(name="small_programs", data=str(mbpp), limit=8)
+    found = ids(settings, "sft")
+    assert len(found) == 8 and sum(each.startswith("mbpp") for each in found) == 2
+
+
+def test_the_benchmark_measures_the_test_split_of_a_whole_file(mbpp: Path) -> None:
+    settings = TaskSettings(name="mbpp", data=str(mbpp))
+    assert ids(settings, "heldout") == ["mbpp-11", "mbpp-510"]
+    assert ids(settings.model_copy(update={"limit": 1}), "heldout") == ["mbpp-11"]
+
+
+def test_mbpps_splits_share_no_problem() -> None:
+    numbers = [number for split in MBPP_SPLITS.values() for number in split]
+    assert len(numbers) == len(set(numbers)) == 974
