@@ -1,9 +1,10 @@
-"""The main job in one command: SFT, annotate, reward model, text2grad and scalar PPO, evaluation, report.
+"""The main job in one command: SFT, annotate, reward model, text2grad beside other methods, evaluation, report.
 
-It only calls stages. The two PPO runs are `text2grad train` in two processes, side by side, with the same
-prompts, rollouts, optimizer steps and reward model; the recipe `scalar` overrides the second: the verdict alone,
-and the discount and KL coefficient that suit it. Both were tuned with the same number of trials, on other seeds
-(docs/LOG.md).
+It only calls stages. The PPO runs are `text2grad train` in processes of their own, two at a time, with the same
+prompts, rollouts, optimizer steps and reward model. Over all but text2grad's lies a recipe: `scalar` pays the
+verdict alone, with the discount and KL coefficient that suit it (both were tuned with the same number of trials on
+other seeds, docs/LOG.md), `grpo` is what people run who have no critic of words. The tiny model is compared with
+the first; a pretrained one with both, and with itself as it came.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from text2grad.config import Config, dump_config, laid_over
+from text2grad.config import TINY, Config, dump_config, laid_over
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.report.folder import Sample, read_lines
@@ -32,8 +34,25 @@ from text2grad.stages.reward_model import run_train_reward
 from text2grad.stages.supervised import run_sft
 from text2grad.tasks.base import load_task
 
-ROWS = (("sft", "SFT"), ("scalar_ppo", "scalar PPO"), ("text2grad", "text2grad"))
+AT_ONCE = 2
+"""Runs side by side, one thread each."""
+
+
+class Method(NamedTuple):
+    """A policy that is trained against the reward model, and the recipe of its run ("": text2grad's own)."""
+
+    name: str
+    title: str
+    recipe: str = ""
+
+
+METHODS = (
+    Method("scalar_ppo", "scalar PPO", "scalar"),
+    Method("grpo", "GRPO", "grpo"),
+    Method("text2grad", "text2grad"),
+)
 WAYS = ("greedy", "sampled")
+METRICS = {"pass": "held-out pass@1", "rouge_l": "held-out ROUGE-L"}
 REWARD_MODEL_FIGURES = ("good_precision", "good_recall", "poor_precision", "poor_recall", "unmatched", "unreadable")
 
 
@@ -41,15 +60,15 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     """Run the main job once per seed and show the result; returns the figures of the summary.
 
     Raises:
-        UserError: the task cannot be measured by running tests.
+        UserError: the task cannot be measured by tests or by references.
     """
-    _refuse_unmeasurable(config)
+    _measure_of(config)
     started = time.perf_counter()
     root = config.run.folder
     chosen = [config.run.seed + index for index in range(seeds)]
     results = [_run_seed(_of_seed(config, seed, root / f"seed-{seed}" if seeds > 1 else root)) for seed in chosen]
     seconds = round(time.perf_counter() - started, 1)
-    figures = _figures(results, seconds)
+    figures = _figures(config, results, seconds)
     summary = _summary(figures, chosen, config)
     write_json(root / "summary.json", summary)
     page = build_report(root)
@@ -57,13 +76,27 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     return figures
 
 
-def _refuse_unmeasurable(config: Config) -> None:
+def _measure_of(config: Config) -> str:
+    """What the policies are compared by: the share that pass their tests, or ROUGE-L."""
     heldout = load_task(config.task).examples("heldout")
     if not heldout:
         raise UserError("no held-out problems to measure on", "set task.heldout_share above 0")
-    if not heldout[0].meta.get("tests"):
+    if heldout[0].meta.get("tests"):
+        return "pass"
+    if not heldout[0].reference:
         cure = "text2grad sft, annotate, train-reward, train and evaluate run any task"
-        raise UserError(f"the demo measures by unit tests, and task {config.task.name!r} has none", cure)
+        raise UserError(f"task {config.task.name!r} has neither tests nor references to measure by", cure)
+    return "rouge_l"
+
+
+def _methods(config: Config) -> list[Method]:
+    return [method for method in METHODS if method.recipe != "grpo" or config.policy.model != TINY]
+
+
+def _rows(config: Config) -> list[tuple[str, str]]:
+    """Names of the policies that are measured, with their titles."""
+    base = [] if config.policy.model == TINY else [("base", "as it came")]
+    return [*base, ("sft", "SFT"), *((method.name, method.title) for method in _methods(config))]
 
 
 def _of_seed(config: Config, seed: int, folder: Path) -> Config:
@@ -83,39 +116,42 @@ def _run_seed(config: Config) -> dict[str, Any]:
     rates = run_train_reward(config, "restart").rates
     _train_side_by_side(config)
     result: dict[str, Any] = {"reward_model": rates, "folder": config.run.folder}
-    for name, _ in ROWS:
-        figures = run_evaluate(config, name).figures
-        result[name] = {way: figures[f"{way}_pass"] for way in WAYS}
+    measure = _measure_of(config)
+    for name, _ in _rows(config):
+        figures = run_evaluate(config, name if name != "base" else config.policy.model).figures
+        result[name] = {way: figures[f"{way}_{measure}"] for way in WAYS}
     seconds = round(time.perf_counter() - started, 1)
-    summary = _summary(_figures([result], seconds), [config.run.seed], config)
+    summary = _summary(_figures(config, [result], seconds), [config.run.seed], config)
     write_json(config.run.folder / "summary.json", summary)
     return result
 
 
 def _train_side_by_side(config: Config) -> None:
-    """Both PPO runs as processes of the command line, one thread each."""
-    arms = {"text2grad": config, "scalar_ppo": laid_over(config, "scalar")}
-    running = {name: _start(name, arm) for name, arm in arms.items()}
-    if failed := [name for name, process in running.items() if process.wait()]:
+    """The PPO runs as processes of the command line, one thread each."""
+    arms = [(each.name, laid_over(config, each.recipe) if each.recipe else config) for each in _methods(config)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        codes = list(pool.map(_train, *zip(*arms, strict=True)))
+    if failed := [name for (name, _), code in zip(arms, codes, strict=True) if code]:
         raise UserError(f"{' and '.join(failed)} did not finish", "see the error above")
 
 
-def _start(name: str, config: Config) -> subprocess.Popen[bytes]:
+def _train(name: str, config: Config) -> int:
     single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1})})
     path = config.run.folder / f"{name}.yaml"
     path.write_text(dump_config(single), encoding="utf-8")
     command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name, "--restart"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode
 
 
-def _figures(results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
+def _figures(config: Config, results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Means over the seeds, and the list of each: the object that `--json` prints."""
 
     def means(of: str, keys: Sequence[str]) -> dict[str, float]:
         return {key: mean([result[of][key] for result in results]) for key in keys}
 
-    figures = {name: {**means(name, WAYS), "seeds": [result[name] for result in results]} for name, _ in ROWS}
+    names = [name for name, _ in _rows(config)]
+    figures = {name: {**means(name, WAYS), "seeds": [result[name] for result in results]} for name in names}
     rates = means("reward_model", REWARD_MODEL_FIGURES)
     return {**figures, "reward_model": rates, "seconds": seconds, "peak_rss_mb": _peak_rss_mb()}
 
@@ -123,12 +159,16 @@ def _figures(results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any
 def _summary(figures: dict[str, Any], seeds: list[int], config: Config) -> dict[str, Any]:
     return {
         "title": f"text2grad demo: {config.task.name}",
-        "metric": "held-out pass@1",
-        "rows": [{"name": title, **figures[name]} for name, title in ROWS],
+        "metric": METRICS[_measure_of(config)],
+        "rows": [{"name": title, **figures[name]} for name, title in _rows(config)],
         **{key: figures[key] for key in ("reward_model", "seconds", "peak_rss_mb")},
         "seeds": seeds,
-        "command": "text2grad demo" + (f" --seeds {len(seeds)}" if len(seeds) > 1 else ""),
+        "command": _command(config) + (f" --seeds {len(seeds)}" if len(seeds) > 1 else ""),
     }
+
+
+def _command(config: Config) -> str:
+    return "text2grad demo" + ("" if config.policy.model == TINY else f" --model {config.policy.model}")
 
 
 def _show(summary: dict[str, Any], folder: Path, page: Path) -> None:

@@ -124,6 +124,14 @@ def test_each_command_runs_its_stage(
     assert config.task.name == ("qa" if "human_qa" in words else "demo")
 
 
+def test_the_demo_of_a_model_is_a_preset(run: Run, stages: Stages) -> None:
+    assert run("demo", "--model", "smollm2")[0] == 0
+    [(_, (config, _))] = stages.calls
+    assert (config.task.name, config.policy.model) == ("function_summaries", "smollm2")
+    code, _, said = run("demo", "--model", "smolm2")
+    assert code == 2 and "no demo of the model 'smolm2'" in said and "tiny or smollm2" in said
+
+
 @dataclass(frozen=True, kw_only=True)
 class Told(Summary):
     report: Mapping[str, Any] = inlined()

@@ -58,7 +58,10 @@ def test_every_preset_loads_by_name_and_from_the_folder(name: str) -> None:
 
 
 def test_the_presets_are_one_set_of_files() -> None:
-    assert preset_names() == ["demo", "docstrings", "human_qa", "kodcode", "slf5k", "ultrafeedback"]
+    assert preset_names() == [
+        *("demo", "docstrings", "function_summaries", "human_qa", "kodcode"),
+        *("slf5k", "small_programs", "ultrafeedback"),
+    ]
     assert {path.resolve() for path in PRESETS.glob("*.yaml")} == set((ROOT / "configs").glob("*.yaml"))
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     packaged = pyproject["tool"]["setuptools"]["package-data"]["text2grad"]
@@ -68,7 +71,7 @@ def test_the_presets_are_one_set_of_files() -> None:
 # Configurations laid over each other
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name != "smollm2"])
 def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name: str) -> None:
     for preset in preset_names():
         before = load_config(find_config(preset))
@@ -141,6 +144,33 @@ def test_by_task_is_sections(minimal: Path, tmp_path: Path, wrong: str) -> None:
     recipe.write_text(f"by_task: {wrong}\n", encoding="utf-8")
     with pytest.raises(UsageError, match="by_task: a section for each task is expected"):
         load_config([minimal, recipe])
+
+
+@pytest.mark.parametrize("name", ["human_qa", "small_programs"])
+def test_a_models_recipe_over_a_preset(name: str) -> None:
+    both = load_config([find_config(name), find_config("smollm2")])
+    assert (both.policy.model, both.policy.dtype, both.reward_model.shared) == ("smollm2", "bfloat16", True)
+    assert both.task == load_config(find_config(name)).task
+
+
+def test_a_file_is_laid_over_the_recipe_it_names(minimal: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("recipe: paper\nppo: {lam: 0.5}\ntask: {name: code}\n", encoding="utf-8")
+    config = load_config([minimal, own])
+    assert (config.ppo.lam, config.ppo.gamma, config.ppo.kl_coefficient, config.ppo.kl_target) == (
+        0.5,
+        1.0,
+        0.07,
+        1.0,
+    )
+
+
+@pytest.mark.parametrize("wrong", ["demo", "no_such", "[paper]", "5"])
+def test_a_recipe_that_is_not_there(wrong: str, minimal: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(f"recipe: {wrong}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"recipe: .* is not a recipe .*paper"):
+        load_config([minimal, own])
 
 
 def test_a_recipe_alone_is_no_configuration() -> None:

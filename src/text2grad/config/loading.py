@@ -23,6 +23,8 @@ PRESETS = Path(__file__).parents[1] / "configs"
 RECIPES = PRESETS / "recipes"
 BY_TASK = "by_task"
 """The section of a recipe with what it says to one task, by `task.name`."""
+RECIPE = "recipe"
+"""The key of a configuration that names the recipe it is laid over."""
 
 
 def preset_names() -> list[str]:
@@ -64,7 +66,7 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
     """
     data: dict[str, Any] = {}
     for each in [path] if isinstance(path, Path) else path or ():
-        _lay_over(data, _for_task(_read(each), data))
+        _lay_over(data, _for_task(_on_its_recipe(_read(each)), data))
     for key, text in _pairs(overrides):
         _assign(data, key, _value(key, text))
     try:
@@ -148,6 +150,18 @@ def _value(key: str, text: str) -> Any:
     if kinds and kinds <= {str, Path} | ({NoneType} if text not in ("null", "~") else set()):
         return text  # a folder called 2026 is not a number
     return _parse_yaml(text, f"--{key}")
+
+
+def _on_its_recipe(data: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a file, over those of the recipe it names."""
+    if RECIPE not in data:
+        return data
+    name = data.pop(RECIPE)
+    if name not in recipe_names():
+        raise UsageError(f"{RECIPE}: {name!r} is not a recipe", f"one of {', '.join(recipe_names())}")
+    whole = _for_task(_read(find_config(name)), data)
+    _lay_over(whole, data)
+    return whole
 
 
 def _for_task(recipe: dict[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
