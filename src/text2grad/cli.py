@@ -15,7 +15,7 @@ from functools import partial
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -414,7 +414,7 @@ def merge(
     ] = "other",
     hub: Annotated[str | None, name_option("--push-to-hub", help="Also upload it, as user/model.")] = None,
     dtype: Annotated[
-        Literal[float32, bfloat16, float16] | None,
+        Literal["float32", "bfloat16", "float16"] | None,
         typer.Option(help="Type of the weights [default: float32 if an adapter is merged, else as saved]"),
     ] = None,
     config: Configuration = DEMO,
