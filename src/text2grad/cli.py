@@ -15,7 +15,7 @@ from functools import partial
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -415,13 +415,18 @@ def merge(
         str, name_option("--license", help="The licence for the model card, as the hub names it.")
     ] = "other",
     hub: Annotated[str | None, name_option("--push-to-hub", help="Also upload it, as user/model.")] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        typer.Option(help="Type of the weights [default: float32 if an adapter is merged, else as saved]"),
+    ] = None,
     config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
     """Write a trained model as a plain folder.
 
-    Adapters are merged into the weights, so that vLLM and transformers load the folder as it is. A model
-    card says what it was made from, how, and how it measured. Nothing is uploaded unless you ask for it.
+    Adapters are merged into the weights in float32, so that vLLM and transformers load the folder as it is. A
+    half type loses part of a small change: the summary says how much is kept. A model card says what the
+    model was made from, how, and how it measured. Nothing is uploaded unless you ask for it.
 
     \b
     Examples:
@@ -431,7 +436,7 @@ def merge(
     chosen = _configuration(context, config)
     from text2grad.stages.merge import run_merge
 
-    run_stage(lambda: run_merge(chosen, target, out, license_name, hub), as_json)
+    run_stage(lambda: run_merge(chosen, target, out, license_name, hub, dtype), as_json)
 
 
 @app.command()

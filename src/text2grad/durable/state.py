@@ -20,6 +20,8 @@ from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import split_as, whole
 
+MASTER = "master."
+
 
 class Keeper(Protocol):
     """A part of a loop with a state of its own, saved and restored with the rest (early stopping).
@@ -50,8 +52,12 @@ class Training:
     keeper: Keeper | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The trained weights and the optimizers' moments, by name, whole; where they are split, all must call."""
+        """The trained weights, their float32 masters where they have some, and the optimizers' moments, by name.
+
+        They are whole; where weights are split, all processes must call.
+        """
         named = {f"policy.{name}": tensor.detach() for name, tensor in self.policy.trained().items()}
+        named |= {name: master.detach() for name, master in self._masters().items()}
         named |= {name: value for name, value in self._moments() if isinstance(value, Tensor)}
         named |= self.keeper.tensors() if self.keeper else {}
         return {name: whole(tensor) for name, tensor in named.items()}
@@ -73,14 +79,24 @@ class Training:
             for index, values in optimizer.state_dict()["state"].items():
                 yield from ((f"optimizer.{number}.{index}.{key}", value) for key, value in values.items())
 
+    def _masters(self) -> dict[str, Tensor]:
+        """What the optimizers step in the place of parameters in a half type."""
+        own = {id(parameter) for parameter in self.policy.parameters()}
+        return {
+            f"{MASTER}{number}.{index}": stepped
+            for number, optimizer in enumerate(self.optimizers)
+            for index, stepped in enumerate(_stepped(optimizer))
+            if id(stepped) not in own
+        }
+
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Take over what `tensors` and `numbers` gave; the learning rate is that of today's settings.
 
         Raises:
             UserError: the weights are not of this shape, or not of these names.
         """
-        mine = self.policy.trained()
-        saved = {name.removeprefix("policy."): t for name, t in tensors.items() if name.startswith("policy.")}
+        mine = {f"policy.{name}": parameter for name, parameter in self.policy.trained().items()} | self._masters()
+        saved = {name: tensor for name, tensor in tensors.items() if name.startswith(("policy.", MASTER))}
         if {name: t.shape for name, t in mine.items()} != {name: t.shape for name, t in saved.items()}:
             raise UserError("the checkpoint's weights are not those of this policy", "--restart starts over")
         with torch.no_grad():
@@ -88,7 +104,7 @@ class Training:
                 parameter.copy_(split_as(saved[name], parameter))
         for number, optimizer in enumerate(self.optimizers):
             moments = _by_parameter({**tensors, **numbers["counts"]}, f"optimizer.{number}.")
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            parameters = _stepped(optimizer)
             for index, values in moments.items():
                 for key, value in values.items():
                     if isinstance(value, Tensor) and value.shape == parameters[index].shape:
@@ -98,6 +114,10 @@ class Training:
             self.keeper.restore(tensors, numbers["keeper"])
         self.step, self.kl_coefficient = numbers["step"], numbers["kl_coefficient"]
         _move_schedule(self.schedule, numbers["updates"])
+
+
+def _stepped(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _by_parameter(named: Mapping[str, Any], prefix: str) -> dict[int, dict[str, Any]]:

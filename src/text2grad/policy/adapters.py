@@ -55,14 +55,6 @@ def _refuse_other_base(policy: Policy, folder: Path) -> None:
         )
 
 
-def name_base(policy: Policy, base: str) -> None:
-    """Have `write_policy` write the adapter alone: it belongs to the model that `load_policy` makes of `base`."""
-    place = Path(base)
-    for config in policy.model.peft_config.values():
-        config.base_model_name_or_path = str(place.resolve()) if place.is_dir() else base
-    policy.base_is_merged = False
-
-
 def digest_of_base(model: Any) -> str:
     """SHA-256 over a model's weights without its adapters."""
     named = model.named_parameters()

@@ -1,17 +1,23 @@
-"""Policies on disk: loading one from a hub name or a folder, and writing it. Safetensors and JSON only."""
+"""Policies on disk: loading one from a hub name or a folder, and writing it. Safetensors and JSON only.
+
+An adapter stays apart from its base weights wherever it is used, trained or written: in a half type a merged weight
+keeps next to nothing of what was trained (at a learning rate of 1e-5 a quarter of it). Where all weights are to be
+trained, and in `text2grad merge`, it is merged in float32, one layer at a time, on the CPU.
+"""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -25,43 +31,101 @@ from text2grad.policy.settings import LoraSettings, PolicySettings
 VALUE_FILE = "value_head.safetensors"
 VALUE_TRUNK = "value_trunk"
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
+BASE = "base_model_name_or_path"
 
 
 def load_policy(settings: PolicySettings) -> Policy:
-    """Load a policy from a hub name or a folder written by `write_policy` or `save_pretrained`.
+    """Load a policy to be trained, from a hub name or a folder written by `write_policy` or `save_pretrained`.
 
-    A folder that holds an adapter is merged into its base first, so that a new adapter starts from there and
-    the reference (adapters off) is what was loaded.
+    With `settings.lora` a plain model gets a new adapter, and an adapter that is loaded is trained further, its
+    reference being a frozen copy. Without, all weights are trained, and a loaded adapter is merged into them.
+
+    Raises:
+        UserError: the folder or name has no model or tokenizer, its adapter is not as `settings.lora` says, or the
+            device does not exist.
+    """
+    device = _choose_device(settings.device)
+    tokenizer = load_tokenizer(settings.model, settings.chat_template)
+    model, exact = _model_to_train(settings.model, settings)
+    exact, trunk, place = _named("model", exact), None, Path(settings.model) / VALUE_TRUNK
+    if settings.value_head == "separate" and place.is_dir():
+        trunk, more = _model_to_train(str(place), settings)
+        trunk, exact = trunk.to(device), exact | _named("value_trunk", more)
+    continued = settings.lora is not None and is_adapter(settings.model)
+    policy = Policy(model.to(device), tokenizer, settings.value_head, trunk, continued)
+    policy.exact = exact
+    saved = Path(settings.model) / VALUE_FILE
+    if saved.is_file():
+        policy.value_head.load_state_dict(load_file(str(saved)))
+    return policy.eval()
+
+
+def load_frozen(settings: PolicySettings) -> Policy:
+    """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its base weights.
+
+    `settings.lora` and `settings.value_head` say how to train, and are not read.
 
     Raises:
         UserError: the folder or name has no model or tokenizer, or the device does not exist.
     """
     device = _choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
-    model = _load_model(settings.model, settings.dtype)
-    if settings.lora is not None:
-        model = add_lora(model, settings.lora)
-    policy = Policy(model.to(device), tokenizer, settings.value_head)
-    policy.base_is_merged = (Path(settings.model) / ADAPTER_CONFIG).is_file()
-    saved, trunk = Path(settings.model) / VALUE_FILE, Path(settings.model) / VALUE_TRUNK
-    if saved.is_file():
-        policy.value_head.load_state_dict(load_file(str(saved)))
-    if policy.value_trunk is not None and trunk.is_dir():
-        own = _load_model(str(trunk), settings.dtype)
-        policy.value_trunk = (add_lora(own, settings.lora) if settings.lora else own).to(device)
-    return policy.eval()
+    model = load_model(settings.model, settings.dtype)
+    return Policy(model.to(device), tokenizer).requires_grad_(False).eval()
 
 
-def _load_model(name: str, dtype: str) -> Any:
-    """The model of a folder or hub name, adapters merged. Pickled weights are refused: they can run code."""
+def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _model_to_train(name: str, settings: PolicySettings) -> tuple[Any, dict[str, Tensor]]:
+    """A model as `settings.lora` says, and the exact values of merged weights that its half type has rounded."""
+    if settings.lora is None:
+        return _merged_model(name, settings.dtype) if is_adapter(name) else (load_model(name, settings.dtype), {})
+    if is_adapter(name):
+        _refuse_other_shape(Path(name), settings.lora)
+        return load_model(name, settings.dtype, settings.lora), {}
+    return add_lora(load_model(name, settings.dtype), settings.lora), {}
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a name is a folder that holds an adapter without its base weights."""
+    return (Path(name) / ADAPTER_CONFIG).is_file()
+
+
+def base_of(name: str) -> str:
+    """The model whose weights the adapter in a folder belongs to; a plain model is its own base."""
+    if is_adapter(name):
+        name = str(_adapter_config(Path(name))[BASE])
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+
+def _adapter_config(folder: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        config[BASE] = config[BASE] + ""
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder / ADAPTER_CONFIG} names no {BASE}", "put the model's name or folder there"
+        ) from error
+    return config
+
+
+def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
+    """The model of a folder or hub name; an adapter stays apart, frozen, or trained with the dropout of `lora`.
+
+    Pickled weights are refused: they can run code.
+
+    Raises:
+        UserError: there is no model, or its adapter does not fit its base.
+    """
     folder = Path(name)
-    adapted = (folder / ADAPTER_CONFIG).is_file()
-    weights = ADAPTER_FILE if adapted else "model.safetensors"
+    weights = ADAPTER_FILE if is_adapter(name) else "model.safetensors"
     if folder.is_dir() and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         raise UserError(f"the weights in {name!r} are pickled, not {weights}", "convert them to safetensors")
     try:
-        if adapted:
-            return _merge_adapter(folder, dtype)
+        if is_adapter(name):
+            return _adapted_model(folder, dtype, lora)
         AutoConfig.from_pretrained(name, trust_remote_code=False)
         return AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, trust_remote_code=False, use_safetensors=True
@@ -71,11 +135,75 @@ def _load_model(name: str, dtype: str) -> Any:
         raise UserError(f"no model in {name!r}: {reason}", "give a model folder or a hub name") from error
 
 
-def _merge_adapter(folder: Path, dtype: str) -> Any:
+def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
+    """Base and adapter. A base that is an adapter itself (text2grad 0.1 wrote some) is merged first, in float32."""
     if not (folder / ADAPTER_FILE).is_file():  # peft would look for a pickle instead
         raise OSError(f"no file named {ADAPTER_FILE}")
-    base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    return PeftModel.from_pretrained(_load_model(base, dtype), str(folder)).merge_and_unload()
+    base = base_of(str(folder))
+    model = _merged_model(base, dtype)[0] if is_adapter(base) else load_model(base, dtype)
+    config = LoraConfig.from_pretrained(str(folder)) if lora else None
+    if config is not None and lora is not None:
+        config.lora_dropout = lora.dropout  # how it is trained, not what it is
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Found missing adapter keys")  # peft would make these up
+        try:
+            return PeftModel.from_pretrained(
+                model, str(folder), adapter_name=POLICY_ADAPTER, is_trainable=lora is not None, config=config
+            )
+        except (RuntimeError, UserWarning) as error:
+            raise ValueError(f"its adapter does not fit its base {base}: {error}") from error
+
+
+def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
+    """An adapter is trained further as it is: its rank, scale and layers are not those of a new one."""
+    config = _adapter_config(folder)
+    if config.get("peft_type") != "LORA":
+        problem = f"the adapter in {folder} is {config.get('peft_type')}, and only LORA is trained further"
+        raise UserError(problem, f"text2grad merge {folder} --out NEW, and start from NEW")
+    targets = config["target_modules"]
+    held = (config["r"], config["lora_alpha"], [targets] if isinstance(targets, str) else targets)
+    wanted = (lora.r, lora.alpha, lora.targets)
+    words = [f"r {r}, alpha {alpha:g}, targets {' '.join(sorted(names))}" for r, alpha, names in (held, wanted)]
+    if words[0] != words[1]:
+        raise UserError(
+            f"the adapter in {folder} has {words[0]}; the lora settings ask for {words[1]}",
+            f"set lora to the adapter's values, or text2grad merge {folder} --out NEW, and start from NEW",
+        )
+
+
+def _merged_model(folder: str, dtype: str) -> tuple[Any, dict[str, Tensor]]:
+    """A model with its adapter merged, and the float32 values of merged weights that a half type cannot hold."""
+    model = load_model(folder, "auto")
+    wanted = model.dtype if dtype == "auto" else getattr(torch, dtype)
+    exact = {}
+    for name, layer, _ in merge_layers(model):
+        if wanted != torch.float32:
+            exact[f"{name}.weight"] = layer.weight.detach()
+        layer.to(wanted)
+    return model.unload().to(wanted).requires_grad_(True), exact
+
+
+def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
+    """Merge an adapter into its base weights, layer by layer, in float32.
+
+    Gives the name of each layer, the layer, now in float32, and its weight before. `model.unload()` takes the
+    emptied adapter away.
+
+    Raises:
+        UserError: the adapter changes weights that two layers share.
+    """
+    inner = model.get_base_model()
+    shared = inner.config.get_text_config().tie_word_embeddings
+    ends = (inner.get_input_embeddings(), inner.get_output_embeddings())
+    if shared and any(isinstance(end, BaseTunerLayer) for end in ends):
+        problem = "the adapter changes the output layer or the embeddings, which share their weights"
+        raise UserError(f"{problem}: it cannot be merged", "leave them out of policy.lora.targets")
+    for name, module in list(inner.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            layer: Any = module.get_base_layer().float()
+            before = layer.weight.detach().clone()
+            module.merge()
+            yield name, layer, before
 
 
 def add_lora(model: Any, settings: LoraSettings) -> Any:
@@ -91,8 +219,11 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         target_modules=list(settings.targets),
         task_type="CAUSAL_LM",
     )
+    place = Path(model.name_or_path)
     try:
-        return get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
+        made = get_peft_model(model, config, adapter_name=POLICY_ADAPTER)
+        config.base_model_name_or_path = str(place.resolve()) if place.is_dir() else str(place)
+        return made
     except ValueError as error:
         raise UserError(
             f"cannot add adapters: {error}", "set policy.lora.targets to modules of this model"
@@ -116,12 +247,12 @@ def _choose_device(name: str) -> torch.device:
 def write_policy(policy: Policy, folder: Path) -> None:
     """Write model or adapter, tokenizer, value head and the value function's own trunk if it has one.
 
-    An adapter trained on top of a merged one is written merged, as a whole model; a value trunk always is.
+    Of an adapted model the adapter alone is written: its base weights are where they were loaded from.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _save_model(_merged(policy.model) if policy.base_is_merged else policy.model, folder)
+    _save_model(policy.model, folder)
     if policy.value_trunk is not None:
-        _merged(policy.value_trunk).save_pretrained(folder / VALUE_TRUNK, safe_serialization=True)
+        _save_model(policy.value_trunk, folder / VALUE_TRUNK)
     policy.tokenizer.save_pretrained(folder)
     state = {name: tensor.contiguous() for name, tensor in policy.value_head.state_dict().items()}
     save_file(state, str(folder / VALUE_FILE))
@@ -141,11 +272,6 @@ def _save_model(model: Any, folder: Path) -> None:
     for path in (folder / POLICY_ADAPTER).iterdir():
         path.replace(folder / path.name)
     (folder / POLICY_ADAPTER).rmdir()
-
-
-def _merged(model: Any) -> Any:
-    """The model with its adapters merged into its weights; unchanged if it has none."""
-    return copy.deepcopy(model).merge_and_unload() if isinstance(model, PeftModel) else model
 
 
 def digest_of_weights(named: Iterable[tuple[str, Tensor]]) -> str:

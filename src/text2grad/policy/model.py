@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch, pack
@@ -21,7 +21,7 @@ from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import LabelHead
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
-POLICY_ADAPTER = "policy"
+POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,37 @@ class ValueHead(nn.Module):
         return value
 
 
+@contextmanager
+def adapter_in_force(model: Any, name: str) -> Iterator[None]:
+    """Have a frozen adapter of a model in force, and the policy's again afterwards."""
+    model.base_model.set_adapter(name, inference_mode=True)
+    try:
+        yield
+    finally:
+        model.base_model.set_adapter(POLICY_ADAPTER)
+
+
 class Reference:
     """The policy as it was before training, from which the KL penalty measures the distance.
 
-    A frozen copy of a model, or, where only adapters are trained, the same model with its adapters off. No gradient
-    reaches it.
+    A frozen copy of a model; or, where only adapters are trained, the same model with a frozen copy of the adapter
+    that the policy started from (`adapter`), or with its adapters off. No gradient reaches it.
     """
 
-    def __init__(self, model: Any, reader: Reader) -> None:
+    def __init__(self, model: Any, reader: Reader, adapter: str | None = None) -> None:
         self.model = model
         self.reader = reader
+        self.adapter = adapter
 
     @contextmanager
     def _in_force(self) -> Iterator[None]:
-        with torch.no_grad(), self.model.disable_adapter() if isinstance(self.model, PeftModel) else nullcontext():
+        with torch.no_grad(), self._other_weights():
             yield
+
+    def _other_weights(self) -> AbstractContextManager[None]:
+        if not isinstance(self.model, PeftModel):
+            return nullcontext()
+        return adapter_in_force(self.model, self.adapter) if self.adapter else self.model.disable_adapter()
 
     def view(self, batch: TokenBatch) -> View:
         """What its log-probabilities of the response tokens of a batch are made of."""
@@ -86,25 +102,49 @@ class Reference:
         return view._replace(head=head)
 
 
+def _copy_adapter(model: Any, name: str) -> None:
+    """Add a frozen copy of the policy's adapter to a model, or make the one that is there equal to it."""
+    if name not in model.peft_config:
+        config = copy.deepcopy(model.peft_config[POLICY_ADAPTER])
+        config.inference_mode = True
+        with torch.random.fork_rng([]):  # peft draws weights, which are replaced
+            model.add_adapter(name, config)
+        model.base_model.set_adapter(POLICY_ADAPTER)
+    weights = get_peft_model_state_dict(model, adapter_name=POLICY_ADAPTER, save_embedding_layers=False)
+    set_peft_model_state_dict(model, weights, adapter_name=name)
+
+
 class Policy(nn.Module):
     """A causal LM with a value head on its trunk (`shared`), on a detached trunk, or on a trunk of its own.
 
-    `adapter` names the adapter of a view of another policy's model (`policy.adapters`). `base_is_merged`: the base
-    is on no disk, so an adapter alone could not be read back. `outline` is the policy before its weights were split
-    over processes (`policy.shard`), in a tuple so that it is no submodule.
+    `value_trunk`: a saved trunk for a head of its own; None: a copy of `model`. `continued`: the model's adapter
+    was trained before, and the reference is a frozen copy of it. `adapter` names the adapter of a view of another
+    policy's model (`policy.adapters`). `exact` has the float32 values of weights that a half type has rounded, by
+    name, until optimizers take them over. `outline` is the policy before its weights were split over processes
+    (`policy.shard`), in a tuple so that it is no submodule.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, value_head: str = "shared") -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        value_head: str = "shared",
+        value_trunk: Any = None,
+        continued: bool = False,
+    ) -> None:
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
         self.value_kind = value_head
         self.value_head = ValueHead(self.hidden_size).to(model.device)
-        self.value_trunk = copy.deepcopy(model) if value_head == "separate" else None
+        separate = value_head == "separate"
+        self.value_trunk = (value_trunk or copy.deepcopy(model)) if separate else None
         self.label_head: LabelHead | None = None  # only while a reward model is trained with it
         self.reader = Reader(model)
-        self.reference = Reference(model, self.reader) if isinstance(model, PeftModel) else None
-        self.base_is_merged = False
+        fresh = isinstance(model, PeftModel) and not continued
+        self.reference = Reference(model, self.reader) if fresh else None
+        self.continued = continued
+        self.exact: dict[str, Tensor] = {}
         self.adapter: str | None = None
         self.outline: tuple[Policy, ...] = ()
 
@@ -179,10 +219,19 @@ class Policy(nn.Module):
         return _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask), layers
 
     def freeze_reference(self) -> None:
-        """Make today's weights the reference. With adapters nothing is copied: adapters off is the reference."""
-        adapted = isinstance(self.model, PeftModel)
-        frozen = self.model if adapted else copy.deepcopy(self.model).eval().requires_grad_(False)
-        self.reference = Reference(frozen, self.reader)
+        """Make today's weights the reference.
+
+        Base weights that are not trained are never copied: the reference of an adapter that was loaded is a frozen
+        copy of the adapter, that of a new one is the model with adapters off.
+        """
+        if not isinstance(self.model, PeftModel):
+            frozen = copy.deepcopy(self.model).eval().requires_grad_(False)
+            self.reference = Reference(frozen, self.reader)
+        elif self.continued:
+            _copy_adapter(self.model, REFERENCE_ADAPTER)
+            self.reference = Reference(self.model, self.reader, REFERENCE_ADAPTER)
+        else:
+            self.reference = Reference(self.model, self.reader)
 
     def parts(self) -> list[nn.Module]:
         """The models and heads that it is made of, a frozen copy as reference included."""
@@ -194,6 +243,7 @@ class Policy(nn.Module):
         """A copy with other parameters in the place of these, equal ones tied as before, without the reference."""
         memo: dict[int, Any] = {id(old): new for old, new in instead.items()}
         memo |= {id(self.reference): None, id(self.outline): (), id(self.tokenizer): self.tokenizer}
+        memo[id(self.exact)] = {}
         return copy.deepcopy(self, memo)
 
     def trained(self) -> dict[str, nn.Parameter]:
@@ -230,8 +280,5 @@ class Policy(nn.Module):
         if self.adapter is None:
             yield
             return
-        self.model.base_model.set_adapter(self.adapter, inference_mode=True)
-        try:
+        with adapter_in_force(self.model, self.adapter):
             yield
-        finally:
-            self.model.base_model.set_adapter(POLICY_ADAPTER)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -61,13 +62,16 @@ def gathered(policy: Policy) -> Iterator[None]:
 def assembled(policy: Policy, keep: bool) -> Policy | None:
     """The policy with whole weights, to be written, where `keep` is true; all must call.
 
-    One that is not split is returned as it is.
+    One that is not split is returned as it is. Of an adapted model the base weights, which are not written, stay
+    split, and their place empty.
     """
     if not policy.outline:
         return policy if keep else None
     outline = policy.outline[0]
     weights = {}
-    for name, parameter in policy.named_parameters():
+    adapted = isinstance(policy.model, PeftModel)
+    written = policy.trained() if adapted else dict(policy.named_parameters())
+    for name, parameter in written.items():
         full = whole(parameter.detach())
         if keep:
             weights[outline.get_parameter(name)] = nn.Parameter(full.cpu(), parameter.requires_grad)

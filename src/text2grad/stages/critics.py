@@ -148,17 +148,25 @@ def critic_inputs(config: Config) -> dict[str, str]:
 
 def reward_model_critic(config: Config, policy: Policy | None = None) -> PromptedCritic:
     """The trained reward model: the prompted critic over a local model, or over an adapter beside `policy`'s."""
+    return critic_over(config, load_reward_model(config, policy), str(reward_model_folder(config)))
+
+
+def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
+    """The trained reward model, as an adapter beside `policy`'s where the settings say so.
+
+    Raises:
+        UserError: there is none, or it cannot stand on the base weights of `policy`.
+    """
     from text2grad.policy.adapters import beside
-    from text2grad.policy.load import load_policy
+    from text2grad.policy.load import load_frozen
     from text2grad.policy.settings import PolicySettings
 
     folder = reward_model_folder(config)
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
     if config.reward_model.shared and policy is not None:
-        return critic_over(config, beside(policy, folder, ADAPTER), str(folder))
-    alone = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    return critic_over(config, load_policy(alone), str(folder))
+        return beside(policy, folder, ADAPTER)
+    return load_frozen(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
 
 
 def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:

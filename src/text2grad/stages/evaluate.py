@@ -17,7 +17,7 @@ from text2grad.eval.code import judge_samples, passed_or_none, sample_summary
 from text2grad.eval.metrics import mean
 from text2grad.eval.reward_model import reward_report
 from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
-from text2grad.policy.load import load_policy
+from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.critics import judge_of, runner_of
@@ -65,11 +65,11 @@ def run_evaluate(config: Config, target: str) -> PolicySummary:
     """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts."""
     folder = prepare(config)
     task = task_of(config)
-    settings = config.policy.model_copy(update={"model": policy_name(config, target), "lora": None})
+    settings = config.policy.model_copy(update={"model": policy_name(config, target)})
     heldout = task.examples("heldout")[: config.evaluate.limit]
     if not heldout:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
-    policy = load_policy(settings)
+    policy = load_frozen(settings)
     critic = judge_of(config)
     with runner_of(config) as runner:
         measured = evaluate_policy(policy, heldout, config, measure_with(task, runner), critic)

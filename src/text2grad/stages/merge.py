@@ -1,4 +1,8 @@
-"""`merge`: a trained policy or reward model as a plain Hugging Face folder, with a model card."""
+"""`merge`: a trained policy or reward model as a plain Hugging Face folder, with a model card.
+
+An adapter is merged in float32, layer by layer, on the CPU. A half type keeps little of a small change, and the
+summary says how much.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ import json
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, Literal
+
+import torch
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError
-from text2grad.policy.load import load_policy
-from text2grad.policy.settings import PolicySettings
+from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.load import is_adapter, load_model, merge_layers
 from text2grad.report.pages import render_text
 from text2grad.stages.folder import find_policy, measured_on, prepare
 from text2grad.stages.summary import Summary
@@ -22,14 +29,26 @@ SETTINGS_FILE = "text2grad.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class MergeSummary(Summary):
-    """The folder of the model, and its name on the hub if it was pushed."""
+    """The folder of the model, and its name on the hub if it was pushed.
+
+    `kept`, of an adapter that was merged into weights of a half type: the cosine between what it was trained to
+    change and what is left of that after rounding; 1 would be all of it.
+    """
 
     out: str
+    kept: float | None = None
     hub: str | None = None
 
 
-def run_merge(config: Config, target: str, out: Path, license_name: str, hub: str | None) -> MergeSummary:
+DType = Literal["float32", "bfloat16", "float16"]
+
+
+def run_merge(
+    config: Config, target: str, out: Path, license_name: str, hub: str | None, dtype: DType | None = None
+) -> MergeSummary:
     """Write the model of this run named `target` to `out`, adapters merged, and push it to `hub` if asked to.
+
+    `dtype` None: float32 where an adapter is merged, else the type in which the model was saved.
 
     Raises:
         UserError: there is no such model, `out` is not an empty folder, or the hub refuses it.
@@ -38,15 +57,32 @@ def run_merge(config: Config, target: str, out: Path, license_name: str, hub: st
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is not empty", "give --out a new folder")
     source = find_policy(config, target)
-    settings = PolicySettings(model=str(source), dtype=config.policy.dtype, device="cpu")
-    policy = load_policy(settings)
-    policy.model.save_pretrained(out, safe_serialization=True)
-    policy.tokenizer.save_pretrained(out)
+    tokenizer = load_tokenizer(str(source))
+    model, kept = merged_model(str(source), dtype)
+    model.save_pretrained(out, safe_serialization=True)
+    tokenizer.save_pretrained(out)
     (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
     (out / "README.md").write_text(_card(config, target, license_name), encoding="utf-8")
     if hub:
         _push(out, hub)
-    return MergeSummary(out=str(out), hub=hub or None)
+    return MergeSummary(out=str(out), kept=kept, hub=hub or None)
+
+
+def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
+    """A model with its adapter merged, and the cosine of trained and kept change (None: nothing is rounded)."""
+    if not is_adapter(folder):
+        return load_model(folder, dtype or "auto"), None
+    model, wanted = load_model(folder, "auto"), getattr(torch, dtype or "float32")
+    squares = torch.zeros(3, dtype=torch.float64)
+    for _, layer, before in merge_layers(model):
+        trained = layer.weight.detach() - before
+        layer.to(wanted)
+        kept = layer.weight.detach().float() - before.to(wanted).float()
+        pairs = ((trained, kept), (trained, trained), (kept, kept))
+        squares += torch.stack([(one.double() * other.double()).sum() for one, other in pairs])
+    product, *norms = squares.tolist()
+    cosine = product / (norms[0] * norms[1]) ** 0.5 if all(norms) else float(not any(norms))
+    return model.unload().to(wanted), None if wanted == torch.float32 else cosine
 
 
 def _card(config: Config, target: str, license_name: str) -> str:

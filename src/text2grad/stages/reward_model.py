@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from text2grad.align import TokenTable
 from text2grad.chat import Chat, EndpointSettings, OpenAIChat
@@ -21,12 +24,12 @@ from text2grad.eval.marks import agreement, read_marks
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import Critique, Feedback, Source, record_json, write_jsonl
-from text2grad.policy.adapters import BASE_DIGEST, digest_of_base, name_base
+from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
 from text2grad.policy.encode import load_tokenizer
-from text2grad.policy.load import load_policy
+from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages.critics import critic_over, reward_model_critic
+from text2grad.stages.critics import critic_over, load_reward_model, reward_model_folder
 from text2grad.stages.folder import (
     note_settings,
     prepare,
@@ -64,48 +67,64 @@ class RewardModelEvaluation(Summary):
     report: Mapping[str, Any] = inlined()
 
 
+class Trained(NamedTuple):
+    """Records, pairs that were trained on, and the last metrics."""
+
+    records: int
+    pairs: int
+    metrics: Mapping[str, float]
+
+
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
     """Train the reward model on z; writes `reward_model/policy` and `evaluation/reward_model.json`."""
     with processes(config) as ranks:
-        with ranks.barrier():
-            folder = prepare(config)
-            train, _ = reward_data(config)
-            settings = learner_settings(config)
-            policy = load_policy(settings)
-            training = with_tiny_rates(config).reward_model.training
-            validation: list[Feedback] = []
-            if config.reward_model.early_stopping is not None:
-                train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
-            chosen = without_repeats(train, config.reward_model.repeats)
-            pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
-            if ranks.first:
-                note_settings(config, folder, begins=True)
-            if config.reward_model.shared:
-                name_base(policy, settings.model)
-            base = digest_of_base(policy.model) if config.reward_model.shared else ""
-            stopping = early_stopping(config, policy, validation, ranks)
-        inputs = run_inputs(config, settings, **validation_inputs(config, validation))
-        options = RunOptions(folder / "reward_model", "reward model", config.run.seed, resume, inputs, ranks)
-        metrics = train_supervised(
-            policy,
-            pairs,
-            training,
-            options,
-            section="reward_model.training",
-            stopping=stopping,
-            label_weight=config.reward_model.label_weight,
-        )
-        if ranks.first:
-            if base:
-                (folder / "reward_model" / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
-            note_settings(config, folder)
+        trained = train_reward_model(config, resume, ranks)
+        gc.collect()  # what was trained is gone before the model that was written is loaded
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        rates = measure_reward_model(config) if ranks.first else {}
     return RewardModelSummary(
-        records=len(train) + len(validation),
-        trained_on=len(pairs),
-        metrics=metrics,
-        rates=measure_reward_model(config) if ranks.first else {},
-        out=str(folder / "reward_model" / "policy"),
+        records=trained.records,
+        trained_on=trained.pairs,
+        metrics=trained.metrics,
+        rates=rates,
+        out=str(config.run.folder / "reward_model" / "policy"),
     )
+
+
+def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trained:
+    """Train the reward model and write it; each of several processes calls this."""
+    with ranks.barrier():
+        folder = prepare(config)
+        train, _ = reward_data(config)
+        settings = learner_settings(config)
+        policy = load_policy(settings)
+        training = with_tiny_rates(config).reward_model.training
+        validation: list[Feedback] = []
+        if config.reward_model.early_stopping is not None:
+            train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
+        chosen = without_repeats(train, config.reward_model.repeats)
+        pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
+        if ranks.first:
+            note_settings(config, folder, begins=True)
+        base = digest_of_base(policy.model) if config.reward_model.shared else ""
+        stopping = early_stopping(config, policy, validation, ranks)
+    inputs = run_inputs(config, settings, **validation_inputs(config, validation))
+    options = RunOptions(folder / "reward_model", "reward model", config.run.seed, resume, inputs, ranks)
+    metrics = train_supervised(
+        policy,
+        pairs,
+        training,
+        options,
+        section="reward_model.training",
+        stopping=stopping,
+        label_weight=config.reward_model.label_weight,
+    )
+    if ranks.first:
+        if base:
+            (folder / "reward_model" / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
+        note_settings(config, folder)
+    return Trained(len(train) + len(validation), len(pairs), metrics)
 
 
 def validation_split(
@@ -178,7 +197,7 @@ def learner_settings(config: Config) -> PolicySettings:
     """
     start = start_policy(config)
     chosen = config.reward_model.policy or start
-    if config.reward_model.shared and chosen.model != start.model:
+    if config.reward_model.shared and base_of(chosen.model) != base_of(start.model):
         problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
         raise UserError(problem, "reward_model.policy null, or reward_model.shared false")
     if config.reward_model.shared and (chosen.lora is None or start.lora is None):
@@ -266,10 +285,13 @@ def numbered(records: Sequence[Feedback]) -> list[Feedback]:
 def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
     """The held-out records that fit the model, with what the reward model says of them, token by token."""
     _, heldout = reward_data(config)
-    policy = load_policy(start_policy(config))
-    gold = [record for record, _ in fitting(policy, heldout, config.reward_model)]
+    if not heldout:
+        return []
+    model = load_reward_model(config)
+    gold = [record for record, _ in fitting(model, heldout, config.reward_model)]
     if not gold:
         return []
-    return list(
-        zip(gold, judged_cases(reward_model_critic(config), gold, TokenTable(policy.tokenizer)), strict=True)
-    )
+    start = start_policy(config)
+    table = TokenTable(load_tokenizer(start.model, start.chat_template))
+    critic = critic_over(config, model, str(reward_model_folder(config)))
+    return list(zip(gold, judged_cases(critic, gold, table), strict=True))

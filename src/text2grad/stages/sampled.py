@@ -10,7 +10,7 @@ from text2grad.config import Config
 from text2grad.critics.program import run_outcomes
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, human_feedback_on
-from text2grad.policy.load import load_policy
+from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.folder import start_policy
@@ -45,7 +45,7 @@ def sources_of(
         held = [_sampled(example, longest) for example in heldout * few]
         return items, held
     else:
-        policy = load_policy(start_policy(config))
+        policy = load_frozen(start_policy(config))
         items = sampled_items(policy, train, config, samples, config.annotate.swapped)
         held = sampled_items(policy, heldout, config, few)
     items, held = items[: options.limit], held[: options.limit]

@@ -1,16 +1,23 @@
-"""Optimizers and learning-rate schedules of both training loops."""
+"""Optimizers and learning-rate schedules of both training loops.
+
+A parameter in a half type has a float32 master: the master is stepped, then copied into the parameter. Without it a
+step smaller than half the distance to the next number of the half type would be lost: at a learning rate of 1e-6
+nearly all of them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import nn
 
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
-from text2grad.policy.shard import whole
+from text2grad.policy.shard import split_as, whole
 from text2grad.train.muon import muon_for
 from text2grad.train.settings import PPOSettings, Schedule, SupervisedSettings
 
@@ -36,6 +43,8 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     head = torch.optim.AdamW(
         policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay, fused=True
     )
+    for optimizer in (trunk, head):
+        keep_masters(optimizer, policy)
     updates = max(1, settings.steps - settings.warmup_steps) * settings.epochs * settings.mini_batches
     factor = learning_rate_factor(settings.schedule, 0.0, updates)
     return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))
@@ -48,10 +57,45 @@ def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.
         UserError: the policy is in float16.
     """
     _refuse_float16(policy)
+    lr, decay = settings.lr, settings.weight_decay
+    optimizer: torch.optim.Optimizer
     if settings.optimizer == "muon":
-        return muon_for(policy.model, settings.lr, settings.weight_decay)
-    parameters = policy.policy_parameters()
-    return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+        optimizer = muon_for(policy.model, lr, decay)
+    else:
+        optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=lr, weight_decay=decay, fused=True)
+    keep_masters(optimizer, policy)
+    return optimizer
+
+
+def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
+    """Have a new optimizer step float32 copies of the parameters of `policy` that are in a half type.
+
+    Gradients are taken from the parameters and results copied back, around each step. `policy.exact` has the values
+    that the half type had to round. Nothing changes where all parameters are float32.
+    """
+    names = {id(parameter): name for name, parameter in policy.named_parameters()}
+    pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+    for group in optimizer.param_groups:
+        for index, half in enumerate(group["params"]):
+            if half.dtype in (torch.bfloat16, torch.float16):
+                exact = policy.exact.pop(names[id(half)], None)
+                start = half.detach().float() if exact is None else split_as(exact.to(half.device), half)
+                group["params"][index] = master = nn.Parameter(start)
+                pairs.append((half, master))
+
+    def take_gradients(*_: Any) -> None:
+        for half, master in pairs:
+            master.grad = None if half.grad is None else half.grad.float()
+
+    @torch.no_grad()
+    def give_back(*_: Any) -> None:
+        for half, master in pairs:
+            half.copy_(master)
+            master.grad = None
+
+    if pairs:
+        optimizer.register_step_pre_hook(take_gradients)
+        optimizer.register_step_post_hook(give_back)
 
 
 def _refuse_float16(policy: Policy) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from text2grad.durable.processes import ALONE, Ranks
 from text2grad.policy.model import Policy
@@ -60,7 +61,7 @@ class EarlyStopping:
         value = self._ranks.broadcast(value)
         if value > self.best or not self.best_step:
             self.best, self.best_step, self._waited = value, done, 0
-            self._weights = {name: tensor.detach().clone() for name, tensor in self._policy.trained().items()}
+            self._weights = {name: _kept(tensor.detach()) for name, tensor in self._policy.trained().items()}
         else:
             self._waited += 1
         return {self._settings.metric: value}
@@ -83,6 +84,11 @@ class EarlyStopping:
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Take over what `tensors` and `numbers` gave."""
         self.best, self.best_step, self._waited = numbers["best"], numbers["best_step"], numbers["waited"]
-        device, trained = self._policy.device, self._policy.trained()
+        trained = self._policy.trained()
         kept = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
-        self._weights = {name: split_as(t.clone().to(device), trained[name]) for name, t in kept.items()}
+        self._weights = {name: split_as(t.clone(), trained[name]) for name, t in kept.items()}
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """A copy in the CPU's memory; of split weights each process copies its own part where it is."""
+    return tensor.clone() if isinstance(tensor, DTensor) else torch.empty_like(tensor, device="cpu").copy_(tensor)

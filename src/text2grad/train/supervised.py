@@ -77,7 +77,7 @@ def train_supervised(
                 _refuse_diverged(metrics, math.log(len(policy.tokenizer)))
             for optimizer in optimizers:
                 optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            policy.zero_grad(set_to_none=True)
             metrics["lr"] = float(schedule.get_last_lr()[0])
             schedule.step()
             if stopping:

@@ -15,7 +15,7 @@ from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Message, Source
-from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base, name_base
+from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.batch import pack
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import LocalChat
@@ -49,7 +49,6 @@ def adapter(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A reward model's adapter, of another rank and other layers than the policy's."""
     trained = shaken(loaded(model_folder, 8, ("k_proj", "v_proj", "up_proj")), seed=1)
     folder = tmp_path_factory.mktemp("adapter") / "policy"
-    name_base(trained, str(model_folder))
     write_policy(trained, folder)
     (folder / BASE_DIGEST).write_text(digest_of_base(trained.model))
     return folder

@@ -38,7 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """`annotate` with a policy that always says `SAMPLED`: exit code, summary, stderr."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setattr(stage, "start_policy", lambda config: None)
-    monkeypatch.setattr(stage, "load_policy", lambda settings: None)
+    monkeypatch.setattr(stage, "load_frozen", lambda settings: None)
     monkeypatch.setattr(stage, "sample", lambda policy, examples, _: [([1], SAMPLED)] * len(examples))
 
     def call(data: Path, *words: str) -> tuple[int, dict[str, Any], str]:

@@ -1,0 +1,281 @@
+"""What was trained is what the next stage gets, in half precision too: adapters are handed over as they are."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from text2grad.durable.identity import digest_of_reference
+from text2grad.errors import UserError
+from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
+from text2grad.policy.batch import TokenBatch
+from text2grad.policy.load import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    VALUE_TRUNK,
+    load_frozen,
+    load_policy,
+    merge_layers,
+    write_policy,
+)
+from text2grad.policy.model import POLICY_ADAPTER, REFERENCE_ADAPTER, Policy
+from text2grad.policy.settings import LoraSettings, PolicySettings
+from tiny_runs import TEXTS, tiny_model
+
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LORA = LoraSettings(r=4, alpha=8, dropout=0.0, targets=LINEAR)
+SMALL = 1e-4
+"""How far training moves a weight of an adapter: far less than a bfloat16 weight of the base can show."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights are stored in bfloat16."""
+    folder = tiny_model(tmp_path_factory.mktemp("base") / "tiny")
+    load_frozen(settings(folder, None)).model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sft(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that was trained a little."""
+    folder = tmp_path_factory.mktemp("sft") / "policy"
+    write_policy(began(base), folder)
+    return folder
+
+
+def settings(model: Path, lora: LoraSettings | None = LORA, dtype: str = "bfloat16", **more: str) -> PolicySettings:
+    return PolicySettings.model_validate({"model": str(model), "lora": lora, "dtype": dtype, **more})
+
+
+def moved(policy: Policy, seed: int, by: float = SMALL) -> Policy:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.policy_parameters():
+            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
+    return policy
+
+
+def began(base: Path) -> Policy:
+    """A base model with a new adapter, after a little training."""
+    torch.manual_seed(0)
+    return moved(load_policy(settings(base)), 1)
+
+
+def batch_of(policy: Policy) -> TokenBatch:
+    return policy.pack([policy.tokenizer.encode(text) for text in TEXTS], [[40, 41, 42, 43]] * len(TEXTS))
+
+
+def logp_of(policy: Policy) -> Tensor:
+    with policy.evaluating():
+        return policy.logps(batch_of(policy))[0]
+
+
+def reference_logp(policy: Policy) -> Tensor:
+    """The log-probabilities of the reference, by its own reading."""
+    assert policy.reference is not None
+    batch = batch_of(policy)
+    view = policy.reference.view(batch)
+    logits = view.head(view.states).float()
+    ids = batch.response_ids[batch.mask]
+    return logits.log_softmax(-1).gather(1, ids[:, None]).squeeze(1)
+
+
+def held(policy: Policy, name: str = POLICY_ADAPTER) -> dict[str, Tensor]:
+    return {
+        key.replace(f".{name}.", "."): tensor.detach().clone()
+        for key, tensor in policy.model.named_parameters()
+        if f".{name}." in key
+    }
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_an_adapter_is_loaded_as_it_was_saved_and_trained_further(base: Path, sft: Path, tmp_path: Path) -> None:
+    expected = began(base)
+    policy = load_policy(settings(sft))
+    assert same(held(policy), held(expected)), "to the bit: nothing was merged"
+    assert {tensor.dtype for tensor in held(policy).values()} == {torch.float32}
+    assert {id(p) for p in policy.policy_parameters()} == {
+        id(p) for name, p in policy.model.named_parameters() if "lora_" in name
+    }
+    assert torch.equal(logp_of(policy), logp_of(expected))
+    policy.freeze_reference()
+    start = reference_logp(policy)
+    batch = batch_of(policy)
+    with policy.evaluating():
+        assert policy(batch, kl="full").kl.abs().max() == 0, "the reference is what was loaded, exactly"
+    moved(policy, 2, 0.1)
+    assert not torch.equal(logp_of(policy), logp_of(expected))
+    assert torch.equal(reference_logp(policy), start), "the reference stays"
+    assert same(held(policy, REFERENCE_ADAPTER), held(expected))
+    assert policy.trained().keys() == load_policy(settings(base)).trained().keys()
+    write_policy(policy, tmp_path / "ppo")
+    assert set(load_file(tmp_path / "ppo" / ADAPTER_FILE)) == set(load_file(sft / ADAPTER_FILE))
+    assert json.loads((tmp_path / "ppo" / ADAPTER_CONFIG).read_text())["base_model_name_or_path"] == str(base)
+    assert not (tmp_path / "ppo" / "model.safetensors").exists()
+    assert same(held(load_policy(settings(tmp_path / "ppo"))), held(policy))
+
+
+def test_what_is_evaluated_is_what_was_trained(base: Path, sft: Path) -> None:
+    trained = began(base)
+    for lora in (LORA, None):  # how it would be trained says nothing here
+        frozen = load_frozen(settings(sft, lora, value_head="separate"))
+        assert torch.equal(logp_of(frozen), logp_of(trained))
+        assert not frozen.trained() and frozen.value_trunk is None
+    assert not torch.equal(logp_of(trained), logp_of(load_frozen(settings(base))))
+
+
+def test_gradients_reach_the_policys_adapter_alone(sft: Path) -> None:
+    policy = load_policy(settings(sft))
+    policy.freeze_reference()
+    output = policy(batch_of(policy), kl="full")
+    output.logp.sum().backward()
+    reached = {name for name, p in policy.model.named_parameters() if p.grad is not None and p.grad.any()}
+    assert reached and all(f".{POLICY_ADAPTER}." in name for name in reached)
+    policy.freeze_reference()  # again: today's weights, in the adapter that is there
+    assert same(held(policy, REFERENCE_ADAPTER), held(policy))
+
+
+def test_the_reward_model_stands_beside_a_policy_that_began_with_an_adapter(sft: Path, tmp_path: Path) -> None:
+    learned = moved(load_policy(settings(sft)), 3, 0.1)
+    write_policy(learned, tmp_path / "reward_model")
+    (tmp_path / "reward_model" / BASE_DIGEST).write_text(digest_of_base(learned.model))
+    policy = load_policy(settings(sft))
+    said = logp_of(policy)
+    view = beside(policy, tmp_path / "reward_model", "reward_model")
+    policy.freeze_reference()
+    assert torch.equal(logp_of(view), logp_of(learned))
+    assert torch.equal(logp_of(policy), said)
+    with policy.evaluating():
+        assert policy(batch_of(policy), kl="full").kl.abs().max() == 0
+    moved(policy, 4, 0.1)
+    assert torch.equal(logp_of(view), logp_of(learned)) and not torch.equal(logp_of(policy), said)
+
+
+def test_the_starting_adapter_is_part_of_what_a_run_starts_from(base: Path, sft: Path, tmp_path: Path) -> None:
+    fresh = [digest_of_reference(load_policy(settings(base))) for _ in range(2)]
+    assert fresh[0] == fresh[1], "a new adapter is drawn at random"
+    begun = digest_of_reference(load_policy(settings(sft)))
+    assert begun == digest_of_reference(load_policy(settings(sft))) and begun not in fresh
+    write_policy(moved(load_policy(settings(sft)), 5), tmp_path / "other")
+    assert digest_of_reference(load_policy(settings(tmp_path / "other"))) != begun
+
+
+def test_a_value_trunk_of_adapters_is_written_as_adapters(base: Path, tmp_path: Path) -> None:
+    policy = load_policy(settings(base, value_head="separate"))
+    torch.nn.init.ones_(policy.value_head.outer.weight)
+    with torch.no_grad():
+        for parameter in policy.value_parameters():
+            parameter.add_(0.01)
+    write_policy(policy, tmp_path / "saved")
+    assert not (tmp_path / "saved" / VALUE_TRUNK / "model.safetensors").exists()
+    again = load_policy(settings(tmp_path / "saved", value_head="separate"))
+    with policy.evaluating(), again.evaluating():
+        assert torch.equal(policy(batch_of(policy)).values, again(batch_of(again)).values)
+
+
+@pytest.mark.parametrize("other", [{"r": 8}, {"alpha": 9}, {"targets": ("q_proj",)}, {"r": 2, "alpha": 4}], ids=str)
+def test_an_adapter_of_another_shape_is_refused_with_both_cures(sft: Path, other: dict[str, object]) -> None:
+    asked = LORA.model_copy(update=other)
+    with pytest.raises(UserError, match=r"has r 4, alpha 8, targets down_proj.*ask for r.*text2grad merge") as told:
+        load_policy(settings(sft, asked))
+    assert "\n" not in str(told.value) and f"r {asked.r}, alpha {asked.alpha}" in str(told.value)
+
+
+def test_dropout_is_that_of_the_settings(sft: Path) -> None:
+    policy = load_policy(settings(sft, LORA.model_copy(update={"dropout": 0.5})))
+    policy.freeze_reference()
+    found = {name for name, module in policy.model.named_modules() if isinstance(module, torch.nn.Dropout)}
+    assert found and any(name.endswith(f"lora_dropout.{POLICY_ADAPTER}") for name in found)
+    assert torch.equal(logp_of(policy), logp_of(load_frozen(settings(sft))))
+
+
+def test_where_all_weights_are_trained_an_adapter_is_merged_in_float32(base: Path, sft: Path) -> None:
+    plain, adapted = load_frozen(settings(base, None)), load_frozen(settings(sft))
+    policy = load_policy(settings(sft, None))
+    assert not isinstance(policy.model, PeftModel) and {p.dtype for p in policy.model.parameters()} == {
+        torch.bfloat16
+    }
+    assert len(policy.trained()) == len(list(policy.model.parameters())) + 4
+    changed = {}
+    for name, layer in adapted.model.get_base_model().named_modules():
+        if hasattr(layer, "get_delta_weight"):
+            changed[f"model.{name}.weight"] = layer.get_delta_weight(POLICY_ADAPTER).float()
+    assert policy.exact.keys() == changed.keys() and len(changed) == 2 * len(LINEAR)
+    for name, change in changed.items():
+        before = plain.get_parameter(name).float()
+        torch.testing.assert_close(policy.exact[name], before + change, rtol=0, atol=1e-7)
+        assert torch.equal(policy.get_parameter(name), policy.exact[name].bfloat16())
+    whole = load_policy(settings(sft, None, "float32"))
+    assert not whole.exact and torch.equal(whole.get_parameter(name), policy.exact[name])
+
+
+def test_an_adapter_on_an_adapter_still_loads(base: Path, sft: Path, tmp_path: Path) -> None:
+    """As earlier versions wrote the shared reward model of a policy that began with an adapter."""
+    merged = load_policy(settings(sft, None, "float32"))
+    merged.model.save_pretrained(tmp_path / "merged")
+    merged.tokenizer.save_pretrained(tmp_path / "merged")
+    outer = moved(load_policy(settings(tmp_path / "merged", LORA, "float32")), 6, 0.1)
+    write_policy(outer, tmp_path / "outer")
+    config = json.loads((tmp_path / "outer" / ADAPTER_CONFIG).read_text())
+    (tmp_path / "outer" / ADAPTER_CONFIG).write_text(json.dumps({**config, "base_model_name_or_path": str(sft)}))
+    for found in (
+        load_frozen(settings(tmp_path / "outer", None, "float32")),
+        load_policy(settings(tmp_path / "outer", LORA, "float32")),
+    ):
+        assert torch.equal(logp_of(found), logp_of(outer))
+    whole = load_policy(settings(tmp_path / "outer", None, "float32"))
+    torch.testing.assert_close(logp_of(whole), logp_of(outer), rtol=1e-4, atol=1e-5)
+
+
+def test_a_damaged_adapter_is_one_line(sft: Path, base: Path, tmp_path: Path) -> None:
+    write_policy(load_policy(settings(sft)), tmp_path / "half")
+    weights = load_file(sft / ADAPTER_FILE)
+    save_file({name: t for name, t in weights.items() if "q_proj" not in name}, tmp_path / "half" / ADAPTER_FILE)
+    with pytest.raises(UserError, match="adapter does not fit its base") as told:
+        load_frozen(settings(tmp_path / "half"))
+    assert "\n" not in str(told.value)
+    (tmp_path / "half" / ADAPTER_CONFIG).write_text("{}")
+    with pytest.raises(UserError, match="names no base_model_name_or_path"):
+        load_policy(settings(tmp_path / "half"))
+
+
+def test_saving_copies_no_model(base: Path, sft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = [
+        load_policy(settings(folder, lora, value_head="separate"))
+        for folder in (base, sft)
+        for lora in (LORA, None)
+    ]
+    for policy in policies:
+        policy.freeze_reference()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a model is copied")
+
+    monkeypatch.setattr(torch.nn.Module, "__deepcopy__", refuse, raising=False)
+    with pytest.raises(AssertionError, match="copied"):
+        copy.deepcopy(policies[0].model)
+    for number, policy in enumerate(policies):
+        write_policy(policy, tmp_path / str(number))
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+def test_merging_refuses_weights_that_two_layers_share(base: Path, tmp_path: Path) -> None:
+    tied = copy.deepcopy(load_frozen(settings(base, None)))
+    tied.model.config.tie_word_embeddings = True
+    tied.model.tie_weights()
+    tied.model.save_pretrained(tmp_path / "tied")
+    tied.tokenizer.save_pretrained(tmp_path / "tied")
+    policy = load_policy(settings(tmp_path / "tied", LORA.model_copy(update={"targets": ("lm_head",)})))
+    with pytest.raises(UserError, match=r"share their weights: it cannot be merged"):
+        list(merge_layers(policy.model))
