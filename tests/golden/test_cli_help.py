@@ -20,7 +20,7 @@ HEAD = """# The command line
 
 Every setting below can stand in a YAML file (`--config mine.yaml`) and on the command line
 (`--section.key VALUE`). Presets: `demo`, `docstrings`, `human_qa`, `slf5k`, `kodcode`, `ultrafeedback`;
-recipes to lay over one: `paper`, `scalar`.
+recipes to lay over one: `grpo`, `paper`, `scalar`.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some records failed, 4 budget reached, 75 batch pending,
 130 interrupted, 143 ended by SIGTERM. The same command resumes a training run that was stopped or killed

@@ -61,6 +61,23 @@ def test_policy_loss_by_hand() -> None:
     close(logp.grad, [[0.0, -1.0, 3.0, 0.0, -2.2, 0.0]])
 
 
+def test_policy_loss_with_an_upper_clip_of_its_own() -> None:
+    """Against TRL's formula for one epsilon on each side (GRPOTrainer._compute_loss), token by token."""
+    generator = torch.Generator().manual_seed(4)
+    old_logp, move, advantages = torch.randn(3, 4, 50, generator=generator, dtype=torch.float64)
+    logp = (old_logp + 0.3 * move).requires_grad_()
+    mask = torch.arange(50) < torch.tensor([[50], [9], [31], [1]])
+    expected = torch.zeros(4, 50, dtype=torch.float64)
+    for b, t in mask.nonzero().tolist():
+        ratio, a = (logp - old_logp)[b, t].exp().item(), advantages[b, t].item()
+        expected[b, t] = -min(ratio * a, min(max(ratio, 0.8), 1.28) * a)
+    per_token, clipped = loss.policy_loss(logp, old_logp, advantages, mask, 0.2, 0.28)
+    close(per_token.detach(), expected, atol=1e-12)
+    per_token.sum().backward()
+    assert logp.grad is not None and torch.equal(clipped, mask & (logp.grad == 0))
+    assert not torch.equal(clipped, loss.policy_loss(logp, old_logp, advantages, mask, 0.2)[1])
+
+
 def test_policy_loss_without_clipping_is_the_plain_ratio() -> None:
     logp, old_logp = torch.tensor([[0.0, -9.0]]), torch.tensor([[-3.0, -1.0]])
     advantages, mask = torch.tensor([[1.0, -2.0]]), torch.ones(1, 2, dtype=torch.bool)

@@ -223,36 +223,62 @@ def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -
     return torch.stack(columns[::-1], dim=1)
 
 
-def group_advantages(delta: Tensor, learned: Tensor, size: int, span_weight: float) -> Tensor:
+class Grouping(NamedTuple):
+    """How answers to one prompt are compared: `size` answers to each, `span_weight` of the token term, and whether
+    a gain is divided by the spread of its group."""
+
+    size: int = 1
+    span_weight: float = 1.0
+    scaled: bool = True
+
+
+def group_advantages(delta: Tensor, learned: Tensor, by: Grouping) -> Tensor:
     """Advantages without a value function: what a response gained over its group, and a token over its response.
 
     A_t = (R_i - mean_group R) / std_group R + span_weight * (delta_t - mean over the response of delta), R_i the
-    sum of the response's delta. The first term is that of GRPO (Shao et al. 2024): the KL is no part of what is
-    compared. `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
+    sum of the response's delta. The first term is that of GRPO (Shao et al. 2024, with the spread of the population),
+    or without `by.scaled`, so without the division, that of Dr. GRPO (Liu et al. 2025, section 3.2). The KL is no
+    part of what is compared: `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
 
     Args:
-        delta: (B, T); rows i * size to (i + 1) * size - 1 answer one prompt, B a multiple of `size`.
+        delta: (B, T); rows i * size to (i + 1) * size - 1 answer one prompt, B a multiple of `by.size`.
         learned: (B, T); rows without any token (failed critiques) belong to no group.
-        size: responses per prompt.
-        span_weight: of the second term.
+        by: the size of a group, and what counts.
 
     Returns:
         (B, T), 0 outside `learned`. The first term is 0 in a group whose responses gained the same.
+
+    Raises:
+        ValueError: the responses are no whole groups.
     """
+    delta = torch.where(learned, at_least_float32(delta), 0)
+    centred, spread = _gains(delta, learned, by.size)
+    outcome = (centred / (spread + GROUP_EPSILON) if by.scaled else centred).view(-1, 1)
+    local = delta - (delta.sum(dim=1) / learned.sum(dim=1).clamp(min=1))[:, None]
+    return torch.where(learned, outcome + by.span_weight * local, 0)
+
+
+def in_unequal_groups(delta: Tensor, learned: Tensor, size: int) -> Tensor:
+    """(B,), True where the responses to a prompt did not all gain the same (more than rounding apart).
+
+    Arguments as in `group_advantages`. From equal gains nothing can be learned: DAPO (Yu et al. 2025, section 3.2)
+    takes such groups out of the batch.
+    """
+    _, spread = _gains(torch.where(learned, at_least_float32(delta), 0), learned, size)
+    return (spread > GROUP_EPSILON).expand(-1, size).reshape(-1)
+
+
+def _gains(delta: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Summed deltas minus the mean of their group (B / size, size), and the spread of each group (B / size, 1)."""
     check_shapes(2, delta=delta, learned=learned)
     if len(delta) % size:
         raise ValueError(f"{len(delta)} responses cannot be divided into groups of {size}")
-    delta = torch.where(learned, at_least_float32(delta), 0)
-    counts = learned.sum(dim=1)
     total = delta.sum(dim=1)
-    present = (counts > 0).view(-1, size)
+    present = learned.any(dim=1).view(-1, size)
     groups = torch.where(present, total.view(-1, size), 0)
     members = present.sum(dim=1, keepdim=True).clamp(min=1)
     centred = torch.where(present, groups - groups.sum(dim=1, keepdim=True) / members, 0)
-    spread = (centred.square().sum(dim=1, keepdim=True) / members).sqrt()
-    outcome = (centred / (spread + GROUP_EPSILON)).view(-1, 1)
-    local = delta - (total / counts.clamp(min=1))[:, None]
-    return torch.where(learned, outcome + span_weight * local, 0)
+    return centred, (centred.square().sum(dim=1, keepdim=True) / members).sqrt()
 
 
 def normalise(advantages: Tensor, mask: Tensor, mode: Normalisation) -> Tensor:
@@ -305,20 +331,20 @@ def estimate(
     lam: float,
     target: Target = "gae",
     normalisation: Normalisation = "none",
-    group: int = 1,
-    span_weight: float = 1.0,
+    group: Grouping | None = None,
 ) -> Estimate:
     """Advantages of one kind, brought to unit size as `normalise` does.
 
     `gae`: with a value function, whose `target` is the GAE return or the sum of rewards to come. `returns`:
-    without one, the rewards to come discounted by gamma * lam. `group`: each of `group` answers to a prompt against
-    the others (`group_advantages`); the KL is subtracted last, because where all verdicts are equal nothing else
+    without one, the rewards to come discounted by gamma * lam. `group`: each of some answers to a prompt against
+    the others, by `group` (`group_advantages`); the KL is subtracted last, because where all verdicts are equal nothing else
     would be left to bring to unit size.
     """
     delta, kl, coefficient, values, bootstrap, mask, learned = given
     rewards = token_rewards(delta, kl, coefficient, mask)
     if kind == "group":
-        advantages = normalise(group_advantages(delta, learned, group, span_weight), learned, normalisation)
+        compared = group_advantages(delta, learned, group or Grouping())
+        advantages = normalise(compared, learned, normalisation)
         return Estimate(rewards, token_rewards(advantages, kl, coefficient, learned), torch.zeros_like(rewards))
     if kind == "returns":
         returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))

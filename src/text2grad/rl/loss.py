@@ -15,9 +15,14 @@ from text2grad.rl.advantage import at_least_float32, check_shapes
 
 
 def policy_loss(
-    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, clip: float
+    logp: Tensor,
+    old_logp: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    clip: float,
+    clip_high: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The clipped surrogate, negated: -min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps) A_t) (section 3.5).
+    """The clipped surrogate, negated: -min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps_high) A_t) (section 3.5).
 
     Args:
         logp, old_logp: (B, T) log-probabilities of the sampled tokens under pi_theta and pi_theta_old;
@@ -25,6 +30,8 @@ def policy_loss(
         advantages: (B, T), constants: no gradient flows into them.
         mask: (B, T).
         clip: eps; `inf` switches clipping off.
+        clip_high: eps_high, with which a rare token may grow further than a likely one may shrink (DAPO, Yu et al.
+            2025, section 3.1); None: eps.
 
     Returns:
         the loss per token (B, T), 0 outside the mask, and a boolean (B, T): where clipping decided the loss
@@ -35,7 +42,8 @@ def policy_loss(
     ratio = log_ratio.exp()
     advantages = torch.where(mask, at_least_float32(advantages.detach()), 0)
     unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - clip, 1 + clip)
+    high = clip if clip_high is None else clip_high
+    clipped = -advantages * ratio.clamp(1 - clip, 1 + high)
     return torch.maximum(unclipped, clipped), (clipped > unclipped) & mask
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from text2grad.align import token_labels
+from text2grad.align.variety import variety
 from text2grad.feedback import Critique, Failure
 from text2grad.rl import advantage as adv
 from text2grad.train.rollout import Answered, Rollout
@@ -33,15 +35,30 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "cancelled": sum(item.cancelled for item in answered.credits) / count,
         "uncovered": sum(item.uncovered for item in answered.credits) / count,
         "no_score": sum(item.no_score for item in answered.credits) / count,
+        "left_out": 1 - float(learned.any(dim=1).float().mean()),
         "truncated": sum(sample.truncated for sample in answered.samples) / count,
         "response_length": float(lengths.mean()),
+        **variety([sample.ids for sample in answered.samples]),
+        **label_shares(answered),
         "kl": float(rollout.kl.sum(dim=1).mean()),
+        "kl_token": float(adv.masked_mean(rollout.kl, mask)),
         "kl_coefficient": coefficient,
         "entropy": float(adv.masked_mean(rollout.entropy, mask)),
         "value": float(adv.masked_mean(rollout.values, mask)),
         "explained_variance": float(adv.explained_variance(rollout.returns, rollout.values, learned)),
         "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, learned)),
         "reward_length_correlation": float(adv.reward_length_correlation(sums, lengths)),
+    }
+
+
+def label_shares(answered: Answered) -> dict[str, float]:
+    """`good_tokens`, `poor_tokens`: shares of the tokens that good and poor spans touch, where there is a critique."""
+    pairs = zip(answered.judgements, answered.aligned, strict=True)
+    labels = [token_labels(said.spans, place) for said, place in pairs if not isinstance(said, Failure)]
+    tokens = max(1, sum(map(len, labels)))
+    return {
+        name: sum(int((each == label).sum()) for each in labels) / tokens
+        for name, label in (("good_tokens", 1), ("poor_tokens", -1))
     }
 
 

@@ -36,7 +36,8 @@ class Answered:
 
 @dataclass(frozen=True)
 class Rollout:
-    """The same batch in numbers. All (B, T), response-aligned; `learned` is `mask` without failed critiques."""
+    """The same batch in numbers. All (B, T), response-aligned; `learned` is `mask` without failed critiques and
+    without what `ppo.mask_truncated` and `ppo.drop_equal_groups` leave out of the loss."""
 
     batch: TokenBatch
     learned: Tensor
@@ -191,9 +192,15 @@ def score(
         lam=settings.lam,
         target=settings.value_target,
         normalisation=settings.normalisation,
-        group=settings.samples_per_prompt,
-        span_weight=0.0 if paid_whole else settings.group_span_weight,
+        group=adv.Grouping(
+            settings.samples_per_prompt, 0.0 if paid_whole else settings.group_span_weight, settings.group_scaled
+        ),
     )
+    # A truncated answer stays in the mean of its group, and an answer without a gradient is no part of the token mean.
+    if settings.drop_equal_groups:
+        learned = learned & adv.in_unequal_groups(delta, learned, settings.samples_per_prompt)[:, None]
+    if settings.mask_truncated:
+        learned = learned & ~cut[:, None]
     return Rollout(batch, learned, delta, measured.logp, measured.kl, measured.entropy, measured.values, *found)
 
 

@@ -78,11 +78,25 @@ class PPOSettings(Settings):
         ge=0,
         description="weight of the token term in group advantages; unused where only the score is paid",
     )
+    group_scaled: bool = Field(
+        default=True, description="divide group advantages by the spread of their group (GRPO); false: Dr. GRPO"
+    )
+    drop_equal_groups: bool = Field(
+        default=False,
+        description="leave answers out of the loss where all answers to their prompt earned the same (DAPO); they"
+        " count as rollouts",
+    )
+    mask_truncated: bool = Field(
+        default=False, description="leave answers cut at generation.max_new_tokens out of the loss"
+    )
     gamma: float = Field(
         default=0.7, ge=0, le=1, description="discount of later rewards; 1 for a score at the end (paper: 1)"
     )
     lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; 0: each token by itself")
     clip: float = Field(default=0.2, gt=0, description="epsilon of the policy ratio; inf: no clipping")
+    clip_high: float | None = Field(
+        default=None, gt=0, description="epsilon above 1, for tokens that become likelier; null: clip"
+    )
     value_clip: float = Field(
         default=0.2, gt=0, description="how far a value may move in one batch; no limit in warm-up"
     )
@@ -132,6 +146,8 @@ class PPOSettings(Settings):
     def _groups_are_whole(self) -> PPOSettings:
         if self.advantage == "group" and self.samples_per_prompt < 2:
             raise ValueError("advantage group compares answers to one prompt: set samples_per_prompt to 4")
+        if self.drop_equal_groups and self.advantage != "group":
+            raise ValueError("drop_equal_groups compares answers to one prompt: set advantage to group")
         if self.rollouts % self.samples_per_prompt:
             raise ValueError(
                 f"rollouts {self.rollouts} is not a multiple of samples_per_prompt {self.samples_per_prompt}"

@@ -81,7 +81,9 @@ def loss_terms(
     entropy = settings.entropy_coefficient > 0
     output = policy(part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued)
     logp = output.logp
-    policy_loss, clipped = losses.policy_loss(logp, part.old_logp, part.advantages, part.learned, settings.clip)
+    policy_loss, clipped = losses.policy_loss(
+        logp, part.old_logp, part.advantages, part.learned, settings.clip, settings.clip_high
+    )
     entropy_loss = torch.zeros_like(policy_loss)
     value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns
     if output.entropy is not None:

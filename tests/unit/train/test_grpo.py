@@ -1,0 +1,136 @@
+"""The recipe `grpo`: one update is the formula of the papers, written out answer by answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from text2grad.align import TokenTable
+from text2grad.config import find_config, load_config
+from text2grad.errors import UsageError
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.generate import Sample
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.train.account import describe
+from text2grad.train.rollout import Answered, Rollout, judge, measure, score
+from text2grad.train.settings import PPOSettings
+from text2grad.train.update import accumulate_gradient, loss_terms
+from tiny_runs import TEXTS, tiny_model
+
+CONFIG = load_config([find_config("demo"), find_config("grpo")])
+SETTINGS = CONFIG.ppo
+NAN = float("nan")
+SCORES = [
+    [1.0, -1.0, 0.5, 1.0, -1.0, -1.0, NAN, 0.0],  # differ; one critique failed
+    [1.0] * 8,  # all the same
+    [-1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, 1.0],  # one good answer
+]
+CUT = {2, 11, 23}  # the last is the only good answer of its group
+LENGTHS = [3, 9, 5, 7, 2, 12, 4, 6] * 3
+
+
+class Verdicts:
+    """Gives the verdicts of `SCORES`, in order."""
+
+    source = Source(kind="program")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        scores = [value for group in SCORES for value in group]
+        failure = Failure(kind="invalid", message="unreadable")
+        return [failure if np.isnan(value) else Critique(text="", score=value) for value in scores]
+
+
+def rollout_of(folder: Path, settings: PPOSettings) -> tuple[Policy, Answered, Rollout]:
+    """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages."""
+    policy = load_policy(PolicySettings(model=str(folder)))
+    policy.freeze_reference()
+    asked = [Example(id=str(n // 8), prompt=(Message(role="user", content=TEXTS[n // 8]),)) for n in range(24)]
+    prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
+    rng = np.random.default_rng(0)
+    samples = [Sample(rng.integers(10, 200, size=n).tolist(), row in CUT) for row, n in enumerate(LENGTHS)]
+    answered = judge(asked, samples, TokenTable(policy.tokenizer), Verdicts(), CONFIG.credit)
+    batch = policy.pack(prompts, [sample.ids for sample in samples])
+    measured = measure(policy, batch, settings, 1.0)
+    return policy, answered, score(batch, answered, measured, settings, settings.kl_coefficient)
+
+
+def gradients(settings: PPOSettings, policy: Policy, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """That of one update, and that of the slow formula."""
+    accumulate_gradient(policy, rollout, torch.arange(24), settings, 1.0, warming=False)
+    got = torch.cat([p.grad.flatten() for p in policy.policy_parameters() if p.grad is not None])
+    policy.zero_grad()
+    logp = policy(rollout.batch, 1.0, valued=False).logp
+    gains, kept = slow_gains(settings.group_scaled), slow_kept()
+    loss = -sum((gains[row] * logp[row, : LENGTHS[row]].sum() for row in kept), torch.zeros(()))
+    (loss / sum(LENGTHS[row] for row in kept)).backward()  # type: ignore[no-untyped-call]
+    return got, torch.cat([p.grad.flatten() for p in policy.policy_parameters() if p.grad is not None])
+
+
+def slow_gains(scaled: bool) -> list[float]:
+    gains = []
+    for group in SCORES:
+        read = [value for value in group if not np.isnan(value)]
+        gains += [(value - np.mean(read)) / (np.std(read) + 1e-4 if scaled else 1) for value in group]
+    return gains
+
+
+def slow_kept() -> list[int]:
+    """Rows that are learned from: read, not cut, of a group that differs."""
+    values = [value for group in SCORES for value in group]
+    return [row for row in range(24) if not np.isnan(values[row]) and row not in CUT and row // 8 != 1]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_an_update_is_the_slow_formula(tmp_path: Path, scaled: bool) -> None:
+    """A cut answer stays in the mean of its group; neither it nor an equal group is part of the token mean."""
+    settings = SETTINGS.model_copy(update={"rollouts": 24, "micro_batch_size": 5, "group_scaled": scaled})
+    policy, answered, rollout = rollout_of(tiny_model(tmp_path), settings)
+    got, slow = gradients(settings, policy, rollout)
+    assert slow.abs().max() > 1e-3
+    torch.testing.assert_close(got, slow, rtol=1e-3, atol=1e-6)
+    metrics = describe(answered, rollout, 0.0)
+    assert metrics["left_out"] == pytest.approx(1 - len(slow_kept()) / 24)
+    assert metrics["critic_failed"] == pytest.approx(1 / 24)
+
+
+def test_a_token_may_grow_up_to_the_upper_clip_alone(tmp_path: Path) -> None:
+    """All ratios are 1.25: with .2 above, what was praised stops there; with .28 it does not."""
+    policy, _, rollout = rollout_of(tiny_model(tmp_path), SETTINGS)
+    moved = replace(rollout, old_logp=rollout.old_logp - math.log(1.25))
+    praised = rollout.learned & (rollout.advantages > 0)
+    for clip_high, stopped in ((0.2, praised), (None, praised), (0.28, praised & False)):
+        settings = SETTINGS.model_copy(update={"clip_high": clip_high})
+        clipped = loss_terms(policy, moved, settings, 1.0)["clip_fraction"].bool()
+        assert torch.equal(clipped, stopped)
+
+
+@pytest.mark.parametrize("name", ["demo", "docstrings", "kodcode", "slf5k", "ultrafeedback", "human_qa"])
+def test_the_recipe_lies_over_every_preset(name: str) -> None:
+    config = load_config([find_config(name), find_config("grpo")])
+    asked = {key: getattr(config.ppo, key) for key in ("advantage", "samples_per_prompt", "clip", "clip_high")}
+    size = 4 if name == "slf5k" else 8
+    assert asked == {"advantage": "group", "samples_per_prompt": size, "clip": 0.2, "clip_high": 0.28}
+    assert (config.credit.scheme, config.ppo.kl_coefficient, config.ppo.epochs) == ("last_token", 0.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--ppo.samples_per_prompt", "1"], "advantage group compares answers to one prompt"),
+        (["--ppo.advantage", "returns"], "drop_equal_groups compares answers to one prompt: set advantage to group"),
+        (["--ppo.rollouts", "12"], "rollouts 12 is not a multiple of samples_per_prompt 8"),
+    ],
+)
+def test_what_is_no_group_is_refused_in_one_line(options: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load_config([find_config("demo"), find_config("grpo")], options)
