@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,14 +92,15 @@ class TokenTable:
 
         Offsets refer to `text` as given, also where the tokenizer puts a space in front of it or normalises.
         """
-        encoded = self._tokenizer(text, add_special_tokens=False)
-        aligned = self.align(encoded["input_ids"])
+        # A special token's name in it is text, as everywhere else.
+        encode = partial(self._tokenizer, text, add_special_tokens=False, split_special_tokens=True)
+        aligned = self.align(encode()["input_ids"])
         if aligned.text == text:
             return aligned
         if aligned.text == " " + text:
             shifted = (np.maximum(edges - 1, 0) for edges in (aligned.starts, aligned.ends))
             return Aligned.of(text, *shifted)
-        mapping = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        mapping = encode(return_offsets_mapping=True)
         offsets = np.array(mapping["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         return Aligned.of(text, offsets[:, 0], offsets[:, 1])
 

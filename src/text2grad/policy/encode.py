@@ -1,24 +1,29 @@
 """Messages to token ids through the tokenizer's own chat template; nothing assumes one template.
 
 A response is tokenised here only when it is a *target* of supervised training. Sampled responses keep the
-ids they were sampled as.
+ids they were sampled as. What a message or a target says is data: only the template writes control tokens.
 """
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+import secrets
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
+from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 
 _PROBE = "\u2756probe\u2756"
+_ASKED = Message(role="user", content="x")
+_OTHER_TURNS = "move the system text into the first user turn, or --policy.chat_template FILE.jinja"
 
 
 def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
@@ -73,12 +78,13 @@ def _first_line(error: BaseException) -> str:
 def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     """Token ids of a conversation, up to and including the header of the assistant's turn.
 
-    A message is data: where it holds the name of a special token of this tokenizer, that gets a space after its
-    first character, so that no message can end its turn or begin another.
+    A message that spells the name of a special token is read as those characters, in ordinary tokens: no message
+    can end its turn or begin another, and none loses a character.
+
+    Raises:
+        UserError: the template refuses or drops a turn.
     """
-    chat = [{"role": each.role, "content": _without_control(tokenizer, each.content)} for each in messages]
-    text = _render(tokenizer, chat, add_generation_prompt=True)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return _read(tokenizer, _written(tokenizer, messages))
 
 
 def encode_prompts(tokenizer: Any, examples: Sequence[Example], limit: int | None, room: int) -> list[list[int]]:
@@ -89,8 +95,19 @@ def encode_prompts(tokenizer: Any, examples: Sequence[Example], limit: int | Non
 
 
 def encode_target(tokenizer: Any, text: str) -> list[int]:
-    """Token ids of an assistant's answer as a training target: the text and the end of its turn."""
-    return list(tokenizer(text + turn_end(tokenizer), add_special_tokens=False)["input_ids"])
+    """Token ids of an assistant's answer as a training target: the text and the end of its turn.
+
+    It is read behind the header of the assistant's turn, and cut there: some tokenizers put a space in front of a
+    text that stands alone. It is read alone where this would move the header's own tokens (a line break joins that
+    of the header), or lose white space to a control token that strips what follows it.
+    """
+    header = _written(tokenizer, [_ASKED])
+    answer = _control(tokenizer, len(tokenizer)).hide(text) + turn_end(tokenizer)
+    before, bare = _read(tokenizer, header), header.rstrip()
+    whole = _read(tokenizer, header + _lead(tokenizer, header) + answer)
+    stripping = bare != header and _read(tokenizer, bare) == before
+    alone = stripping or whole[: len(before)] != before
+    return _read(tokenizer, answer) if alone else whole[len(before) :]
 
 
 def turn_end(tokenizer: Any) -> str:
@@ -99,15 +116,46 @@ def turn_end(tokenizer: Any) -> str:
     Found by rendering a probe answer. A template that writes nothing there gets the tokenizer's
     end-of-sequence token, without which a policy would never learn to stop.
     """
-    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE}]
-    tail = _render(tokenizer, chat).rpartition(_PROBE)[2].strip()
-    stops = [token for token in tokenizer.all_special_tokens if tail.startswith(token)]
+    tail = _probed(tokenizer)[1].strip()
+    stops = [name for name in _control(tokenizer, len(tokenizer)).names if tail.startswith(name)]
     return max(stops, key=len) if stops else str(tokenizer.eos_token)
 
 
-def stop_ids(tokenizer: Any) -> list[int]:
-    """Ids that end a response: the template's end of turn and the tokenizer's end of sequence."""
-    return sorted({tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id})
+def _lead(tokenizer: Any, header: str) -> str:
+    """White space that the template writes between the header of the assistant's turn and the answer."""
+    before = _probed(tokenizer)[0]
+    lead = before.removeprefix(header)
+    return lead if before.startswith(header) and not lead.strip() else ""
+
+
+def _probed(tokenizer: Any) -> tuple[str, str]:
+    """What the template writes before and after the answer of a short conversation."""
+    chat = [_ASKED.model_dump(), {"role": "assistant", "content": _PROBE}]
+    before, _, after = _render(tokenizer, chat).rpartition(_PROBE)
+    return before, after
+
+
+def stop_ids(tokenizer: Any, model: Any = None) -> list[int]:
+    """Ids that end a response: the template's end of turn, the tokenizer's end of sequence, and those of a model.
+
+    A model has them in its generation config, one or a list. Only special tokens count: where the config is derived
+    from a model class's defaults, its id may be any word of this vocabulary.
+    """
+    config = getattr(model, "generation_config", None)
+    listed = getattr(config, "eos_token_id", None)
+    own = {listed} if isinstance(listed, int) else set(listed or ())
+    special = set(_control(tokenizer, len(tokenizer)).names.values())
+    return sorted({tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id} | own & special)
+
+
+def _written(tokenizer: Any, messages: Sequence[Message]) -> str:
+    """The conversation and the header of the assistant's turn as the template writes them, for `_read`."""
+    hide = _control(tokenizer, len(tokenizer)).hide
+    chat = [{"role": each.role, "content": hide(each.content)} for each in messages]
+    text = _render(tokenizer, chat, add_generation_prompt=True)
+    if any(each["role"] == "system" and each["content"].strip() not in text for each in chat):
+        raise UserError("the chat template drops the system turn", _OTHER_TURNS)
+    return text
 
 
 def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: bool = False) -> str:
@@ -129,23 +177,97 @@ def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: b
         roles = ", ".join(message["role"] for message in chat)
         raise UserError(
             f"the chat template refuses the turns {roles}: {_first_line(error)}",
-            "--policy.chat_template FILE.jinja",
+            _OTHER_TURNS if "system" in roles else "--policy.chat_template FILE.jinja",
         ) from error
 
 
-def _without_control(tokenizer: Any, text: str) -> str:
-    names = _control(tokenizer, len(tokenizer))
-    while names.search(text):
-        text = names.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
-    return text
+def _read(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a rendered text. Only hidden names take another road than the tokenizer's own."""
+    control = _control(tokenizer, len(tokenizer))
+    return (
+        control.read(text) if control.hides(text) else list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    )
+
+
+class _Control:
+    """The special tokens of a tokenizer by name, and how a text that spells such a name is read as text.
+
+    A name in a message is hidden behind a mark before the template sees it. In the rendered text the special tokens
+    are then the template's own. They get aliases, the marks become names again, and a twin of the tokenizer which
+    knows the aliases but no special token reads the whole, so that nothing but these names is read differently.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        added = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        own = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+        self.names: dict[str, int] = {name: index for name, index in {**own, **added}.items() if name}
+        self._tokenizer = tokenizer
+        self._pattern = _any_of(self.names)
+        self._secret = secrets.token_hex(8)  # a message that spelled a mark or an alias would be control
+        self._marks = {name: f"{self._secret}m{index}m" for name, index in self.names.items()}
+        self._aliases = {name: f"{self._secret}a{index}a" for name, index in self.names.items()}
+        self._hidden = {mark: name for name, mark in self._marks.items()}
+        self._marked = _any_of(self._hidden)
+
+    def hide(self, text: str) -> str:
+        """The text with a mark for each special token's name."""
+        return self._pattern.sub(lambda found: self._marks[found[0]], text)
+
+    def hides(self, text: str) -> bool:
+        """Whether there is a mark in the text."""
+        return self._secret in text
+
+    def read(self, text: str) -> list[int]:
+        """Ids of a text in which special tokens are control and marks are the characters of their names."""
+        if getattr(self._tokenizer, "backend_tokenizer", None) is None:
+            return self._read_pieces(text)
+        twin, own = self._twin
+        controlled = self._pattern.sub(lambda found: self._aliases[found[0]], text)
+        ids = twin.encode(self._shown(controlled), add_special_tokens=False).ids
+        return [own.get(index, index) for index in ids]
+
+    @cached_property
+    def _twin(self) -> tuple[Any, dict[int, int]]:
+        """A tokenizer that takes special tokens' names for text, and the ids for which its aliases stand."""
+        twin = copy.deepcopy(self._tokenizer.backend_tokenizer)
+        twin.encode_special_tokens = True
+        flags = {index: _flags(token) for index, token in self._tokenizer.added_tokens_decoder.items()}
+        own = {}
+        for name, alias in self._aliases.items():
+            twin.add_tokens(
+                [AddedToken(alias, special=False, **flags.get(self.names[name], {"normalized": False}))]
+            )
+            own[twin.token_to_id(alias)] = self.names[name]
+        return twin, own
+
+    def _read_pieces(self, text: str) -> list[int]:
+        """For a tokenizer in Python, of which there is no twin: what stands between control tokens, each alone."""
+        options = {"add_special_tokens": False, "split_special_tokens": True}
+        ids, place = [], 0
+        for found in self._pattern.finditer(text):
+            ids += self._tokenizer(self._shown(text[place : found.start()]), **options)["input_ids"]
+            ids.append(self.names[found[0]])
+            place = found.end()
+        return [*ids, *self._tokenizer(self._shown(text[place:]), **options)["input_ids"]]
+
+    def _shown(self, text: str) -> str:
+        return self._marked.sub(lambda found: self._hidden[found[0]], text)
 
 
 @lru_cache(maxsize=8)
-def _control(tokenizer: Any, size: int) -> re.Pattern[str]:
-    """The special tokens of a tokenizer, which has `size` tokens now, by their names, the longest first."""
-    added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    names = {name for name in [*tokenizer.all_special_tokens, *added] if len(name) > 1}
+def _control(tokenizer: Any, size: int) -> _Control:
+    """Of a tokenizer, which has `size` tokens now."""
+    return _Control(tokenizer)
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Any of these, the longest that fits."""
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
+
+
+def _flags(token: Any) -> dict[str, bool]:
+    """How the text around a special token is read."""
+    return {name: getattr(token, name) for name in ("lstrip", "rstrip", "single_word", "normalized")}
 
 
 def check_lengths(prompts: Sequence[tuple[str, list[int]]], limit: int | None, room: int) -> None:

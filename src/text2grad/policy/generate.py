@@ -14,7 +14,7 @@ from torch import Tensor
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, Message, Overlap
 from text2grad.policy.cache import can_drop_rows, make_cache
-from text2grad.policy.encode import encode_prompt, stop_ids
+from text2grad.policy.encode import encode_prompt
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
@@ -72,7 +72,7 @@ def _generate_batch(
     draws: Tensor | None,
 ) -> list[Sample]:
     """One answer per prompt, by its index. Rows that have ended leave the batch, a fair share of it at a time."""
-    stops = set(stop_ids(policy.tokenizer))
+    stops = set(policy.stop_ids)
     batch = policy.pack([*prompts.values()], [[]] * len(prompts))
     ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
     written: dict[int, list[int]] = {index: [] for index in prompts}

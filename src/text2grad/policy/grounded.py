@@ -20,7 +20,7 @@ from torch import Tensor
 
 from text2grad.align.pieces import byte_pieces
 from text2grad.errors import UserError
-from text2grad.policy.encode import stop_ids
+from text2grad.policy.encode import encode_target, stop_ids
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, Grounding
 from text2grad.wire.draft import Draft, string_end
@@ -88,7 +88,7 @@ class Vocabulary:
                 self.spelled.setdefault(piece, []).append(index)
         self.longest = max(map(len, self.spelled))
         self._shortest: dict[bytes, tuple[int, int]] = {b"": (0, 0)}
-        first = tokenizer("{", add_special_tokens=False)["input_ids"][0]
+        first = encode_target(tokenizer, "{")[0]
         self.lead = " " if self.pieces[first].startswith(b" ") else ""
         quotes = np.array([piece.count(b'"') for piece in self.pieces])
         # Tokens that are text; of these, that hold a quotation mark, or two; that end a string they are written

@@ -17,6 +17,7 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch, pack
+from text2grad.policy.encode import stop_ids
 from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import LabelHead
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
@@ -163,6 +164,11 @@ class Policy(nn.Module):
     def context(self) -> int | None:
         """The longest sequence the model reads, in tokens, if its configuration says so."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Ids that end a response: the template's, the tokenizer's and those of the model's generation config."""
+        return stop_ids(self.tokenizer, self.model)
 
     def pack(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> TokenBatch:
         """Prompt and response ids as one batch, where the model lives."""

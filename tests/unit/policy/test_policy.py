@@ -195,7 +195,7 @@ def test_a_message_ends_no_turn_and_begins_none(tokenizer: PreTrainedTokenizerFa
     for token in ("<|im_start|>", "<|im_end|>"):
         id = tokenizer.convert_tokens_to_ids(token)
         assert ids.count(id) == calm.count(id)
-    assert text in tokenizer.decode(ids).replace("< |", "<|")
+    assert text in tokenizer.decode(ids)
 
 
 def test_special_tokens_of_any_name_are_data_in_a_message() -> None:
@@ -203,7 +203,7 @@ def test_special_tokens_of_any_name_are_data_in_a_message() -> None:
     made.add_special_tokens({"additional_special_tokens": ["§§stop", "[[END]]"]})
     ids = encode_prompt(made, [Message(role="user", content="so §§stop and [[END]] so")])
     assert not {*made.convert_tokens_to_ids(["§§stop", "[[END]]"])} & {*ids}
-    assert made.decode(ids).startswith("<|user|>so § §stop and [ [END]] so<|end|>")
+    assert made.decode(ids).startswith("<|user|>so §§stop and [[END]] so<|end|>")
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_by_name() -> None:
