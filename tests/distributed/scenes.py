@@ -264,6 +264,37 @@ def train_with_stopping(model: Path, folder: Path, ranks: Ranks) -> None:
     assert best and all(torch.equal(best[name], tensor) for name, tensor in ended.items())
 
 
+def train_in_halves(model: Path, folder: Path, sharded: bool, adapter: Path | None = None) -> dict[str, Any]:
+    """A run in bfloat16, stopped after a step and resumed: of all weights, or of an adapter trained before."""
+    torch.set_num_threads(1)
+    steps: list[int] = []
+    lora = LoraSettings(r=2, dropout=0.0) if adapter else None
+
+    def begin(last: int) -> Policy:
+        seed_everything(5)
+        policy = load_policy(PolicySettings(model=str(adapter or model), lora=lora, dtype="bfloat16"))
+
+        def look(step: int, metrics: dict[str, float]) -> None:
+            steps.append(step)
+            if step == 0:
+                assert metrics["kl"] == 0, "the reference is the start, to the bit"
+            if step == last:
+                raise InterruptedError
+
+        changes = {"steps": 2, "lr": 1e-6, "value_warmup": 0, "kl_target": None}
+        options = RunOptions(folder, "x", 5, ranks=ranks, on_step=look)
+        settings = SETTINGS.model_copy(update=changes)
+        train_ppo(policy, examples(), Halves(), settings, CreditSettings(), SPEECH, options)
+        return policy
+
+    with joined(sharded) as ranks:
+        ranks.by_row = True
+        with contextlib.suppress(InterruptedError):
+            begin(1)
+        policy = begin(99)
+        return {"steps": steps, "trained": trained(policy)}
+
+
 def trained(policy: Policy) -> dict[str, Tensor]:
     return {name: whole(p.detach()).clone() for name, p in policy.named_parameters() if p.requires_grad}
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from processes import run_in
 from safetensors.torch import load_file
-from scenes import COUNT, KINDS, SETTINGS, compare, train, train_with_adapters, uneven_gradients
+from scenes import COUNT, KINDS, SETTINGS, compare, train, train_in_halves, train_with_adapters, uneven_gradients
 
-from text2grad.policy.load import load_policy
-from text2grad.policy.settings import PolicySettings
+from text2grad.policy.load import load_frozen, load_policy, write_policy
+from text2grad.policy.settings import LoraSettings, PolicySettings
 from tiny_runs import tiny_model
 
 BOTH = pytest.mark.parametrize("sharded", [False, True], ids=["ddp", "fsdp"])
@@ -205,6 +205,32 @@ def test_adapters_and_other_data_in_one_process(model: Path, tmp_path: Path) -> 
     assert any(float(tensor.abs().max()) > 0 for name, tensor in saved.items() if "lora_B" in name)
     assert load_policy(PolicySettings(model=str(tmp_path / "sft" / "policy")))
     assert not (tmp_path / "x" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["all weights", "adapter"])
+@BOTH
+def test_bfloat16_is_trained_as_in_one_process(model: Path, tmp_path: Path, sharded: bool, adapted: bool) -> None:
+    """Masters and the reference's adapter are split, saved and resumed as other weights are."""
+    base = load_frozen(PolicySettings(model=str(model), dtype="bfloat16"))
+    base.model.save_pretrained(tmp_path / "base")
+    base.tokenizer.save_pretrained(tmp_path / "base")
+    adapter = tmp_path / "adapter" if adapted else None
+    if adapter:
+        start = load_policy(PolicySettings(model=str(tmp_path / "base"), lora=LoraSettings(r=2), dtype="bfloat16"))
+        with torch.no_grad():
+            for parameter in start.policy_parameters():
+                parameter.add_(1e-3)
+        write_policy(start, adapter)
+    (alone,) = run_in(1, train_in_halves, tmp_path, tmp_path / "base", tmp_path / "alone", False, adapter)
+    both = run_in(2, train_in_halves, tmp_path, tmp_path / "base", tmp_path / "both", sharded, adapter)
+    for found in both:
+        assert found["steps"] == alone["steps"] == [0, 1, 1]
+        mine, theirs = alone["trained"], found["trained"]
+        assert mine.keys() == theirs.keys()
+        off = torch.cat([(mine[name] - theirs[name]).float().abs().flatten() for name in mine])
+        assert float(off.mean()) < 1e-6
+    assert (tmp_path / "both" / "policy" / "adapter_model.safetensors").is_file() == adapted
+    assert (tmp_path / "both" / "policy" / "model.safetensors").is_file() != adapted
 
 
 def test_more_processes_than_responses_are_refused(model: Path, tmp_path: Path) -> None:

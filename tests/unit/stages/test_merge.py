@@ -63,6 +63,44 @@ def test_others_load_it_and_it_says_the_same(config: Config, tmp_path: Path) -> 
     assert load_config(out / "text2grad.yaml") == config
 
 
+def test_in_half_precision_the_merge_is_one_rounding_and_says_what_it_keeps(config: Config, tmp_path: Path) -> None:
+    run_merge(config, "text2grad", tmp_path / "whole", "other", None)
+    found = run_merge(config, "text2grad", tmp_path / "half", "other", None, "bfloat16")
+    whole, half, base = (
+        AutoModelForCausalLM.from_pretrained(place, dtype="auto").state_dict()
+        for place in (tmp_path / "whole", tmp_path / "half", config.policy.model)
+    )
+    assert {tensor.dtype for tensor in whole.values()} == {torch.float32}
+    assert all(torch.equal(tensor.bfloat16(), half[name]) for name, tensor in whole.items())
+    changed = [name for name, tensor in whole.items() if not torch.equal(tensor, base[name])]
+    assert len(changed) == 4
+    trained = torch.cat([(whole[name] - base[name]).flatten() for name in changed])
+    kept = torch.cat([(half[name].float() - base[name].bfloat16().float()).flatten() for name in changed])
+    assert found.kept == pytest.approx(float(torch.nn.functional.cosine_similarity(trained, kept, dim=0)), abs=1e-5)
+    assert found.kept and 0.9 < found.kept < 1 and found.as_dict()["kept"] == found.kept
+
+
+def test_a_small_change_is_kept_in_float32_and_lost_in_bfloat16(config: Config, tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(model=config.policy.model, lora=LoraSettings(r=4, alpha=8)))
+    with torch.no_grad():
+        for parameter in policy.policy_parameters():
+            parameter.add_(torch.randn_like(parameter) * 1e-4)
+    save_policy(policy, config.run.folder / "ppo" / "small" / "policy")
+    lost = run_merge(config, "small", tmp_path / "half", "other", None, "bfloat16")
+    assert lost.kept is not None and lost.kept < 0.8
+    assert run_merge(config, "small", tmp_path / "whole", "other", None).kept is None
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    torch.testing.assert_close(logits(again), logits(policy.model), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_without_adapters_is_written_as_it_was_saved(config: Config, tmp_path: Path) -> None:
+    policy = load_policy(PolicySettings(model=config.policy.model, dtype="bfloat16"))
+    save_policy(policy, config.run.folder / "ppo" / "full" / "policy")
+    assert run_merge(config, "full", tmp_path / "out", "other", None).kept is None
+    written = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
+    assert written.dtype == torch.bfloat16
+
+
 def test_the_card_names_data_command_figures_versions_and_licence(config: Config, tmp_path: Path) -> None:
     run_merge(config, "reward_model", tmp_path / "merged", "apache-2.0", None)
     _, front, body = (tmp_path / "merged" / "README.md").read_text().split("---\n", 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,11 @@ import torch
 
 from human_data import finegrained_file, small_config
 from span_cases import TEXT, critique, word_span, words_aligned
-from text2grad.config import load_config
+from text2grad.config import Config, load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
 from text2grad.feedback import Critique, Feedback, Message, Source
+from text2grad.policy import load
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
@@ -141,8 +144,54 @@ def test_a_shared_reward_model_is_written_as_an_adapter_and_used_as_one(tmp_path
     run_sft(config, "restart")
     run_train_reward(config, "restart")
     (folder / "base.sha256").write_text("0\n")
-    with pytest.raises(UserError, match=r"trained on another base model .*sft/policy"):
+    with pytest.raises(UserError, match=r"trained on another base model .*/base\)"):
         run_train(config, "again")
+
+
+def test_what_was_trained_is_gone_when_the_reward_model_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the size of 8B a second model does not fit, and there is no need of a third."""
+    config = small_config(tmp_path / "run")
+    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_sft(config)
+    loaded: list[weakref.ref[object]] = []
+    alive: list[list[bool]] = []
+    read, measure = load.load_model, reward_model.measure_reward_model
+
+    def noted(*words: object, **options: object) -> object:
+        model = read(*words, **options)  # type: ignore[arg-type]
+        loaded.append(weakref.ref(model))
+        return model
+
+    def measured(config: Config) -> dict[str, float]:
+        alive.append([model() is not None for model in loaded])
+        rates = measure(config)
+        alive.append([True for _ in loaded])
+        return rates
+
+    monkeypatch.setattr(load, "load_model", noted)
+    monkeypatch.setattr(reward_model, "measure_reward_model", measured)
+    assert run_train_reward(config).rates
+    assert alive == [[False], [True, True]], "one model to train, then one to measure"
+
+
+def test_a_reward_model_beside_a_policy_may_have_an_adapter_of_its_own(tmp_path: Path) -> None:
+    """It starts from the plain base then, and the policy from the adapter of its fine-tuning."""
+    options = ["--policy.lora.r", "2", "--reward_model.shared", "true", "--ppo.value_warmup", "0"]
+    config = small_config(tmp_path / "run", *options)
+    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    run_sft(config)
+    base = str(config.run.folder / "base")
+    own = ("--reward_model.policy.model", base, "--reward_model.policy.lora.r", "4")
+    config = small_config(tmp_path / "run", *options, *own)
+    run_train_reward(config)
+    adapter = config.run.folder / "reward_model" / "policy" / "adapter_config.json"
+    assert json.loads(adapter.read_text())["r"] == 4
+    run_train(config, "text2grad")
+    trained = config.run.folder / "ppo" / "text2grad" / "policy" / "adapter_config.json"
+    found = json.loads(trained.read_text())
+    assert (found["r"], found["base_model_name_or_path"]) == (2, str(Path(base).resolve()))
 
 
 def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:
