@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from importlib import metadata
@@ -65,7 +65,7 @@ FeedbackOut = Annotated[
 ]
 READ_KINDS = "auto, feedback, finegrained_qa, squality, label_studio, argilla, prodigy, defacto, csv, mqm."
 WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
-MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, ..."
+MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
 
 
@@ -364,13 +364,16 @@ def evaluate(
 ) -> None:
     """Measure a policy, a reward model, or a file of programs.
 
-    A policy answers the held-out prompts; a reward model judges the held-out feedback. With --samples no
+    A policy answers the held-out prompts; with --task arc its choices on ARC-Challenge show what it has
+    forgotten. A reward model judges the held-out feedback. With --samples no
     model is loaded: every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
     task's tests, and pass@k is reported.
 
     \b
     Examples:
       text2grad evaluate text2grad --config mine.yaml
+      text2grad evaluate text2grad --config mine.yaml --evaluate.temperatures "[0.3, 0.5, 0.7, 1.0]"
+      text2grad evaluate text2grad --config mine.yaml --task arc --evaluate.limit 200
       text2grad evaluate --task reward-model --config mine.yaml
       text2grad evaluate --task humaneval --samples samples.jsonl
     """
@@ -390,7 +393,15 @@ def evaluate(
     elif what == REWARD_MODEL:
         run_stage(lambda: _evaluate_reward_model(chosen), as_json, quiet=True)
     else:
-        run_stage(lambda: run_evaluate(chosen, target), as_json)
+        run_stage(lambda: run_evaluate(chosen, target), as_json, show=_show_policy)
+
+
+def _show_policy(summary: Mapping[str, Any]) -> None:
+    from rich.console import Console
+
+    from text2grad.report.terminal import policy_table
+
+    Console(stderr=True).print(policy_table(summary))
 
 
 def _evaluate_reward_model(config: Config) -> Summary:

@@ -41,8 +41,13 @@ def nearest_option(name: str, known: Sequence[str]) -> str:
     return suggestion(name, known) or "text2grad COMMAND --help lists the options"
 
 
-def run_stage(stage: Callable[[], Summary | Mapping[str, Any]], as_json: bool, quiet: bool = False) -> None:
-    """Run a stage, print its summary (unless it prints its own), and leave.
+def run_stage(
+    stage: Callable[[], Summary | Mapping[str, Any]],
+    as_json: bool,
+    quiet: bool = False,
+    show: Callable[[Mapping[str, Any]], None] | None = None,
+) -> None:
+    """Run a stage, print its summary (by `show`, or not where it is `quiet`: it prints its own), and leave.
 
     The exit code is the summary's `exit_code`, or 3 if some records failed.
     """
@@ -56,6 +61,8 @@ def run_stage(stage: Callable[[], Summary | Mapping[str, Any]], as_json: bool, q
         return  # the first of several processes speaks
     if as_json:
         typer.echo(json.dumps(_jsonable(summary)))
+    elif show:
+        show(summary)
     elif not quiet:
         typer.echo("\n".join(_lines(summary)), err=True)
     if summary.get("exit_code"):

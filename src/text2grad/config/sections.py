@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -148,6 +148,22 @@ class EvaluateSettings(Settings):
 
     samples: int = Field(default=4, ge=1, description="sampled answers to a prompt, beside the greedy one")
     limit: int | None = Field(default=None, ge=1, description="held-out prompts; null: all")
+    temperatures: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        default=(),
+        description="also answer at the best of these, e.g. [0.3, 0.5, 0.7, 1.0], chosen on training prompts, to"
+        " tell learning from sharpening; empty: no",
+    )
+    validation: int = Field(
+        default=64,
+        ge=1,
+        description="prompts to choose the temperature on: the last of the training prompts (ppo.prompts takes the"
+        " first)",
+    )
+    reference: str = Field(
+        default="",
+        description="another policy (sft, a run, a folder, a hub name) that reads the answers: entropy, KL,"
+        " perplexity; empty: none",
+    )
     marks: Path | None = Field(
         default=None, description="JSON Lines of people's marks of the reward model's critiques: id, correct"
     )

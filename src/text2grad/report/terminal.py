@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from text2grad.report.folder import Sample
-from text2grad.report.tables import REWARD_MODEL_COLUMNS, results, reward_model_grid, reward_model_rates
+from text2grad.report.tables import REWARD_MODEL_COLUMNS, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.visible import stripped
 
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
@@ -46,6 +46,7 @@ def reward_model_table(figures: Mapping[str, Any]) -> Table:
 
 
 _BY_TOKEN, _BY_SPAN = ("precision", "recall", "f1", "character_f1"), ("exact", "partial", "nearly", "iou")
+WAYS = ("greedy", "sampled", "best_temperature")
 MEASURES = [
     f"{label}_{rate}" for rates in (_BY_TOKEN, _BY_SPAN) for label in ("good", "poor") for rate in rates
 ] + ["wrong_sign_rate", "unmatched", "ambiguous", "unreadable", "forced"]
@@ -67,6 +68,37 @@ def evaluation_table(report: Mapping[str, Any]) -> Table:
             name.replace("_", " "), f"{report[name]:.3f}", shown, *(f"{b[name]:.3f}" for b in baselines.values())
         )
     return table
+
+
+def policy_table(figures: Mapping[str, Any]) -> Table:
+    """A policy measured: a row for each measure, a column for each way of answering; the rest in the caption.
+
+    A policy that did not answer in words, but chose, has one column.
+    """
+    if not any(key.startswith(WAYS) for key in figures):
+        figures = {f"value_{key}": value for key, value in figures.items()}
+    ways = {
+        way: way.replace("_", " ") for way in (*WAYS, "value") if any(key.startswith(f"{way}_") for key in figures)
+    }
+    if "best_temperature" in figures:
+        ways["best_temperature"] = f"at {figures['best_temperature']:g}"
+    rows = dict.fromkeys(key.removeprefix(f"{w}_") for w in ways for key in figures if key.startswith(f"{w}_"))
+    table = Table(title_justify="left", caption_justify="left")
+    for column in ("measure", *ways.values()):
+        table.add_column(Text(column), justify="left" if column == "measure" else "right")
+    for row in rows:
+        table.add_row(stripped(row.replace("_", " ")), *(_figure(figures.get(f"{way}_{row}")) for way in ways))
+    shown = {f"{way}_{row}" for way in ways for row in rows} | {"best_temperature"}
+    left = {
+        key.replace("_", " "): value for key, value in figures.items() if key not in shown and value is not None
+    }
+    rest = (f"{key}: {_figure(value)}" for key, value in left.items())
+    table.caption = Text(stripped(", ".join(rest)))
+    return table
+
+
+def _figure(value: Any) -> str:
+    return "–" if value is None else f"{value:.4g}" if is_number(value) else str(value)
 
 
 def show_samples(console: Console, samples: Sequence[Sample], count: int = 5) -> None:

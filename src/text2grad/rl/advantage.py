@@ -236,9 +236,9 @@ def group_advantages(delta: Tensor, learned: Tensor, by: Grouping) -> Tensor:
     """Advantages without a value function: what a response gained over its group, and a token over its response.
 
     A_t = (R_i - mean_group R) / std_group R + span_weight * (delta_t - mean over the response of delta), R_i the
-    sum of the response's delta. The first term is that of GRPO (Shao et al. 2024, with the spread of the population),
-    or without `by.scaled`, so without the division, that of Dr. GRPO (Liu et al. 2025, section 3.2). The KL is no
-    part of what is compared: `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
+    sum of the response's delta, the spread that of a population. The first term is that of GRPO (Shao et al. 2024);
+    without `by.scaled` nothing is divided, as in Dr. GRPO (Liu et al. 2025). The KL is no part of what is compared:
+    `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
 
     Args:
         delta: (B, T); rows i * size to (i + 1) * size - 1 answer one prompt, B a multiple of `by.size`.
@@ -336,9 +336,9 @@ def estimate(
     """Advantages of one kind, brought to unit size as `normalise` does.
 
     `gae`: with a value function, whose `target` is the GAE return or the sum of rewards to come. `returns`:
-    without one, the rewards to come discounted by gamma * lam. `group`: each of some answers to a prompt against
-    the others, by `group` (`group_advantages`); the KL is subtracted last, because where all verdicts are equal nothing else
-    would be left to bring to unit size.
+    without one, the rewards to come discounted by gamma * lam. `group`: each answer to a prompt against the others
+    (`group_advantages`); the KL is subtracted last, because where all verdicts are equal nothing else would be left
+    to bring to unit size.
     """
     delta, kl, coefficient, values, bootstrap, mask, learned = given
     rewards = token_rewards(delta, kl, coefficient, mask)

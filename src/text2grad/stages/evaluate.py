@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from text2grad.align import TokenTable
+from text2grad.align.variety import variety
 from text2grad.config import Config
 from text2grad.critics.program import Attempt, run_attempts
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
+from text2grad.eval.choices import choice_figures, choose, has_choices
 from text2grad.eval.code import judge_samples, passed_or_none, sample_summary
+from text2grad.eval.drift import drift
 from text2grad.eval.metrics import mean
 from text2grad.eval.reward_model import reward_report
 from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
+from text2grad.policy.encode import encode_prompts
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
@@ -24,10 +28,11 @@ from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.folder import measured_on, policy_name, prepare, task_of, write_json
 from text2grad.stages.sampling import sample
 from text2grad.stages.summary import Summary, inlined
-from text2grad.tasks.base import Task, load_task
+from text2grad.tasks.base import Task, load_task, question_of, words_of
 
 ANSWERS = ".answers.json"
 PATIENCE = 5
+MAIN = ("pass", "rouge_l")
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 Row = dict[str, Any]
@@ -38,7 +43,8 @@ Measure = Callable[[Sequence[Example], Sequence[str]], list[Row]]
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary(Summary):
-    """Mean scores of a policy, named `greedy_*` and `sampled_*`; `tier` protected the machine from its programs."""
+    """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier` protected the machine
+    from its programs. Of questions with given answers: the figures of `eval.choices`."""
 
     prompts: float
     samples: float
@@ -65,20 +71,49 @@ def run_evaluate(config: Config, target: str) -> PolicySummary:
     """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts."""
     folder = prepare(config)
     task = task_of(config)
-    settings = config.policy.model_copy(update={"model": policy_name(config, target)})
     heldout = task.examples("heldout")[: config.evaluate.limit]
     if not heldout:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
-    policy = load_frozen(settings)
-    critic = judge_of(config)
-    with runner_of(config) as runner:
-        measured = evaluate_policy(policy, heldout, config, measure_with(task, runner), critic)
+    if has_choices(heldout[0]):
+        measured = evaluate_choices(_policy(config, target), heldout, config)
+    else:
+        validation = validation_prompts(task, config)
+        policy = _policy(config, target)
+        reference = _policy(config, config.evaluate.reference) if config.evaluate.reference else None
+        critic = judge_of(config)
+        with runner_of(config) as runner:
+            measure = measure_with(task, runner)
+            measured = evaluate_policy(policy, heldout, config, measure, critic, validation, reference)
     name = target if target.isidentifier() else Path(target).name
     on = measured_on(config)
     write_json(folder / "evaluation" / on / f"{name}.json", measured.summary.as_dict())
     write_json(folder / "evaluation" / on / f"{name}{ANSWERS}", measured.answers)
     write_before_after(folder, on, heldout)
     return measured.summary
+
+
+def _policy(config: Config, target: str) -> Policy:
+    """The policy that a target names."""
+    return load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
+
+
+def validation_prompts(task: Task, config: Config) -> list[Example]:
+    """The prompts on which the temperature is chosen, none without `evaluate.temperatures`: the last
+    `evaluate.validation` of the training prompts, since `ppo.prompts` takes the first. None is held out.
+
+    Raises:
+        UserError: the task has no training prompts.
+    """
+    if not config.evaluate.temperatures:
+        return []
+    heldout = {words_of(question_of(example)) for example in task.examples("heldout")}
+    found = [each for each in task.examples("train") if words_of(question_of(each)) not in heldout]
+    if not found:
+        raise UserError(
+            f"task {config.task.name!r} has no training prompts to choose a temperature on",
+            "leave out evaluate.temperatures, and set generation.temperature to the one chosen on another task",
+        )
+    return found[-config.evaluate.validation :]
 
 
 def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
@@ -114,34 +149,80 @@ def measure_with(task: Task, runner: Runner) -> Measure:
     return measure
 
 
+def evaluate_choices(policy: Policy, heldout: Sequence[Example], config: Config) -> Measured:
+    """Questions with given answers, by likelihood."""
+    rows = choose(policy, heldout, config.generation.batch_size)
+    return Measured(PolicySummary(prompts=float(len(rows)), samples=0.0, figures=choice_figures(rows)), rows)
+
+
 def evaluate_policy(
-    policy: Policy, heldout: Sequence[Example], config: Config, measure: Measure, critic: Critic | None = None
+    policy: Policy,
+    heldout: Sequence[Example],
+    config: Config,
+    measure: Measure,
+    critic: Critic | None = None,
+    validation: Sequence[Example] = (),
+    reference: Policy | None = None,
 ) -> Measured:
     """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
 
-    With a critic (the run's reward model) its token reward is measured on the same answers.
+    With `validation` prompts also sampled at the best of `evaluate.temperatures`. With a critic (the run's reward
+    model) its token reward is measured on the same answers; with a `reference` the `drift` from it.
     """
-    seed_everything(config.run.seed)
-    repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
-    greedy_settings = config.generation.model_copy(update={"temperature": 0.0})
-    ways = {"greedy": (heldout, greedy_settings), "sampled": (repeated, config.generation)}
     figures: dict[str, float] = {}
     rows: dict[str, list[Row]] = {}
-    for way, (examples, generation) in ways.items():
+
+    def answer(way: str, temperature: float, samples: int) -> None:
+        examples = [example for example in heldout for _ in range(samples)]
+        generation = config.generation.model_copy(update={"temperature": temperature})
         answers = sample(policy, examples, generation)
-        texts = [text for _, text in answers]
+        texts, ids = [text for _, text in answers], [ids for ids, _ in answers]
         triples = zip(examples, texts, measure(examples, texts), strict=True)
         rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
-        found = mean_scores(rows[way])
+        found = {"length": mean([len(each) for each in ids]), **variety(ids), **mean_scores(rows[way])}
         if critic is not None:
             table = TokenTable(policy.tokenizer)
-            aligned = [table.align(ids) for ids, _ in answers]
-            found |= reward_report(critic.critique(list(examples), texts), aligned, config.credit)
-        figures |= {f"{way}_{name}": value for name, value in found.items()}
+            aligned = [table.align(each) for each in ids]
+            found = reward_report(critic.critique(examples, texts), aligned, config.credit) | found
+        if reference is not None:
+            prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
+            found |= drift(policy, reference, prompts, ids, temperature or 1.0, generation.batch_size)
+        figures.update({f"{way}_{name}": value for name, value in found.items()})
+
+    seed_everything(config.run.seed)
+    answer("greedy", 0.0, 1)
+    answer("sampled", config.generation.temperature, config.evaluate.samples)
+    if validation:
+        seed_everything(config.run.seed)
+        tried = try_temperatures(policy, validation, config, measure)
+        figures |= {f"validation_at_{temperature:g}": value for temperature, value in tried.items()}
+        figures["best_temperature"] = max(tried, key=tried.__getitem__)
+        answer("best_temperature", figures["best_temperature"], config.evaluate.samples)
     tiers = {row["tier"] for answers_of in rows.values() for row in answers_of if "tier" in row}
     counts = {"prompts": float(len(heldout)), "samples": float(config.evaluate.samples)}
     summary = PolicySummary(**counts, figures=figures, tier="/".join(sorted(tiers)) or None)
     return Measured(summary, rows["greedy"])
+
+
+def try_temperatures(
+    policy: Policy, prompts: Sequence[Example], config: Config, measure: Measure
+) -> dict[float, float]:
+    """The mean of the task's main measure (`pass`, else `rouge_l`, else its first) at each of
+    `evaluate.temperatures`.
+
+    Raises:
+        UserError: the task has no measure of its own.
+    """
+    repeated = [example for example in prompts for _ in range(config.evaluate.samples)]
+    tried: dict[float, float] = {}
+    for temperature in config.evaluate.temperatures:
+        answers = sample(policy, repeated, config.generation.model_copy(update={"temperature": temperature}))
+        scores = mean_scores(measure(repeated, [text for _, text in answers]))
+        if not scores:
+            cure = "leave out evaluate.temperatures"
+            raise UserError(f"task {config.task.name!r} has no measure to choose a temperature by", cure)
+        tried[temperature] = scores[next((name for name in MAIN if name in scores), min(scores))]
+    return tried
 
 
 def mean_scores(rows: Sequence[Row]) -> dict[str, float]:

@@ -23,6 +23,7 @@ SHARES: tuple[Split, ...] = ("sft", "reward", "train")
 """The splits that `task.split` gives the shares of, in its order."""
 
 TASKS = {
+    "arc": "text2grad.tasks.arc:ArcTask",
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
     "docstrings": "text2grad.tasks.docstrings:DocstringsTask",
@@ -42,7 +43,7 @@ class TaskSettings(Settings):
 
     name: str = Field(
         description="summarization, qa, code, demo, small_programs, docstrings, function_summaries, to measure on"
-        " humaneval, humaneval+, mbpp, mbpp+, or a plug-in as module:Class"
+        " humaneval, humaneval+, mbpp, mbpp+, arc, or a plug-in as module:Class"
     )
     data: str = Field(
         default="",

@@ -45,7 +45,7 @@ class HubData:
     """A data set on the hub: the split to train on, and the one it comes with to measure on ("": none).
 
     A split that ends in .jsonl is a file of the data set, for sets that have a loading script and nothing else:
-    `datasets` no longer runs those.
+    `datasets` no longer runs those. Of a set with several configurations, "configuration/split".
     """
 
     train: str = "train"
@@ -264,7 +264,8 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
     try:
         if split.endswith(".jsonl"):
             return read_rows(Path(hf_hub_download(name, split, repo_type="dataset")))
-        return iter(load_dataset(name, split=split))
+        configuration, _, split = split.rpartition("/")
+        return iter(load_dataset(name, *filter(None, [configuration]), split=split))
     except (OSError, ValueError, DatasetsError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(

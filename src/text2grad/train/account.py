@@ -52,7 +52,7 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
 
 
 def label_shares(answered: Answered) -> dict[str, float]:
-    """`good_tokens`, `poor_tokens`: shares of the tokens that good and poor spans touch, where there is a critique."""
+    """`good_tokens`, `poor_tokens`: shares of the tokens that a good, a poor span touches, failures aside."""
     pairs = zip(answered.judgements, answered.aligned, strict=True)
     labels = [token_labels(said.spans, place) for said, place in pairs if not isinstance(said, Failure)]
     tokens = max(1, sum(map(len, labels)))

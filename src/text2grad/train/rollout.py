@@ -196,7 +196,7 @@ def score(
             settings.samples_per_prompt, 0.0 if paid_whole else settings.group_span_weight, settings.group_scaled
         ),
     )
-    # A truncated answer stays in the mean of its group, and an answer without a gradient is no part of the token mean.
+    # A truncated answer still counts in the mean of its group. What is left out here is no part of the token mean.
     if settings.drop_equal_groups:
         learned = learned & adv.in_unequal_groups(delta, learned, settings.samples_per_prompt)[:, None]
     if settings.mask_truncated:

@@ -13,7 +13,13 @@ from span_cases import UNREADABLE, case, critique, word_span
 from synthetic_run import sample, summary
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.report.folder import Sample
-from text2grad.report.terminal import evaluation_table, results_table, reward_model_table, show_samples
+from text2grad.report.terminal import (
+    evaluation_table,
+    policy_table,
+    results_table,
+    reward_model_table,
+    show_samples,
+)
 
 ROW: dict[str, Any] = {
     "step": 3,
@@ -113,3 +119,27 @@ def test_the_evaluation_stands_beside_its_baselines() -> None:
     assert re.findall(r"[0-9.]+", recall)[:4] == ["0.500", "0.000", "1.000", "0.000"]
     (unreadable,) = (line for line in lines if "unreadable" in line)
     assert re.findall(r"[0-9.]+", unreadable) == ["0.500", "0.000", "1.000", "0.000", "0.000"]
+
+
+def test_a_measured_policy_is_a_row_a_measure_and_a_column_a_way() -> None:
+    figures = {"prompts": 20.0, "tier": "landlock", "best_temperature": 0.5, "validation_at_0.5": 0.25}
+    figures |= {
+        "greedy_rouge_l": 0.5,
+        "sampled_rouge_l": 0.25,
+        "best_temperature_rouge_l": 0.4375,
+        "sampled_kl": 1.5,
+    }
+    table = policy_table(figures)
+    assert [str(column.header) for column in table.columns] == ["measure", "greedy", "sampled", "at 0.5"]
+    assert [list(column.cells) for column in table.columns] == [
+        ["rouge l", "kl"],
+        ["0.5", "–"],
+        ["0.25", "1.5"],
+        ["0.4375", "–"],
+    ]
+    assert str(table.caption) == "prompts: 20, tier: landlock, validation at 0.5: 0.25"
+
+
+def test_a_policy_that_only_chose_has_one_column() -> None:
+    table = policy_table({"likelihood": 0.25, "total": 200.0})
+    assert [list(column.cells) for column in table.columns] == [["likelihood", "total"], ["0.25", "200"]]

@@ -127,7 +127,10 @@ def test_the_recipe_lies_over_every_preset(name: str) -> None:
     ("options", "said"),
     [
         (["--ppo.samples_per_prompt", "1"], "advantage group compares answers to one prompt"),
-        (["--ppo.advantage", "returns"], "drop_equal_groups compares answers to one prompt: set advantage to group"),
+        (
+            ["--ppo.advantage", "returns"],
+            "drop_equal_groups compares answers to one prompt: set advantage to group",
+        ),
         (["--ppo.rollouts", "12"], "rollouts 12 is not a multiple of samples_per_prompt 8"),
     ],
 )

@@ -1,0 +1,77 @@
+"""ARC-Challenge: science questions from school with given answers (Clark et al. 2018), to see what training cost.
+
+The text of a question is that of the evaluation harnesses, "Question: ...\\nAnswer:", and no chat template is laid
+over it: a policy is not asked to answer, but how likely each answer is (`eval.choices`).
+"""
+
+from __future__ import annotations
+
+from text2grad.feedback import Example
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.loaders import Row, Shape, one_turn, read_examples, text_of
+
+CHOICES, ANSWER = "choices", "answer"
+"""Keys of an example's `meta`: the texts to choose from, and the index of the right one."""
+HUB_NAME = "allenai/ai2_arc"
+
+
+class ArcTask:
+    """All questions are held out.
+
+    Raises:
+        UserError: see `read_examples`.
+    """
+
+    name = "arc"
+    critic_prompt = "qa"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
+        self._questions = read_examples(
+            settings.data or HUB_NAME, SHAPES, settings.limit, split="ARC-Challenge/test"
+        )
+
+    def examples(self, split: Split) -> list[Example]:
+        """Every question for `heldout`, none for the others."""
+        return self._questions if split == "heldout" else []
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """None of a response in words: `evaluate` measures by likelihood."""
+        return {}
+
+
+def _question(id: str, question: str, options: list[Row], key: str) -> Example:
+    """A question with its options (`label`, `text`) in their order; `key` is the label of the right one.
+
+    Raises:
+        ValueError: no option has that label, or one has no text.
+    """
+    labels = [str(option["label"]) for option in options]
+    texts = [text_of(option, "text").strip() for option in options]
+    if key not in labels:
+        raise ValueError(f"the answer {key!r} is not one of {', '.join(labels)}")
+    answer = labels.index(key)
+    example = one_turn(id, f"Question: {question.strip()}\nAnswer:", texts[answer], {"question": question})
+    return example.model_copy(update={"meta": {**example.meta, CHOICES: texts, ANSWER: answer}})
+
+
+def _of_the_hub(row: Row, id: str) -> Example:
+    choices = row["choices"]
+    options = [{"label": a, "text": b} for a, b in zip(choices["label"], choices["text"], strict=True)]
+    return _question(str(row.get("id", id)), text_of(row, "question"), options, str(row["answerKey"]))
+
+
+def _as_published(row: Row, id: str) -> Example:
+    asked = row["question"]
+    return _question(str(row.get("id", id)), text_of(asked, "stem"), asked["choices"], str(row["answerKey"]))
+
+
+def _with_options(row: Row, id: str) -> Example:
+    return _question(str(row.get("id", id)), text_of(row, "question"), row["options"], str(row["answer"]))
+
+
+SHAPES = (
+    Shape("ARC on the hub", frozenset({"question", "choices", "answerKey"}), _of_the_hub),
+    Shape("ARC as published", frozenset({"question", "answerKey"}), _as_published),
+    Shape("questions with options", frozenset({"question", "options", "answer"}), _with_options),
+)

@@ -1,0 +1,126 @@
+"""Questions with given answers: likelihoods as read one by one, the two choices, and what is compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from places import SHARED
+from text2grad.errors import UserError
+from text2grad.eval.choices import choice_figures, choose, forgetting
+from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.tasks.arc import ArcTask
+from text2grad.tasks.base import TaskSettings
+from tiny_runs import tiny_model
+
+OPTIONS = [
+    ["rain", "a short poem", "x"],
+    ["keep the even ones", "ok", "write", "a"],
+    ["poem", "rain", "even", "one"],
+]
+ROWS = [
+    {"id": f"q{n}", "question": question, "options": [{"label": "ABCD"[i], "text": t} for i, t in enumerate(texts)]}
+    for n, (question, texts) in enumerate(zip(["Which?", "What is it about?", "Why"], OPTIONS, strict=True))
+]
+
+
+def arc(path: Path, rows: list[dict[str, object]]) -> ArcTask:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ArcTask(TaskSettings(name="arc", data=str(path)))
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    return load_policy(PolicySettings(model=str(tiny_model(tmp_path_factory.mktemp("model")))))
+
+
+def slow(policy: Policy, question: str, answer: str) -> float:
+    """The sum of log p over what the answer adds, by one plain pass over the whole text."""
+    first = len(policy.tokenizer(question)["input_ids"])
+    ids = torch.tensor([policy.tokenizer(f"{question} {answer}")["input_ids"]])
+    with torch.no_grad():
+        logp = policy.model(input_ids=ids).logits[0].double().log_softmax(-1)
+    return sum(float(logp[t - 1, ids[0, t]]) for t in range(first, ids.shape[1]))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_choices_are_those_of_answers_read_one_by_one(policy: Policy, tmp_path: Path, batch_size: int) -> None:
+    task = arc(tmp_path / "arc.jsonl", [{**row, "answer": "B"} for row in ROWS])
+    rows = choose(policy, task.examples("heldout"), batch_size)
+    differ = 0
+    for row, asked, texts in zip(rows, ROWS, OPTIONS, strict=True):
+        found = [slow(policy, f"Question: {asked['question']}\nAnswer:", text) for text in texts]
+        each = [value / len(text) for value, text in zip(found, texts, strict=True)]
+        chosen, normalised = found.index(max(found)), each.index(max(each))
+        differ += chosen != normalised
+        assert row["response"] == texts[normalised]
+        assert row["scores"] == {
+            "likelihood": float(chosen == 1),
+            "likelihood_normalised": float(normalised == 1),
+        }
+    assert differ, "a choice by length must differ somewhere"
+
+
+def test_figures_and_forgetting_in_points() -> None:
+    rows = [{"scores": {"likelihood": a, "likelihood_normalised": b}} for a, b in ((1.0, 1.0), (0.0, 1.0))]
+    before = choice_figures(rows)
+    assert before == {"likelihood": 0.5, "likelihood_normalised": 1.0, "total": 2.0}
+    after = {**before, "likelihood_normalised": 0.75}
+    assert forgetting(before, after) == 25.0
+    assert forgetting(after, before) == -25.0
+    assert forgetting(before, after, "likelihood") == 0.0
+    with pytest.raises(ValueError, match="2 questions before and 3 after"):
+        forgetting(before, {**before, "total": 3.0})
+
+
+def test_the_three_shapes_are_one_question(tmp_path: Path) -> None:
+    texts, labels = ["fog", "rain"], ["1", "2"]
+    shapes: list[dict[str, object]] = [
+        {"id": "a", "question": "Why?", "choices": {"text": texts, "label": labels}, "answerKey": "2"},
+        {
+            "id": "a",
+            "question": {
+                "stem": "Why?",
+                "choices": [{"text": t, "label": n} for t, n in zip(texts, labels, strict=True)],
+            },
+            "answerKey": "2",
+        },
+        {
+            "id": "a",
+            "question": "Why?",
+            "options": [{"text": t, "label": n} for t, n in zip(texts, labels, strict=True)],
+            "answer": "2",
+        },
+    ]
+    (first,), *others = [arc(tmp_path / f"{n}.jsonl", [row]).examples("heldout") for n, row in enumerate(shapes)]
+    assert all(other == [first] for other in others)
+    assert (first.prompt[0].content, first.reference) == ("Question: Why?\nAnswer:", "rain")
+    assert (first.meta["choices"], first.meta["answer"]) == (texts, 1)
+
+
+def test_an_answer_that_is_no_option_is_one_line_that_says_where(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"record 1: the answer 'Z' is not one of A, B, C"):
+        arc(tmp_path / "arc.jsonl", [{**ROWS[0], "answer": "Z"}])
+
+
+def test_a_question_longer_than_the_context_is_refused(policy: Policy, tmp_path: Path) -> None:
+    task = arc(tmp_path / "arc.jsonl", [{**ROWS[0], "question": "rain " * 200, "answer": "A"}])
+    with pytest.raises(UserError, match="prompts are too long: 'q0'"):
+        choose(policy, task.examples("heldout"), 4)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
+@pytest.mark.parametrize(
+    ("file", "count"), [("arc_challenge_test_full_1172.jsonl", 1172), ("ARC-Challenge-Test.jsonl", 1150)]
+)
+def test_real_questions_are_read_whole(file: str, count: int) -> None:
+    task = ArcTask(TaskSettings(name="arc", data=str(SHARED / "arc_challenge" / file)))
+    found = task.examples("heldout")
+    assert len({each.id for each in found}) == count
+    assert task.examples("train") == []
+    assert found[0].reference == "Planetary days will become shorter."
