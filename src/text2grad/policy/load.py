@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from text2grad.errors import UserError
+from text2grad.policy.cached import refuse_uncached
 from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
@@ -49,6 +50,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     if policy.value_trunk is not None and trunk.is_dir():
         own = _load_model(str(trunk), settings.dtype)
         policy.value_trunk = (add_lora(own, settings.lora) if settings.lora else own).to(device)
+    refuse_uncached(policy)
     return policy.eval()
 
 
