@@ -10,11 +10,13 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers.utils import chat_template_utils
 
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.durable.checkpoint import newest_checkpoint
@@ -22,7 +24,7 @@ from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
-from text2grad.policy.encode import encode_prompt
+from text2grad.policy.encode import encode_prompt, load_tokenizer
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
@@ -465,6 +467,51 @@ def test_another_policy_or_other_prompts_are_refused(
     monkeypatch.setitem(globals(), "examples", lambda: asked[:-1])
     with pytest.raises(UserError, match=r"inputs: the prompts \("):
         by_ppo(model, unfinished, Lots())
+
+
+class Clock:
+    """Stands in for `datetime` where transformers renders a template."""
+
+    today = datetime(2026, 1, 30)
+
+    @classmethod
+    def now(cls) -> datetime:
+        return cls.today
+
+
+@pytest.mark.parametrize("train", ["ppo", "sft"])
+def test_a_run_whose_template_has_a_date_resumes_on_another_day(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: str
+) -> None:
+    """The messages and the template are what is compared; another template is refused."""
+    dated, folder = tmp_path / "dated", tmp_path / "run"
+    shutil.copytree(model, dated)
+    template = (dated / "chat_template.jinja").read_text()
+    (dated / "chat_template.jinja").write_text("{{ strftime_now('%d %b %Y') }}" + template)
+    monkeypatch.setattr(chat_template_utils, "datetime", Clock)
+    tokenizer = load_tokenizer(str(dated))
+    asked = encode_prompt(tokenizer, examples()[0].prompt)
+
+    def begin(at: int | None) -> None:
+        def stop(step: int, _: dict[str, float]) -> None:
+            if step == at:
+                raise Killed
+
+        if train == "ppo":
+            by_ppo(dated, folder, Stops(0 if at is None else at + 1, killed))
+        else:
+            by_supervision(dated, folder, stop)
+
+    with pytest.raises(Killed):
+        begin(2)
+    monkeypatch.setattr(Clock, "today", datetime(2026, 2, 1))
+    assert encode_prompt(tokenizer, examples()[0].prompt) != asked
+    (dated / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}" + template)
+    with pytest.raises(UserError, match=r"inputs: the (prompts|training pairs) \("):
+        begin(None)
+    (dated / "chat_template.jinja").write_text("{{ strftime_now('%d %b %Y') }}" + template)
+    begin(None)
+    assert len(logged(folder)[0]) == STEPS
 
 
 def test_another_runs_checkpoints_are_refused(model: Path, unfinished: Path, tmp_path: Path) -> None:

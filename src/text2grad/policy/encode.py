@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,16 @@ def encode_target(tokenizer: Any, text: str) -> list[int]:
     stripping = bare != header and _read(tokenizer, bare) == before
     alone = stripping or whole[: len(before)] != before
     return _read(tokenizer, answer) if alone else whole[len(before) :]
+
+
+def rendering_of(tokenizer: Any, messages: Iterable[Message]) -> Iterator[str]:
+    """What the ids of messages depend on, whatever the day: the template, and the ids of each message alone.
+
+    The ids of a rendered conversation would not do: a template may write today's date.
+    """
+    yield str(tokenizer.chat_template)
+    hide = _control(tokenizer, len(tokenizer)).hide
+    yield from (str(_read(tokenizer, hide(message.content))) for message in messages)
 
 
 def turn_end(tokenizer: Any) -> str:

@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from text2grad.errors import UserError
+from text2grad.policy.cached import refuse_uncached
 from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
@@ -57,6 +58,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     saved = Path(settings.model) / VALUE_FILE
     if saved.is_file():
         policy.value_head.load_state_dict(load_file(str(saved)))
+    refuse_uncached(policy)
     return policy.eval()
 
 
@@ -71,7 +73,9 @@ def load_frozen(settings: PolicySettings) -> Policy:
     device = _choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model = load_model(settings.model, settings.dtype)
-    return Policy(model.to(device), tokenizer).requires_grad_(False).eval()
+    policy = Policy(model.to(device), tokenizer).requires_grad_(False).eval()
+    refuse_uncached(policy)
+    return policy
 
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, record_json
-from text2grad.policy.encode import encode_prompts
+from text2grad.policy.encode import encode_prompts, rendering_of
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
@@ -92,7 +92,7 @@ def train_ppo(
     _refuse_unfit(critic, settings, generation, ranks)
     identity = {
         **flatten(UNCHECKED, ppo=settings, credit=credit, generation=generation),
-        **identity_of(policy, examples, prompts, critic),
+        **identity_of(policy, examples, critic),
     }
     policy.freeze_reference()
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
@@ -130,13 +130,12 @@ def _refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationS
         )
 
 
-def identity_of(
-    policy: Policy, examples: Sequence[Example], prompts: Sequence[Sequence[int]], critic: Critic
-) -> dict[str, str]:
+def identity_of(policy: Policy, examples: Sequence[Example], critic: Critic) -> dict[str, str]:
     """What a run depends on beside its settings, by name; large things as digests."""
+    asked = rendering_of(policy.tokenizer, itertools.chain.from_iterable(example.prompt for example in examples))
     return {
         "the starting policy": digest_of_reference(policy),
-        "the prompts": digest_of_texts([*(record_json(example) for example in examples), *map(str, prompts)]),
+        "the prompts": digest_of_texts([*map(record_json, examples), *asked]),
         "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
     }
 

@@ -5,6 +5,7 @@ The same loop trains the SFT policy on responses and the reward model on z = [cr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,6 +18,8 @@ from text2grad.durable.identity import digest_of_reference, digest_of_texts, fla
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
+from text2grad.feedback import Message
+from text2grad.policy.encode import rendering_of
 from text2grad.policy.label_head import UNLABELLED
 from text2grad.policy.model import Policy
 from text2grad.train.optimizers import clip_gradient, learning_rate_factor, make_optimizer
@@ -55,7 +58,7 @@ def train_supervised(
         raise UserError(f"{title}: nothing to train on", "check the data file and the split")
     encoded = encode_pairs(policy, pairs, settings)
     batches = list(plan_batches(encoded, settings, options.seed))
-    identity = identity_of(policy, encoded, settings, section, label_weight)
+    identity = identity_of(policy, pairs, settings, section, label_weight)
     if ranks.sharded and settings.optimizer == "muon":
         raise UserError(f"{title}: muon needs whole matrices", f"--run.parallel ddp, or {section}.optimizer adamw")
     head = policy.add_label_head() if label_weight else None
@@ -94,13 +97,15 @@ def train_supervised(
 
 
 def identity_of(
-    policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings, section: str, label_weight: float
+    policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings, section: str, label_weight: float
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
+    turns = ((*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs)
+    said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
     return {
         **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
         "the starting model": digest_of_reference(policy),
-        "the training pairs": digest_of_texts(str(item) for item in encoded),
+        "the training pairs": digest_of_texts([*map(str, pairs), *said]),
         **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),
     }
 

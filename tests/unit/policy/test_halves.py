@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,8 +151,45 @@ def test_a_model_without_the_usual_trunk_is_read_whole() -> None:
     assert not splits(model)
 
 
-def test_half_precision_splits_too() -> None:
-    assert splits(make("gemma2").to(torch.bfloat16))
+HALF = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("name", MODELS)
+def test_half_precision_splits_too(name: str, dtype: torch.dtype) -> None:
+    assert splits(make(name).to(dtype))
+
+
+class Forgetful(LlamaForCausalLM):  # type: ignore[misc]
+    """Does something to its logits only where it reads tokens: its halves, which read states, do without."""
+
+    def finish(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+    def forward(self, input_ids: Any = None, **inputs: Any) -> Any:
+        output = super().forward(input_ids=input_ids, **inputs)
+        if input_ids is not None:
+            output.logits = self.finish(output.logits)
+        return output
+
+
+FINISHES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a soft cap": lambda logits: 30.0 * torch.tanh(logits / 30.0),  # Gemma 2's
+    "a scale": lambda logits: 1.1 * logits,
+    "a bias": lambda logits: logits + torch.linspace(-1, 1, logits.shape[-1], dtype=logits.dtype),
+    "one logit": lambda logits: logits.index_add(-1, torch.tensor([7]), torch.ones_like(logits[..., :1])),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("finish", FINISHES)
+def test_halves_that_forget_what_the_head_does_are_found_out(finish: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = Forgetful(LlamaConfig(vocab_size=300, **SHAPE)).eval()
+    model.lm_head.weight.data.mul_(60.0)  # logits up to 20, as a trained model has them
+    assert splits(model.to(dtype))
+    model.finish = FINISHES[finish]
+    assert not splits(model)
 
 
 def test_asking_leaves_the_model_as_it_was() -> None:

@@ -74,6 +74,17 @@ def test_labels_fall_on_the_tokens_of_the_response_and_not_of_the_question(
     assert "question" in words(made, item, UNLABELLED) and "mat?" in words(made, item, UNLABELLED)
 
 
+def test_labels_fall_on_a_response_that_spells_a_control_token(policy: Policy) -> None:
+    """One of this tokenizer's own, which a prompt shows as it is."""
+    own = copy.deepcopy(policy.tokenizer)
+    own.add_special_tokens({"additional_special_tokens": ["<file_sep>"]})
+    made = Policy(policy.model, own)
+    (item,) = encoded(made, record(response="the cat sat <file_sep> on the mat"))
+    assert words(made, item, 1).strip() == "cat sat" and words(made, item, -1).strip() == "mat"
+    assert words(made, item, 0).split() == ["the", "<file_sep>", "on", "the"]
+    assert own.convert_tokens_to_ids("<file_sep>") not in item.prompt
+
+
 def test_without_a_weight_nothing_is_labelled(policy: Policy) -> None:
     pair = reward_pair(record(), RewardModelSettings())
     assert pair is not None and pair.marked is None
