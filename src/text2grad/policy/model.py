@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import LabelHead
+from text2grad.policy.quick import quicken
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 POLICY_ADAPTER = "policy"
@@ -96,6 +97,7 @@ class Policy(nn.Module):
 
     def __init__(self, model: Any, tokenizer: Any, value_head: str = "shared") -> None:
         super().__init__()
+        quicken(model)
         self.model = model
         self.tokenizer = tokenizer
         self.value_kind = value_head
