@@ -45,10 +45,19 @@ class TokenBatch:
             self.mask[:, :width],
         )
 
-    def passes(self, index: Tensor, size: int) -> tuple[Tensor, ...]:
-        """The rows `index` in groups of at most `size` of similar length, so that little of a pass is padding."""
+    def passes(self, index: Tensor, size: int, grouped: bool = False) -> tuple[Tensor, ...]:
+        """The rows `index` in groups of at most `size` of similar length, so that little of a pass is padding.
+
+        `grouped`: answers to one prompt stand together, and prompts are of similar length (see `policy.prefix`).
+        """
         lengths = self.attention_mask[index].sum(dim=1)
-        return torch.split(index[lengths.argsort(stable=True)], size)
+        index = index[lengths.argsort(stable=True)]
+        if grouped:
+            prompts = (self.input_ids * self.attention_mask)[index, : -self.width]
+            index = index[torch.unique(prompts, dim=0, return_inverse=True)[1].argsort(stable=True)]
+            answers = self.mask[index].sum(dim=1)
+            index = index[(self.attention_mask[index].sum(dim=1) - answers).argsort(stable=True)]
+        return torch.split(index, size)
 
 
 def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], pad: int, device: Any) -> TokenBatch:

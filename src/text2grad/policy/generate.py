@@ -73,24 +73,24 @@ def _generate_batch(
 ) -> list[Sample]:
     """One answer per prompt, by its index. Rows that have ended leave the batch, a fair share of it at a time."""
     stops = set(policy.stop_ids)
-    batch = policy.pack([*prompts.values()], [[]] * len(prompts))
-    ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
     written: dict[int, list[int]] = {index: [] for index in prompts}
     rows = list(prompts)
     cache = make_cache(policy.model)
+    asked, of_row = _asked(policy, [tuple(prompt) for prompt in prompts.values()], can_drop_rows(cache))
+    batch = policy.pack(asked, [[]] * len(asked))
+    ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
     with policy.evaluating():
         for step in range(settings.max_new_tokens):
-            scores = policy.model(
-                input_ids=ids,
-                attention_mask=attention,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
+            scores = policy.reader.next_logits(
+                policy.model, input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache
+            )
+            if len(scores) < len(rows):  # the prompts are read, and each goes on in as many rows as it has answers
+                cache.batch_select_indices(of_row)
+                scores, positions, attention = scores[of_row], positions[of_row], attention[of_row]
             if constraint is not None:
                 scores = constraint(rows, [written[row][-1] for row in rows if written[row]], scores)
-            tokens = _choose(scores, settings.temperature, draws[rows, step] if draws is not None else None)
+            chances = _chances(policy, len(rows)) if draws is None else draws[rows, step]
+            tokens = _choose(scores, settings.temperature, chances)
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 if not _ended(written[row], stops):
                     written[row].append(token)
@@ -105,6 +105,20 @@ def _generate_batch(
                 ids, positions, attention = ids[kept], positions[kept], attention[kept]
                 rows = [rows[place] for place in open_rows]
     return [Sample(answer, truncated=not _ended(answer, stops)) for answer in written.values()]
+
+
+def _asked(
+    policy: Policy, prompts: Sequence[tuple[int, ...]], expands: bool
+) -> tuple[list[tuple[int, ...]], Tensor]:
+    """The prompts that are read, each once where that changes no more than rounding, and which one a row has."""
+    asked = list(dict.fromkeys(prompts)) if policy.reader.quick and expands else list(prompts)
+    place = {prompt: number for number, prompt in enumerate(asked)}
+    return asked, torch.tensor([place[prompt] for prompt in prompts], device=policy.device)
+
+
+def _chances(policy: Policy, count: int) -> Tensor | None:
+    """(count,) random numbers in [0, 1) where every bit need not stay as it is: `multinomial` draws one a token."""
+    return torch.rand(count, dtype=torch.float64, device=policy.device) if policy.reader.quick else None
 
 
 def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:

@@ -16,6 +16,8 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch
+from text2grad.policy.prefix import can_share, share_prompts
+from text2grad.policy.quick import in_half
 from text2grad.rl.vocabulary import View
 
 TRIED = ((3, 1, 4, 1, 5), (2, 7, 1, 8, 2))
@@ -40,10 +42,15 @@ class Reader:
     """Reads batches with a model, or with copies of it: in two halves where it splits, else by its own forward.
 
     `in_halves` is set to False where weights are split over processes: only the model's own forward gathers them.
+    In half precision (`quick`), where rounding is coarse anyway, equal prompts of a batch are read once if the
+    model allows it (`shares`), and a plain linear head is named in the view. In float32 every bit stays as it is.
     """
 
     def __init__(self, model: Any) -> None:
         self.in_halves = splits(model)
+        self.quick = self.in_halves and in_half(model)
+        self.shares = self.quick and can_share(model, partial(hidden_states, model))
+        self._linear = self.quick and _head_is_linear(model)
         self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     def __call__(self, model: Any, batch: TokenBatch, every: bool = False) -> Reading:
@@ -54,14 +61,29 @@ class Reader:
             "attention_mask": batch.attention_mask,
             "position_ids": batch.position_ids,
         }
-        if self.in_halves:
+        if not self.in_halves:
+            whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
+            view = View(lambda logits: logits, whole.logits[:, -keep:-1][batch.mask], self._vocabulary)
+            return Reading(whole.hidden_states[-1][:, -keep:], view, whole.hidden_states)
+        layers: tuple[Tensor, ...] = ()
+        packed = share_prompts(batch, model.dtype) if self.shares and not every else None
+        if packed:
+            states = hidden_states(model, packed.inputs).flatten(0, 1)
+            hidden = states.index_select(0, packed.places.flatten()).view(*packed.places.shape, -1)
+        else:
             read = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=every)
-            hidden = read.last_hidden_state[:, -keep:]
-            view = View(partial(logits_of, model), hidden[:, :-1][batch.mask], self._vocabulary)
-            return Reading(hidden, view, read.hidden_states if every else ())
-        whole = model(**inputs, output_hidden_states=True, logits_to_keep=keep, use_cache=False)
-        view = View(lambda logits: logits, whole.logits[:, -keep:-1][batch.mask], self._vocabulary)
-        return Reading(whole.hidden_states[-1][:, -keep:], view, whole.hidden_states)
+            hidden, layers = read.last_hidden_state[:, -keep:], read.hidden_states if every else ()
+        head = partial(logits_of, model)
+        weight = model.get_output_embeddings().weight if self._linear else None
+        return Reading(hidden, View(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
+
+    def next_logits(self, model: Any, **inputs: Any) -> Tensor:
+        """(B, V), the scores of the token that follows each row, with what the model's forward is given."""
+        if not (self.quick and self.in_halves):
+            logits: Tensor = model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
+            return logits
+        states = _trunk(_unwrapped(model))(**inputs, use_cache=True).last_hidden_state[:, -1]
+        return logits_of(model, states.contiguous())  # of a slice, torch would copy the head's weights for each row
 
 
 def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
@@ -76,6 +98,16 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
     with _recalling(inner):
         logits: Tensor = inner(inputs_embeds=states[None], use_cache=False).logits
     return logits[0]
+
+
+def _head_is_linear(model: Any) -> bool:
+    """Whether logits are the head's weights times the states and nothing else, tried on large states."""
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear or head.bias is not None:
+        return False
+    with torch.no_grad():
+        states = 100 * head.weight[: len(TRIED[0])]
+        return torch.equal(logits_of(model, states), nn.functional.linear(states, head.weight))
 
 
 def splits(model: Any) -> bool:

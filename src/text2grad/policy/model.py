@@ -20,6 +20,7 @@ from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import LabelHead
+from text2grad.policy.quick import quicken
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
@@ -134,6 +135,7 @@ class Policy(nn.Module):
         continued: bool = False,
     ) -> None:
         super().__init__()
+        quicken(model)
         self.model = model
         self.tokenizer = tokenizer
         self.value_kind = value_head

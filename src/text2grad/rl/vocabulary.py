@@ -8,7 +8,7 @@ from the rest of a model, the states are the logits themselves and the head retu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,11 +27,16 @@ CHUNK_ELSEWHERE = 2**26
 
 
 class View(NamedTuple):
-    """How one model sees N tokens: the states before each of them, and what makes logits (n, `size`) of states."""
+    """How one model sees N tokens: the states before each of them, and what makes logits (n, `size`) of states.
+
+    `weight` (`size`, H): the head is this matrix and nothing else, and log-probabilities may keep less for their
+    gradient (`linear_logps`). None: the head is more than that, or every bit counts.
+    """
 
     head: Head
     states: Tensor
     size: int
+    weight: Tensor | None = None
 
     def rows(self) -> int:
         """How many tokens' logits are kept at a time on this device."""
@@ -70,6 +75,9 @@ def score_tokens(
     if any(number != count for number in states):
         raise ValueError(f"{count} ids for {', '.join(map(str, states))} states (policy, reference)")
     rows = rows or view.rows()
+    trained = torch.is_grad_enabled() and view.states.requires_grad
+    if trained and view.weight is not None and not (view.weight.requires_grad or entropy or reference):
+        return TokenScores(linear_logps(view.states, view.weight, ids, temperature, rows))
     parts: list[tuple[Tensor, ...]] = []
     for start in range(0, max(count, 1), rows):
         here = slice(start, start + rows)
@@ -98,3 +106,45 @@ def _kl(kind: KLKind, log_p: Tensor, log_ref: Tensor, logp: Tensor, ids: Tensor)
         return adv.kl_between(log_p, log_ref)
     estimator = adv.kl_k1 if kind == "k1" else adv.kl_k3
     return estimator(logp[None], adv.of_tokens(log_ref, ids)[None])[0]
+
+
+def linear_logps(states: Tensor, weight: Tensor, ids: Tensor, temperature: float, rows: int) -> Tensor:
+    """(N,) log-probabilities of ids (N,) under a linear head, weights (V, H), on states (N, H), in float32.
+
+    Kept for the gradient, which reaches the states alone, are the log of the sum over the vocabulary and at most
+    `rows` tokens' logits in the states' own type; of more tokens the logits are computed again.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability")
+    logps: Tensor = _LinearLogps.apply(states, weight, ids, temperature, rows)  # type: ignore[no-untyped-call]
+    return logps
+
+
+class _LinearLogps(torch.autograd.Function):
+    """d logp / d states = (weight[id] - sum_v p(v) weight[v]) / temperature."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, ids: Tensor, temperature: float, rows: int) -> Tensor:
+        found, totals, kept = [], [], []
+        for part, wanted in zip(torch.split(states, rows), torch.split(ids, rows), strict=True):
+            logits = torch.nn.functional.linear(part, weight)
+            scores = adv.at_least_float32(logits) / temperature
+            totals.append(scores.logsumexp(dim=-1))
+            found.append(adv.of_tokens(scores, wanted) - totals[-1])
+            kept = [logits]
+        ctx.save_for_backward(states, weight, ids, torch.cat(totals), *(kept if len(found) == 1 else []))
+        ctx.temperature, ctx.rows = temperature, rows
+        return torch.cat(found)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        states, weight, ids, totals, *kept = ctx.saved_tensors
+        parts = (torch.split(column, ctx.rows) for column in (states, ids, totals, gradient / ctx.temperature))
+        found = []
+        for part, wanted, total, share in zip(*parts, strict=True):
+            logits = kept[0] if kept else torch.nn.functional.linear(part, weight)
+            slope = adv.at_least_float32(logits) / ctx.temperature
+            slope.sub_(total[:, None]).exp_().mul_(-share[:, None])
+            slope.scatter_add_(1, wanted[:, None], share[:, None])
+            found.append(slope.to(weight.dtype) @ weight)
+        return torch.cat(found), None, None, None, None

@@ -158,7 +158,8 @@ def measure(
     found = Measured(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device))
 
     def fill(rows_each: int) -> None:
-        passes = batch.passes(torch.arange(share.start, share.stop, device=device), rows_each)
+        index = torch.arange(share.start, share.stop, device=device)
+        passes = batch.passes(index, rows_each, grouped=policy.reader.shares)
         surplus = passes[-1:] * (size.ranks.passes(len(batch.mask), rows_each) - len(passes))
         for rows in (*passes, *surplus):
             part = batch.rows(rows).trimmed()

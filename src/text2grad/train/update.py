@@ -60,7 +60,7 @@ def accumulate_gradient(
     """Add the gradient of one mini-batch, the responses `index`, to the policy's; the terms of its loss."""
     learned = rollout.learned[index]
     weight = float(learned.sum() if settings.loss_average == "token" else learned.any(dim=1).sum())
-    (by_length,) = rollout.batch.passes(index, len(index))
+    (by_length,) = rollout.batch.passes(index, len(index), grouped=policy.reader.shares)
 
     def terms(rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         part = take_rows(rollout, rows)

@@ -1,0 +1,135 @@
+"""Answers to one prompt behind one copy of it: what most tokens of a batch are is read once.
+
+A row holds a prompt and then all its answers. A mask hides the answers from each other, and each goes on counting
+positions where the prompt ends, so that every token sees what it would see in a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from text2grad.policy.batch import TokenBatch, pack
+from text2grad.policy.cache import GrowingLayer, make_cache
+from text2grad.policy.quick import PLAIN, WITH_PRODUCTS
+
+WORTH = 0.9
+"""Prompts are shared where that leaves no more than this share of a batch's tokens."""
+IMPLEMENTATIONS = (PLAIN, WITH_PRODUCTS, "eager")
+"""Ways to compute attention that take a mask of four axes."""
+MISSED = 0.25
+"""The error of shared prompts on a few tokens, as a share of that with a wrong mask or wrong positions."""
+TRIED = (([3, 1, 4, 1, 5, 9, 2, 6], [[5, 3, 5, 8, 9], [7, 9, 3], [2, 3, 8, 4]]), ([2, 7, 1, 8], [[2, 8], [1, 8]]))
+"""Prompts and answers on which a model is asked whether it can share."""
+
+
+class Packed(NamedTuple):
+    """G rows of L tokens: `inputs` for a trunk, with a mask (G, 1, L, L) that is added to scores.
+
+    `places` (B, T+1): where in the flattened rows the state before and after each response token stands.
+    """
+
+    inputs: dict[str, Tensor]
+    places: Tensor
+
+
+def share_prompts(batch: TokenBatch, dtype: torch.dtype, worth: float = WORTH) -> Packed | None:
+    """The batch with equal prompts once; None where that saves too little."""
+    columns = batch.input_ids.shape[1] - batch.width
+    attended = batch.attention_mask[:, :columns].bool()
+    prompts = [tuple(ids[here].tolist()) for ids, here in zip(batch.input_ids[:, :columns], attended, strict=True)]
+    lengths = batch.mask.sum(dim=1).tolist()
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row, prompt in enumerate(prompts):
+        groups.setdefault(prompt, []).append(row)
+    longest = max(len(prompt) + sum(lengths[row] for row in rows) for prompt, rows in groups.items())
+    if len(groups) * longest > worth * batch.input_ids.numel():
+        return None
+    return _packed(batch, groups, lengths, longest, dtype)
+
+
+def _packed(
+    batch: TokenBatch,
+    groups: dict[tuple[int, ...], list[int]],
+    lengths: list[int],
+    longest: int,
+    dtype: torch.dtype,
+) -> Packed:
+    """Rows on the CPU first, number by number; `owner` is 0 for the prompt, then 1, 2, ... of each answer."""
+    ids = torch.zeros(len(groups), longest, dtype=torch.long)
+    positions, owner = torch.zeros_like(ids), torch.full_like(ids, -1)
+    places = torch.zeros(len(lengths), batch.width + 1, dtype=torch.long)
+    responses = batch.response_ids.cpu()
+    for line, (prompt, rows) in enumerate(groups.items()):
+        end = len(prompt)
+        ids[line, :end] = torch.tensor(prompt)
+        positions[line, :end] = torch.arange(end)
+        owner[line, :end] = 0
+        for number, row in enumerate(rows, start=1):
+            length = lengths[row]
+            here = slice(end, end + length)
+            ids[line, here] = responses[row, :length]
+            positions[line, here] = torch.arange(len(prompt), len(prompt) + length)
+            owner[line, here] = number
+            places[row, 1 : length + 1] = torch.arange(end, end + length)
+            places[row, 0] = len(prompt) - 1
+            places[row, length + 1 :] = places[row, length]
+            places[row] += line * longest
+            end += length
+    device = batch.input_ids.device
+    inputs = {"input_ids": ids, "position_ids": positions, "attention_mask": _mask(owner, dtype)}
+    return Packed({name: tensor.to(device) for name, tensor in inputs.items()}, places.to(device))
+
+
+def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
+    """(G, L) -> (G, 1, L, L): 0 where a token reads the prompt or its own answer so far, else the lowest number."""
+    earlier = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()
+    seen = earlier & ((owner[:, None, :] == 0) | (owner[:, None, :] == owner[:, :, None]))
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+
+
+def can_share(model: Any, states_of: Callable[[dict[str, Tensor]], Tensor]) -> bool:
+    """Whether a model reads shared prompts as it reads them apart, tried on a few tokens.
+
+    `states_of` gives its last hidden states (B, L, H) of a trunk's inputs. A mask or positions that the model
+    overlooks make an error as large as wrong ones do. Models with attention windows are never shared: they need
+    masks of their own.
+    """
+    config = model.config.get_text_config()
+    layers = make_cache(model).layers
+    if config._attn_implementation not in IMPLEMENTATIONS:
+        return False
+    if not layers or not all(isinstance(layer, GrowingLayer) for layer in layers):
+        return False
+    prompts = [prompt for prompt, answers in TRIED for _ in answers]
+    batch = pack(prompts, [answer for _, answers in TRIED for answer in answers], 0, model.device)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return _agree(batch, states_of, model.dtype)
+    except (TypeError, ValueError, RuntimeError):  # a trunk that knows no such mask
+        return False
+    finally:
+        model.train(was_training)
+
+
+def _agree(batch: TokenBatch, states_of: Callable[[dict[str, Tensor]], Tensor], dtype: torch.dtype) -> bool:
+    apart = {name: getattr(batch, name) for name in ("input_ids", "attention_mask", "position_ids")}
+    expected = states_of(apart)[:, -batch.width - 1 :][:, 1:][batch.mask].float()
+    packed = share_prompts(batch, dtype, worth=1.0)
+    assert packed is not None
+    inputs, places = packed
+
+    def error(**instead: Tensor) -> float:
+        states = states_of({**inputs, **instead}).flatten(0, 1)[places]
+        return float((states[:, 1:][batch.mask].float() - expected).norm())
+
+    ids = inputs["input_ids"]
+    wrong_positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    wrong_mask = _mask(torch.zeros_like(ids, device="cpu"), dtype).to(ids.device)
+    wrong = min(error(position_ids=wrong_positions), error(attention_mask=wrong_mask))
+    return error() < MISSED * wrong

@@ -1,0 +1,112 @@
+"""Faster layers for models in half precision: the same numbers but for rounding, with less moved in memory.
+
+A model in float32 is left as it is, so that its runs can be repeated bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from peft.tuners.lora.layer import Linear
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+HALF = (torch.float16, torch.bfloat16)
+PLAIN, WITH_PRODUCTS = "sdpa", "text2grad_products"
+LONGEST = 1024
+"""Tokens up to which the (L, L) weights of attention may be in memory."""
+
+
+def in_half(model: nn.Module) -> bool:
+    """Whether most of a model computes in half precision."""
+    return getattr(model, "dtype", None) in HALF
+
+
+def quicken(model: Any) -> None:
+    """Exchange what is slow in a half-precision model: its low-rank layers, and on a CPU its attention.
+
+    Of a layer the class is exchanged and not the method, so that a copy of the model works on its own weights.
+    """
+    if not in_half(model):
+        return
+    for module in model.modules():
+        if type(module) is Linear and type(module.base_layer) is nn.Linear:
+            module.__class__ = HalfLinear
+    config = model.config.get_text_config()
+    if model.device.type == "cpu" and config._attn_implementation == PLAIN:
+        config._attn_implementation = WITH_PRODUCTS
+
+
+class HalfLinear(Linear):
+    """PEFT's low-rank layer, W x + s B A x, without a copy of its input in float32.
+
+    PEFT keeps A and B in float32 and converts input, output and gradient of every layer to it and back: the largest
+    part of a training pass on a CPU. Here A and B are converted, which are small. Parameters, gradients and
+    moments stay in float32. Where not exactly one plain adapter is in force, the layer is PEFT's.
+    """
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """(..., in) -> (..., out)."""
+        name = self._only()
+        if args or kwargs or name is None or x.dtype not in HALF:
+            result: Tensor = super().forward(x, *args, **kwargs)
+            return result
+        base: Tensor = self.base_layer(x)
+        inner = nn.functional.linear(self.lora_dropout[name](x), self._weight(self.lora_A, name).to(x.dtype))
+        scaled = (self._weight(self.lora_B, name) * self.scaling[name]).to(x.dtype)
+        return torch.addmm(base.flatten(0, -2), inner.flatten(0, -2), scaled.t()).view_as(base)
+
+    def _weight(self, matrices: nn.ModuleDict, name: str) -> Tensor:
+        weight: Any = matrices[name].weight
+        return weight  # type: ignore[no-any-return]
+
+    def _only(self) -> str | None:
+        """The one adapter to add; None: none, several, one of another kind, or already merged."""
+        here = [name for name in self.active_adapters if name in self.lora_A]
+        if self.disable_adapters or self.merged or len(here) != 1:
+            return None
+        return None if here[0] in self.lora_variant or self.lora_bias[here[0]] else here[0]
+
+
+def attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """Attention as two matrix products, queries that share a key's head side by side.
+
+    In half precision on a CPU torch's own function takes about three times as long with its gradient, and copies
+    keys and values for every query head. Anything unusual, and sequences beyond `LONGEST`, are left to it.
+
+    Args:
+        query: (B, heads, L, D).
+        key, value: (B, key heads, S, D).
+        attention_mask: (B, 1, L, S), True or 0 where a key may be read; None: every key up to the query's own.
+
+    Returns:
+        (B, L, heads, D).
+    """
+    length, keys = query.shape[2], key.shape[2]
+    usual = query.dtype in HALF and query.device.type == "cpu" and keys <= LONGEST and not kwargs.get("dropout")
+    odd = any(kwargs.get(name) is not None for name in ("softcap", "s_aux", "position_bias", "cache"))
+    causal = attention_mask is not None or (length == keys and kwargs.get("is_causal", True) is not False)
+    if not usual or odd or not causal or (attention_mask is not None and attention_mask.shape[1] != 1):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    if attention_mask is None:
+        attention_mask = torch.ones(length, keys, dtype=torch.bool).tril()[None, None]
+    if attention_mask.dtype == torch.bool:
+        lowest = torch.finfo(torch.float32).min
+        attention_mask = torch.zeros(attention_mask.shape).masked_fill_(~attention_mask, lowest)
+    scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
+    batch, heads, _, size = query.shape
+    groups = key.shape[1]
+    rows = (query.float() * scaling).reshape(batch, groups, -1, size)
+    scores = torch.matmul(rows, key.float().transpose(2, 3)).view(batch, groups, -1, length, keys)
+    weights = (scores + attention_mask[:, None]).softmax(dim=-1).to(value.dtype)
+    mixed = torch.matmul(weights.view(batch, groups, -1, keys), value)
+    return mixed.view(batch, heads, length, value.shape[-1]).transpose(1, 2), None
+
+
+AttentionInterface.register(WITH_PRODUCTS, attend)
+AttentionMaskInterface.register(WITH_PRODUCTS, sdpa_mask)
