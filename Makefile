@@ -18,10 +18,10 @@ export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check core lint types format golden clean
+.PHONY: help install demo test test-llm check core lint types format golden clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 install: $(READY)  ## make .venv and install text2grad with its tested set of packages
 
@@ -30,6 +30,9 @@ demo: $(READY)  ## the whole method on a small task: minutes on a CPU, no key, n
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-llm: $(READY)  ## run the tests of a real model, SmolLM2-135M-Instruct: fetched once, 93 MB; 540 MB when converted
+	$(BIN)/python -m pytest -n $(WORKERS) tests/llm
 
 check: lint types test  ## everything that must hold before a change lands
 

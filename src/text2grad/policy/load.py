@@ -18,7 +18,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from text2grad.errors import UserError
+from text2grad.policy.cpu import warn_of_slow_dtype
 from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.gguf import local_model
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 
@@ -39,6 +41,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     device = _choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model = _load_model(settings.model, settings.dtype)
+    warn_of_slow_dtype(model.dtype, device)
     if settings.lora is not None:
         model = add_lora(model, settings.lora)
     policy = Policy(model.to(device), tokenizer, settings.value_head)
@@ -54,6 +57,7 @@ def load_policy(settings: PolicySettings) -> Policy:
 
 def _load_model(name: str, dtype: str) -> Any:
     """The model of a folder or hub name, adapters merged. Pickled weights are refused: they can run code."""
+    name = local_model(name)
     folder = Path(name)
     adapted = (folder / ADAPTER_CONFIG).is_file()
     weights = ADAPTER_FILE if adapted else "model.safetensors"
