@@ -1,15 +1,15 @@
 """Does the method hold on a pretrained model: SmolLM2-135M with adapters, text2grad beside what people use.
 
-Of every task and seed one SFT policy, shared by all methods. Each method then runs PPO with the same critic, prompts,
-rollouts and steps, and is measured on held-out problems: greedy, sampled, and sampled at its own best temperature,
-chosen on training prompts (a policy that is only surer of itself gains nothing there). The critic is the program
-that knows the answer (the person's line, the tests); with --reward-model it is a reward model that learned from that
-program what to say, a second adapter on the same base weights. Learning rates are chosen with as many tries for each
-method on --tune seeds, which are not reported. A row that stands in --out/results.jsonl, made with the same
-settings, is not run again, so the command can be stopped and repeated.
+Of every task and seed one SFT policy, shared by all methods. Each method then runs PPO with the same critic,
+rollouts and steps, and is measured on held-out problems: greedy, sampled, and sampled at its own best
+temperature, chosen on training prompts (a policy that is only surer of itself gains nothing there). The critic
+is the program that knows the answer (the person's line, the tests); with --reward-model it is a reward model
+that learned from that program what to say, a second adapter on the same base weights. Learning rates are chosen
+with as many tries for each method on --tune seeds, which are not reported. A row that stands in
+--out/results.jsonl, made with the same settings, is not run again, so the command can be stopped and repeated.
 
     python experiments/pretrained.py [--seeds 3] [--tasks docstrings code human_qa] [--arms text2grad scalar grpo]
-        [--reward-model] [--tune 100 --lrs 1e-4 3e-4 1e-3] [--set ppo.steps=12 ...] [--workers 2] [--out runs/pretrained]
+        [--reward-model] [--tune 100 --lrs 1e-4 3e-4 1e-3] [--set ppo.steps=12 ...] [--workers 2] [--out FOLDER]
 
 `docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests;
 `human_qa` trains the reward model on what people marked, and measures that. A method is one of the recipes, with

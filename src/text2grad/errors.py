@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -36,6 +38,12 @@ class UsageError(UserError):
         super().__init__(message, cure, EXIT_USAGE)
 
 
+@cache
+def warn_once(message: str) -> None:
+    """Print one line on stderr, once."""
+    print(message, file=sys.stderr)
+
+
 class MissingPackageError(UserError, ImportError):
     """A package that text2grad is installed without: an extra brings it."""
 
@@ -43,6 +51,7 @@ class MissingPackageError(UserError, ImportError):
 EXTRAS = {
     **dict.fromkeys(("accelerate", "datasets", "peft", "psutil", "safetensors", "torch", "transformers"), "train"),
     **dict.fromkeys(("krippendorff", "rapidfuzz"), "annotate"),
+    "gguf": "gguf",
     "llguidance": "grounded",
     "ray": "ray",
 }

@@ -1,8 +1,10 @@
-"""The base of all settings, and YAML as they are written in. Nothing here imports torch."""
+"""The base of all settings, YAML as they are written in, and the user's cache. Nothing here imports torch."""
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,6 +18,11 @@ class Settings(BaseModel):
     """Base of all settings: immutable, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def user_cache(program: str = "text2grad") -> Path:
+    """The folder in which a program keeps what it can make again: below XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / program
 
 
 class YAMLMistakeError(ValueError):

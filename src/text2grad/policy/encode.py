@@ -20,6 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
+from text2grad.policy.gguf import local_model
 
 _PROBE = "\u2756probe\u2756"
 _ASKED = Message(role="user", content="x")
@@ -32,6 +33,7 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
     Raises:
         UserError: there is no tokenizer, no chat template, or the template file cannot be read.
     """
+    model = local_model(model)
     refuse_missing_folder(model)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)

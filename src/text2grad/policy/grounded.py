@@ -7,9 +7,7 @@ room: a model whose answer is valid without a mask gives the same answer with it
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from text2grad.align.pieces import byte_pieces
-from text2grad.errors import UserError
+from text2grad.errors import UserError, warn_once
 from text2grad.policy.encode import encode_target, stop_ids
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, Grounding
@@ -50,12 +48,6 @@ def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
             raise
         warn_once(f"critiques are not grounded, so they may quote what is not there: {error}")
         return None
-
-
-@cache
-def warn_once(message: str) -> None:
-    """Print one line on stderr, once."""
-    print(message, file=sys.stderr)
 
 
 class Vocabulary:

@@ -25,7 +25,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from text2grad.errors import UserError
 from text2grad.policy.cached import refuse_uncached
+from text2grad.policy.cpu import warn_of_slow_dtype
 from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.gguf import local_model
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 
@@ -48,6 +50,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     device = _choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model, exact = _model_to_train(settings.model, settings)
+    warn_of_slow_dtype(model.dtype, device)
     exact, trunk, place = _named("model", exact), None, Path(settings.model) / VALUE_TRUNK
     if settings.value_head == "separate" and place.is_dir():
         trunk, more = _model_to_train(str(place), settings)
@@ -73,6 +76,7 @@ def load_frozen(settings: PolicySettings) -> Policy:
     device = _choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model = load_model(settings.model, settings.dtype)
+    warn_of_slow_dtype(model.dtype, device)
     policy = Policy(model.to(device), tokenizer).requires_grad_(False).eval()
     refuse_uncached(policy)
     return policy
@@ -123,6 +127,7 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
     Raises:
         UserError: there is no model, or its adapter does not fit its base.
     """
+    name = local_model(name)
     folder = Path(name)
     weights = ADAPTER_FILE if is_adapter(name) else "model.safetensors"
     if folder.is_dir() and any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):

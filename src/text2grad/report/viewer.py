@@ -66,7 +66,7 @@ def sections(run: RunFolder) -> dict[str, Any]:
     return {
         "run": run,
         "title": run.summary.get("title") or run.path.resolve().name,
-        "facts": _facts(run.summary),
+        "facts": _facts(run.summary, run.model),
         **_results(run),
         "curves": _chart_group(_method_curves(run), MAIN),
         "supervised": _supervised(run),
@@ -81,11 +81,12 @@ def sections(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _facts(summary: Row) -> list[tuple[str, str]]:
+def _facts(summary: Row, model: Row) -> list[tuple[str, str]]:
     minutes, seconds = divmod(round(summary.get("seconds") or 0), 60)
     time = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
     memory = summary.get("peak_rss_mb") or 0
     facts = [
+        ("base model", str(model.get("text") or "")),
         ("seeds", ", ".join(map(str, summary.get("seeds") or []))),
         ("time", time if summary.get("seconds") else ""),
         ("peak memory", f"{memory:,.0f} MB" if memory else ""),

@@ -20,10 +20,12 @@ from text2grad.durable.processes import Ranks, joined, profile_shards
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl, to_json
+from text2grad.policy.gguf import is_gguf, origin_of
 from text2grad.policy.settings import PolicySettings
 from text2grad.tasks.base import Task, load_task
 
 IMPORTED = "imported"
+MODEL_NOTE = "model.json"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -81,10 +83,17 @@ def idle_cores() -> int:
 
 
 def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
-    """Write the settings next to their results; a stage that only `begins` keeps those of a finished one."""
+    """Write the settings next to their results, and where a GGUF model's weights come from.
+
+    A stage that only `begins` keeps those of a finished one.
+    """
     if begins and (folder / "config.yaml").exists():
         return
     _write_whole(folder / "config.yaml", dump_config(config))
+    if origin := origin_of(config.policy.model):
+        write_json(folder / MODEL_NOTE, origin)
+    else:
+        (folder / MODEL_NOTE).unlink(missing_ok=True)
 
 
 def task_of(config: Config) -> Task:
@@ -108,12 +117,12 @@ def start_policy(config: Config) -> PolicySettings:
 
 
 def policy_name(config: Config, target: str) -> str:
-    """The model that a target names: a policy of this run, a model folder, or one on the hub (`owner/model`).
+    """The model of a target: a policy of this run, a folder or GGUF file, or one on the hub (`owner/model`).
 
     Raises:
         UserError: it names none of these.
     """
-    if HUB_NAME.fullmatch(target) and not Path(target).parent.is_dir():
+    if is_gguf(target) or (HUB_NAME.fullmatch(target) and not Path(target).parent.is_dir()):
         return target
     return str(find_policy(config, target))
 

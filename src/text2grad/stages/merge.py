@@ -19,7 +19,7 @@ from text2grad.errors import UserError
 from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.load import is_adapter, load_model, merge_layers
 from text2grad.report.pages import render_text
-from text2grad.stages.folder import find_policy, measured_on, prepare
+from text2grad.stages.folder import MODEL_NOTE, find_policy, measured_on, prepare
 from text2grad.stages.summary import Summary
 
 REWARD_MODEL = "reward_model"
@@ -87,11 +87,14 @@ def merged_model(folder: str, dtype: DType | None) -> tuple[Any, float | None]:
 
 def _card(config: Config, target: str, license_name: str) -> str:
     """The model card; `base` is empty for a model made on the spot."""
+    note = config.run.folder / MODEL_NOTE
+    origin = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
     return render_text(
         "card.md.j2",
         title=f"{config.task.name}: {target}",
         role="reward model" if target == REWARD_MODEL else "policy",
-        base="" if config.policy.model == TINY else config.policy.model,
+        base="" if config.policy.model == TINY else origin.get("hub") or config.policy.model,
+        origin=origin.get("text", ""),
         license=license_name,
         data=config.task.data or f"the task {config.task.name!r}",
         command=_command(config, target),

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from text2grad.settings import user_cache
 from text2grad.tasks.checks import as_test
 
 NAMES = {"humaneval+": ("HumanEvalPlus", "HUMANEVAL_OVERRIDE_PATH"), "mbpp+": ("MbppPlus", "MBPP_OVERRIDE_PATH")}
@@ -25,8 +26,7 @@ def cached_file(name: str) -> Path | None:
     stem, variable = NAMES[name]
     if os.environ.get(variable):
         return Path(os.environ[variable])
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "evalplus"
-    found = [path for ending in (".jsonl", ".jsonl.gz") for path in cache.glob(f"{stem}*{ending}")]
+    found = [path for ending in (".jsonl", ".jsonl.gz") for path in user_cache("evalplus").glob(f"{stem}*{ending}")]
     whole = [path for path in found if not {"Mini", "NoExtreme"} & set(path.name.split("-"))]
     return max(whole, key=_version, default=None)
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
+from text2grad.settings import user_cache
 from text2grad.tasks.checks import parsed
 
 PER_PACKAGE = 800
@@ -50,8 +51,7 @@ def installed_functions() -> list[Documented]:
     a package is installed, removed or upgraded. A cache that cannot be written or read is done without.
     """
     roots = library_roots()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "text2grad"
-    kept = cache / f"docstrings-{_installed(roots)}.jsonl"
+    kept = user_cache() / f"docstrings-{_installed(roots)}.jsonl"
     try:
         return [Documented(**json.loads(line)) for line in kept.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, TypeError):

@@ -1,0 +1,29 @@
+"""What this machine's CPU is slow at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from text2grad.errors import warn_once
+
+CPU_INFO = Path("/proc/cpuinfo")
+FAST = {"amx_bf16", "avx512_bf16", "bf16"}
+"""Flags of CPUs that multiply in bfloat16: x86, x86, and aarch64."""
+
+
+def warn_of_slow_dtype(dtype: torch.dtype, device: torch.device) -> None:
+    """Say, once, that a CPU without instructions for a half type computes slowly in it."""
+    if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
+        return
+    if dtype is torch.bfloat16 and not (CPU_INFO.is_file() and not FAST & _flags()):
+        return
+    name = str(dtype).removeprefix("torch.")
+    warn_once(f"warning: this CPU has no instructions for {name}: it will be slow (--policy.dtype float32)")
+
+
+def _flags() -> set[str]:
+    lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = [line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))]
+    return set(" ".join(found).split())

