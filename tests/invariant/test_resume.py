@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Source
 from text2grad.policy.encode import encode_prompt, load_tokenizer
 from text2grad.policy.generate import Sample, generate
-from text2grad.policy.load import load_policy
+from text2grad.policy.load import load_policy, write_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
@@ -119,10 +119,11 @@ def by_ppo(
     lora: bool = False,
     resume: ResumeMode = "auto",
     inputs: Mapping[str, str] | None = None,
+    dtype: Literal["float32", "bfloat16"] = "float32",
     **changes: Any,
 ) -> None:
     seed_everything(5)
-    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
+    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None, dtype=dtype))
     settings = SETTINGS.model_copy(update=changes)
     options = RunOptions(folder, "x", 5, resume, inputs or {})
     train_ppo(policy, examples(), critic, settings, CreditSettings(), SPEECH, options)
@@ -228,6 +229,31 @@ def test_ppo_goes_on_as_if_it_had_never_stopped(
     assert f"x: resumes after step {at} of {STEPS}\n" in capsys.readouterr().err
     assert_same(straight(lora=lora), (tmp_path / "stopped", seen[-1]))
     assert leftovers(tmp_path / "stopped") == ["policy"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_that_was_trained_before_goes_on_as_if_it_had_never_stopped(
+    model: Path, tmp_path: Path, seen: list[Training], dtype: Literal["float32", "bfloat16"]
+) -> None:
+    """Its reference is the adapter it started from, also after a stop; with another start it is refused."""
+    seed_everything(5)
+    starts = [tmp_path / "sft", tmp_path / "other"]
+    start = load_policy(PolicySettings(model=str(model), lora=ADAPTERS))
+    for folder in starts:
+        with torch.no_grad():
+            for parameter in start.policy_parameters():
+                parameter.add_(0.05)
+        write_policy(start, folder)
+    by_ppo(starts[0], tmp_path / "straight", Lots(), True, dtype=dtype)
+    with pytest.raises(Killed):
+        by_ppo(starts[0], tmp_path / "stopped", Stops(4, killed), True, dtype=dtype)
+    with pytest.raises(UserError, match=r"inputs: the starting policy \("):
+        by_ppo(starts[1], tmp_path / "stopped", Lots(), True, dtype=dtype)
+    straight, count = seen[0], len(seen)
+    by_ppo(starts[0], tmp_path / "stopped", Lots(), True, dtype=dtype)
+    assert_same((tmp_path / "straight", straight), (tmp_path / "stopped", seen[count]))
+    assert logged(tmp_path / "straight")[0][0]["kl"] == 0 and logged(tmp_path / "straight")[0][-1]["kl"] != 0
+    assert (tmp_path / "stopped" / "policy" / "adapter_model.safetensors").is_file()
 
 
 def test_ppo_goes_back_to_the_last_checkpoint(

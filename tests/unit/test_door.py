@@ -21,8 +21,8 @@ Aligned Config Credit CreditSettings Critic Critique Example Failure Feedback Ge
 LocalChat LoraSettings Message NoiseSettings NoisyCritic OpenAIChat PPOSettings Pair Policy PolicySettings
 ProgramCritic PromptedCritic ReferenceCritic RunOptions Runner ScriptedChat Source Span SupervisedSettings
 Task TaskSettings TinySettings TokenTable UserError credit critic_token_rewards export find_config
-import_feedback load_config load_policy load_task make_tiny_model parse read_prompt read_records render
-responses_of token_rewards train_ppo train_supervised write_records
+import_feedback load_config load_frozen load_policy load_task make_tiny_model parse read_prompt read_records
+render responses_of token_rewards train_ppo train_supervised write_records
 """
 OFFERED = NAMES.split()
 TRAINS = {
@@ -30,6 +30,7 @@ TRAINS = {
     "Pair",
     "Policy",
     "RunOptions",
+    "load_frozen",
     "load_policy",
     "make_tiny_model",
     "train_ppo",

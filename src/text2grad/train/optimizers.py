@@ -86,6 +86,7 @@ def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
     def take_gradients(*_: Any) -> None:
         for half, master in pairs:
             master.grad = None if half.grad is None else half.grad.float()
+            half.grad = None  # one of the two at a time
 
     @torch.no_grad()
     def give_back(*_: Any) -> None:

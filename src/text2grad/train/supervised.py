@@ -91,6 +91,7 @@ def train_supervised(
         if stopping:
             metrics |= {"steps": step + 1, **stopping.restore_best()}
         policy.eval()
+    policy.continued = True
     if heldout:
         metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
     return metrics

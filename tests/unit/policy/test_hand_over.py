@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from text2grad.durable.identity import digest_of_reference
+from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
+from text2grad.feedback import Message
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.load import (
@@ -27,6 +29,9 @@ from text2grad.policy.load import (
 )
 from text2grad.policy.model import POLICY_ADAPTER, REFERENCE_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
+from text2grad.train.pairs import Pair
+from text2grad.train.settings import SupervisedSettings
+from text2grad.train.supervised import train_supervised
 from tiny_runs import TEXTS, tiny_model
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -133,6 +138,18 @@ def test_what_is_evaluated_is_what_was_trained(base: Path, sft: Path) -> None:
         assert torch.equal(logp_of(frozen), logp_of(trained))
         assert not frozen.trained() and frozen.value_trunk is None
     assert not torch.equal(logp_of(trained), logp_of(load_frozen(settings(base))))
+
+
+def test_an_adapter_trained_in_this_process_is_a_start_like_one_that_was_loaded(base: Path, tmp_path: Path) -> None:
+    policy = load_policy(settings(base))
+    pairs = [Pair(str(n), (Message(role="user", content=text),), text) for n, text in enumerate(TEXTS)]
+    train_supervised(policy, pairs, SupervisedSettings(epochs=1, lr=1e-2), RunOptions(tmp_path / "sft", "sft"))
+    policy.freeze_reference()
+    start = logp_of(policy)
+    with policy.evaluating():
+        assert policy(batch_of(policy), kl="full").kl.abs().max() == 0
+    assert not torch.equal(start, logp_of(load_frozen(settings(base))))
+    assert torch.equal(start, logp_of(load_frozen(settings(tmp_path / "sft" / "policy"))))
 
 
 def test_gradients_reach_the_policys_adapter_alone(sft: Path) -> None:
