@@ -1,0 +1,106 @@
+"""Our GRPO loss beside TRL 1.16's, on the same random tensors: the value and the gradient by log-probability.
+
+TRL need not be installed, only be importable: its GRPOTrainer._compute_loss is called unbound, with a stand-in that
+holds the settings it reads.
+
+    pip install --no-deps --target /somewhere/trl trl==1.16.0
+    python benchmarks/trl_grpo.py --trl /somewhere/trl [--cases 50]
+
+The last line of stdout is one JSON object: the largest absolute difference over all cases, in float64, of the loss
+and of its gradient, without and with answers that are masked as truncated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from text2grad.rl import advantage as adv
+from text2grad.rl import loss as losses
+
+CLIP, CLIP_HIGH, GROUP = 0.2, 0.28, 8
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trl", type=Path, help="a folder that holds TRL 1.16, if it is not installed")
+    parser.add_argument("--cases", type=int, default=50)
+    arguments = parser.parse_args()
+    if arguments.trl:
+        sys.path.append(str(arguments.trl))
+    import trl
+
+    worst: dict[str, float] = defaultdict(float)
+    for seed in range(arguments.cases):
+        for masked in (False, True):
+            for name, (ours, theirs) in compare(seed, masked).items():
+                key = f"{name}_truncated" if masked else name
+                worst[key] = max(worst[key], float((ours - theirs).abs().max()))
+    print(json.dumps({"max_abs_difference": worst, "cases": arguments.cases, "trl": trl.__version__}))
+    return 0
+
+
+def compare(seed: int, masked: bool) -> dict[str, tuple[Tensor, Tensor]]:
+    """Ours and TRL's loss and gradient of 24 answers to three prompts, scored at random."""
+    generator = torch.Generator().manual_seed(seed)
+    old, move = torch.randn(2, 24, 16, generator=generator, dtype=torch.float64)
+    lengths = torch.randint(1, 17, (24, 1), generator=generator)
+    scores = torch.randint(-1, 2, (24,), generator=generator).double()
+    mask = torch.arange(16) < lengths
+    logp = (old + 0.3 * move).requires_grad_()
+    last = torch.arange(16) == lengths - 1
+    gained = adv.group_advantages(last * scores[:, None], mask, adv.Grouping(GROUP, 0.0))
+    kept = mask & (torch.rand(24, 1, generator=generator) > 0.3) if masked else mask
+    per_token, _ = losses.policy_loss(logp, old, gained, kept, CLIP, CLIP_HIGH)
+    ours = losses.average(per_token, kept, "token", float(kept.sum()))
+    theirs = trl_loss(logp, old, gained[:, 0], kept)
+    (mine,), (other,) = (torch.autograd.grad(each, logp) for each in (ours, theirs))
+    return {"loss": (ours.detach(), theirs.detach()), "gradient": (mine, other)}
+
+
+def trl_loss(logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """What TRL makes of these log-probabilities, with the token mean of DAPO."""
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    accelerator = SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x)
+    trainer = SimpleNamespace(
+        _get_per_token_logps_and_entropies=lambda *_, **__: (logp, torch.zeros_like(logp), None),
+        args=SimpleNamespace(delta=None, steps_per_generation=1),
+        accelerator=accelerator,
+        model=SimpleNamespace(training=True),
+        loss_type="dapo",
+        importance_sampling_level="token",
+        epsilon_low=CLIP,
+        epsilon_high=CLIP_HIGH,
+        beta=0.0,
+        top_entropy_quantile=1.0,
+        current_gradient_accumulation_steps=1,
+        _metrics={"train": defaultdict(list)},
+    )
+    off = ("off_policy_mask_threshold",)
+    no = ("use_vllm", "_entropy_bonus_enabled", "aux_loss_enabled")
+    vars(trainer).update(dict.fromkeys(off), **dict.fromkeys(no, False))
+    ids = torch.zeros(mask.shape, dtype=torch.long)
+    inputs: dict[str, Any] = {
+        "prompt_ids": ids[:, :1],
+        "prompt_mask": ids[:, :1] + 1,
+        "completion_ids": ids,
+        "completion_mask": mask.long(),
+        "advantages": advantages,
+        "old_per_token_logps": old,
+        "num_items_in_batch": mask.sum(),
+    }
+    loss: Tensor = GRPOTrainer._compute_loss(trainer, None, inputs)
+    return loss
+
+
+if __name__ == "__main__":
+    sys.exit(main())
