@@ -168,3 +168,24 @@ def test_a_chunk_is_as_large_as_the_device_likes() -> None:
     drawn = Drawn()
     assert vocabulary.View(drawn.head, drawn.states, 128_256).rows() == vocabulary.CHUNK["cpu"] // 128_256
     assert vocabulary.View(drawn.head, drawn.states, 2**30).rows() == 1
+
+
+@pytest.mark.parametrize("rows", [4, COUNT])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_a_linear_head_gives_the_same_and_keeps_less(rows: int, temperature: float) -> None:
+    drawn = Drawn()
+    frozen = drawn.weight.detach()
+    plain = vocabulary.View(lambda states: states @ frozen.T, drawn.states, SIZE)
+    expected = vocabulary.score_tokens(plain, drawn.ids, temperature, rows=rows).logp
+    found = vocabulary.score_tokens(plain._replace(weight=frozen), drawn.ids, temperature, rows=rows).logp
+    assert type(found.grad_fn).__name__ == "_LinearLogpsBackward"
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    pair = [drawn.gradients([each, None, None], [drawn.states])[0] for each in (found, expected)]
+    torch.testing.assert_close(pair[0], pair[1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_trained_linear_head_has_its_gradient() -> None:
+    drawn = Drawn()
+    view = drawn.view()._replace(weight=drawn.weight)
+    scores = vocabulary.score_tokens(view, drawn.ids)
+    assert drawn.gradients([scores.logp, None, None], [drawn.weight])[0].abs().sum() > 0

@@ -50,7 +50,7 @@ class Reader:
         self.in_halves = splits(model)
         self.quick = self.in_halves and in_half(model)
         self.shares = self.quick and can_share(model, partial(hidden_states, model))
-        self._linear = self.quick and _head_is_linear(model)
+        self.linear = self.quick and _head_is_linear(model)
         self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     def __call__(self, model: Any, batch: TokenBatch, every: bool = False) -> Reading:
@@ -74,7 +74,7 @@ class Reader:
             read = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=every)
             hidden, layers = read.last_hidden_state[:, -keep:], read.hidden_states if every else ()
         head = partial(logits_of, model)
-        weight = model.get_output_embeddings().weight if self._linear else None
+        weight = model.get_output_embeddings().weight if self.linear else None
         return Reading(hidden, View(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
 
     def next_logits(self, model: Any, **inputs: Any) -> Tensor:

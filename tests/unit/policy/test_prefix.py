@@ -1,0 +1,156 @@
+"""Answers behind one copy of their prompt are read as they are read apart; models that cannot are left alone."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma2Config,
+    GPT2Config,
+    Lfm2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+)
+
+from text2grad.policy import generate as generating
+from text2grad.policy.batch import TokenBatch, pack
+from text2grad.policy.generate import generate
+from text2grad.policy.halves import hidden_states
+from text2grad.policy.model import Policy
+from text2grad.policy.prefix import can_share, share_prompts
+from text2grad.policy.settings import GenerationSettings
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.6,  # attention must matter
+    "pad_token_id": 0,
+}
+GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.6}
+MODELS: dict[str, tuple[type, dict[str, Any], bool]] = {
+    "llama": (LlamaConfig, SHAPE, True),
+    "qwen3": (Qwen3Config, SHAPE, True),
+    "gpt2": (GPT2Config, GPT2, True),
+    "windows": (MistralConfig, {**SHAPE, "sliding_window": 4}, False),
+    "gemma2": (Gemma2Config, SHAPE, False),
+    "convolutions": (Lfm2Config, {**SHAPE, "layer_types": ["conv", "full_attention"]}, False),
+    "alibi": (BloomConfig, {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.6}, False),
+}
+LONG, SHORT = [5, 6, 7, 8, 9, 10, 11, 12, 13], [14, 15, 16, 17, 18]
+PROMPTS = [LONG, SHORT, LONG, LONG, SHORT]
+ANSWERS = [[20, 21, 22], [23, 24], [25], [26, 27, 28, 29], [23, 30]]
+
+
+def batch() -> TokenBatch:
+    return pack(PROMPTS, ANSWERS, pad=0, device="cpu")
+
+
+@pytest.fixture
+def policy(tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Policy:
+    torch.manual_seed(0)
+    model = copy.deepcopy(tiny_llama)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3) if weight.ndim > 1 else None
+    made = Policy(model, tokenizer)
+    torch.nn.init.normal_(made.value_head.outer.weight)
+    return made
+
+
+def answered(policy: Policy) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log-probabilities, values, last values, and the gradient of all in one row."""
+    given = batch()
+    output = policy(given)
+    values = output.values.masked_fill(~given.mask, 0)
+    weights = torch.randn(given.mask.shape, generator=torch.Generator().manual_seed(0))
+    loss = ((output.logp + values) * weights).sum() + output.last_value.sum()
+    gradients = torch.autograd.grad(loss, [*policy.trained().values()])
+    return (
+        output.logp.detach(),
+        values.detach(),
+        output.last_value.detach(),
+        torch.cat([g.flatten() for g in gradients]),
+    )
+
+
+def test_shared_prompts_give_what_prompts_apart_give(policy: Policy) -> None:
+    apart = answered(policy)
+    policy.reader.shares = True
+    shared = answered(policy)
+    for found, expected in zip(shared, apart, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert float(torch.cosine_similarity(shared[3], apart[3], dim=0)) >= 0.9999
+
+
+def test_a_prompt_is_read_once_and_answers_do_not_see_each_other() -> None:
+    packed = share_prompts(batch(), torch.float32)
+    assert packed is not None
+    ids, mask = packed.inputs["input_ids"], packed.inputs["attention_mask"]
+    assert ids[0].tolist() == [*LONG, 20, 21, 22, 25, 26, 27, 28, 29]
+    assert ids[1, :9].tolist() == [*SHORT, 23, 24, 23, 30]
+    assert packed.inputs["position_ids"][0].tolist() == [*range(9), 9, 10, 11, 9, 9, 10, 11, 12]
+    assert (mask[0, 0, 14] == 0).nonzero().flatten().tolist() == [*range(9), 13, 14]
+    assert packed.places[:, 0].tolist() == [8, 17 + 4, 8, 8, 17 + 4]
+
+
+def test_nothing_is_rearranged_where_little_is_shared() -> None:
+    assert share_prompts(pack([LONG, SHORT], [[20], [21]], pad=0, device="cpu"), torch.float32) is None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_asked_whether_it_can_share(name: str) -> None:
+    config, shape, expected = MODELS[name]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config(vocab_size=300, **shape)).eval()
+    assert can_share(model, partial(hidden_states, model)) == expected
+
+
+@pytest.mark.parametrize("ignored", ["position_ids", "attention_mask"])
+def test_a_model_that_overlooks_positions_or_mask_is_refused(ignored: str, policy: Policy) -> None:
+    def states(inputs: dict[str, Tensor]) -> Tensor:
+        return hidden_states(policy.model, {name: x for name, x in inputs.items() if name != ignored})
+
+    assert can_share(policy.model, partial(hidden_states, policy.model))
+    assert not can_share(policy.model, states)
+
+
+def test_passes_keep_answers_to_one_prompt_together() -> None:
+    given = batch()
+    first, second = given.passes(torch.arange(5), 3, grouped=True)
+    assert sorted(first.tolist()) == [1, 2, 4] or sorted(first.tolist())[:2] == [1, 4]
+    assert {1, 4} <= set(first.tolist()) and set(second.tolist()) <= {0, 2, 3}
+    assert torch.cat([first, second])[2:].sort().values.tolist() == [0, 2, 3]
+
+
+def test_sampling_reads_equal_prompts_once(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=8)
+    draws = torch.rand(5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    apart = generate(policy, PROMPTS, settings, draws=draws)
+    read: list[int] = []
+    make = generating.make_cache
+
+    def watched(model: Any) -> Any:
+        model.model.register_forward_pre_hook(
+            lambda _, __, given: read.append(len(given["input_ids"])), with_kwargs=True
+        )
+        return make(model)
+
+    monkeypatch.setattr(generating, "make_cache", watched)
+    policy.reader.quick = True
+    assert generate(policy, PROMPTS, settings, draws=draws) == apart
+    assert read[:2] == [2, 5]
+    assert len({tuple(sample.ids) for sample in generate(policy, PROMPTS, settings)}) == 5

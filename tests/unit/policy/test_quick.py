@@ -1,0 +1,177 @@
+"""Half precision's layers compute what PEFT's and torch's do: in float32, where it can be seen, to rounding."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel
+from peft.tuners.lora.layer import Linear
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from text2grad.policy import quick
+from text2grad.policy.load import add_lora
+from text2grad.policy.model import Policy
+from text2grad.policy.quick import HalfLinear, attend, quicken
+from text2grad.policy.settings import LoraSettings
+
+TARGETS = ("q_proj", "v_proj", "down_proj")
+IDS = torch.tensor([[5, 6, 7, 8, 9, 10, 11, 12]])
+
+
+def adapted(model: LlamaForCausalLM, dropout: float = 0.0) -> Any:
+    """A model with adapters that already say something."""
+    torch.manual_seed(0)
+    made = add_lora(copy.deepcopy(model), LoraSettings(r=4, alpha=8, dropout=dropout, targets=TARGETS))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            if "lora_B" in name:
+                weight.copy_(0.1 * torch.randn(weight.shape, generator=generator))
+    return made
+
+
+def exchanged(model: Any) -> Any:
+    for module in model.modules():
+        if type(module) is Linear:
+            module.__class__ = HalfLinear
+    return model
+
+
+def trained(model: Any) -> tuple[Tensor, Tensor]:
+    """Logits, and the gradient of the trained weights in one row."""
+    logits = model(IDS).logits
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
+    loss = (logits.float().log_softmax(dim=-1) * weights).sum()
+    gradients = torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
+    return logits.detach(), torch.cat([g.flatten() for g in gradients])
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    return float(torch.cosine_similarity(a.double(), b.double(), dim=0))
+
+
+@pytest.fixture
+def every_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "HALF", (torch.float32, torch.bfloat16, torch.float16))
+
+
+@pytest.mark.usefixtures("every_dtype")
+def test_adapters_give_what_peft_gives(tiny_llama: LlamaForCausalLM) -> None:
+    expected, gradient = trained(adapted(tiny_llama))
+    found, other = trained(exchanged(adapted(tiny_llama)))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(other, gradient, rtol=1e-4, atol=1e-5)
+    assert cosine(other, gradient) >= 0.9999
+
+
+def test_in_bfloat16_the_gradient_is_as_near_to_the_true_one_as_with_peft(tiny_llama: LlamaForCausalLM) -> None:
+    true = trained(adapted(tiny_llama))[1]
+
+    def half() -> Any:
+        model = adapted(tiny_llama)
+        model.get_base_model().to(torch.bfloat16)
+        for name, weight in model.named_parameters():
+            weight.data = weight.data.float() if "lora_" in name else weight.data
+        return model
+
+    of_peft, of_ours = trained(half())[1], trained(exchanged(half()))[1]
+    assert of_ours.dtype == torch.float32
+    assert 1 - cosine(of_ours, true) <= 1.5 * (1 - cosine(of_peft, true)) + 1e-6
+
+
+@pytest.mark.usefixtures("every_dtype")
+def test_adapters_can_be_off_several_or_merged(tiny_llama: LlamaForCausalLM) -> None:
+    expected, found = adapted(tiny_llama), exchanged(adapted(tiny_llama))
+    with expected.disable_adapter(), found.disable_adapter():
+        assert torch.equal(expected(IDS).logits, found(IDS).logits)
+    for model in (expected, found):
+        torch.manual_seed(3)
+        config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+        model.add_adapter("second", config)
+        model.base_model.set_adapter(["policy", "second"])
+    assert torch.equal(expected(IDS).logits, found(IDS).logits)
+    for model in (expected, found):
+        model.base_model.set_adapter("second")
+    torch.testing.assert_close(found(IDS).logits, expected(IDS).logits)
+    torch.testing.assert_close(found.merge_and_unload()(IDS).logits, expected(IDS).logits)
+
+
+@pytest.mark.usefixtures("every_dtype")
+def test_dropout_is_that_of_peft(tiny_llama: LlamaForCausalLM) -> None:
+    answers = []
+    for model in (adapted(tiny_llama, 0.5), exchanged(adapted(tiny_llama, 0.5))):
+        torch.manual_seed(4)
+        answers.append(model.train()(IDS).logits)
+    torch.testing.assert_close(answers[1], answers[0])
+    assert not torch.allclose(model.eval()(IDS).logits, answers[1])
+
+
+@pytest.mark.usefixtures("every_dtype")
+def test_a_copy_works_on_its_own_weights(tiny_llama: LlamaForCausalLM) -> None:
+    model = exchanged(adapted(tiny_llama))
+    copied, expected = copy.deepcopy(model), model(IDS).logits
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.zero_()
+    assert torch.equal(copied(IDS).logits, expected)
+    assert not torch.equal(model(IDS).logits, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_a_policy_in_half_precision_is_quickened(
+    tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype
+) -> None:
+    model = add_lora(copy.deepcopy(tiny_llama).to(dtype), LoraSettings(targets=TARGETS))
+    policy = Policy(model, tokenizer)
+    assert isinstance(policy.model, PeftModel)
+    half = dtype == torch.bfloat16
+    assert any(type(module) is HalfLinear for module in model.modules()) == half
+    assert (model.config._attn_implementation == quick.WITH_PRODUCTS) == half
+    quicken(model)
+    assert policy.reader.quick == half and policy.reader.linear == half
+
+
+MASKS = {
+    "none": None,
+    "boolean": torch.ones(7, 7, dtype=torch.bool).tril()[None, None] & (torch.arange(7) > 1),
+    "added": torch.full((2, 1, 7, 7), -1e9).triu(1),
+}
+
+
+@pytest.mark.usefixtures("every_dtype")
+@pytest.mark.parametrize("mask", MASKS)
+def test_products_give_what_torch_gives(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 6, 7, 4), (2, 2, 7, 4), (2, 2, 7, 4))
+    inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    module = torch.nn.Module()
+    module.num_key_value_groups = 3  # type: ignore[assignment]
+    read = slice(2, None) if mask == "boolean" else slice(None)  # what a row without any key says is not defined
+    weights = torch.randn(2, 7, 6, 4, generator=generator)[:, read]
+
+    def answered() -> tuple[Tensor, ...]:
+        found = attend(module, *inputs, MASKS[mask], scaling=0.3)[0][:, read]
+        return found, *torch.autograd.grad((found * weights).sum(), inputs)
+
+    found = answered()
+    monkeypatch.setattr(quick, "LONGEST", 0)
+    for ours, theirs in zip(found, answered(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("every_dtype")
+def test_one_query_reads_all_keys() -> None:
+    query, key = torch.randn(2, 6, 1, 4), torch.randn(2, 2, 5, 4)
+    module = torch.nn.Module()
+    module.num_key_value_groups = 3  # type: ignore[assignment]
+    mask = torch.zeros(2, 1, 1, 5)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, key.repeat_interleave(3, 1), key.repeat_interleave(3, 1)
+    )
+    torch.testing.assert_close(attend(module, query, key, key, mask)[0], expected.transpose(1, 2))
+    torch.testing.assert_close(attend(module, query, key, key, None)[0], expected.transpose(1, 2))
