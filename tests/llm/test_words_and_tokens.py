@@ -1,0 +1,78 @@
+"""The real tokenizer and template, and the alignment of a thousand sampled answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from prompts import ask
+
+from text2grad.align import TokenTable
+from text2grad.policy.encode import stop_ids
+from text2grad.policy.generate import generate
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
+
+SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+TEXTS = (
+    "In 1984, 12345 people paid 3.14 each",
+    "def f(x):\n\treturn x[0] if x else None  # no\r\n",
+    "日本語の文章です。 Привет, мир! naïve façade 🙂 👩‍💻 ไทย ٣٤ ½",
+    " leading, trailing \n\n  ",
+)
+BEGINNINGS = (
+    *("The summary of", "1984, 1985,", "def main(", "Once upon a", "日本語", "🙂🙂", "Привет", "x = [1, 2"),
+    *("naïve façade", "| a | b |\n", "<p>", '{"name": "', "ไทย", "\\frac{1}{", "- item\n- ", "SELECT * FROM"),
+)
+
+
+def test_a_prompt_is_written_as_chatml(policy: Policy) -> None:
+    asked = SYSTEM + "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
+    ids = ask(policy, "Who?")
+    tokenizer = policy.tokenizer
+    start, end = 1, 2
+    assert tokenizer.convert_ids_to_tokens([start, end]) == ["<|im_start|>", "<|im_end|>"]
+    assert tokenizer.decode(ids) == asked
+    assert ids == tokenizer(asked, add_special_tokens=False)["input_ids"]
+    assert (ids.count(start), ids.count(end)) == (3, 2)
+    assert stop_ids(tokenizer) == [end]
+    assert tokenizer.pad_token_id == end
+
+
+def test_a_greedy_answer_names_paris_and_ends(policy: Policy) -> None:
+    greedy = GenerationSettings(max_new_tokens=24, temperature=0.0)
+    (answer,) = generate(policy, [ask(policy, "What is the capital of France?")], greedy)
+    assert policy.tokenizer.decode(answer.ids) == "The capital of France is Paris.<|im_end|>"
+    assert not answer.truncated
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_text_is_read_and_written_alike(policy: Policy, text: str) -> None:
+    ids = policy.tokenizer(text)["input_ids"]
+    assert policy.tokenizer.decode(ids) == text
+    tokens = policy.tokenizer.convert_ids_to_tokens(ids)
+    assert all(len(token) == 1 for token in tokens if any(letter.isdigit() for letter in token if letter.isascii()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_token_of_an_answer_knows_its_characters(policy: Policy, seed: int) -> None:
+    """A thousand answers, 250 a seed, and no character of them is written by no token or out of turn."""
+    torch.manual_seed(seed)
+    prompts = [policy.tokenizer(BEGINNINGS[index % len(BEGINNINGS)])["input_ids"] for index in range(250)]
+    samples = generate(policy, prompts, GenerationSettings(max_new_tokens=16, temperature=1.0, batch_size=125))
+    table = TokenTable(policy.tokenizer)
+    assert table.exact_bytes
+    shared = 0
+    for sample in samples:
+        aligned = table.align(sample.ids)
+        assert len(aligned) == len(sample.ids)
+        assert aligned.text == policy.tokenizer.decode(sample.ids, skip_special_tokens=True)
+        written = 0
+        for start, end in zip(aligned.starts.tolist(), aligned.ends.tolist(), strict=True):
+            inside = start == written - 1 and not aligned.text[start].isascii()  # of a character begun before
+            assert start == written or inside, (aligned.text, sample.ids)
+            assert end >= written
+            shared += inside
+            written = end
+        assert written == len(aligned.text)
+    assert len({tuple(sample.ids) for sample in samples}) > 240
+    assert shared > 20  # characters of several tokens did occur
