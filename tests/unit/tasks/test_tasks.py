@@ -105,7 +105,7 @@ def test_a_plug_in_is_called_with_its_settings() -> None:
     [
         (
             "summarisation",
-            r"one of code, demo, docstrings, humaneval, humaneval\+, mbpp, mbpp\+, qa, summarization",
+            r"one of arc, code, demo, docstrings, humaneval, humaneval\+, mbpp, mbpp\+, qa, summarization",
         ),
         ("no_such_module:Task", "no module no_such_module"),
         ("own_task:Other", "own_task has no Other"),
