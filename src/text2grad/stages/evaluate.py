@@ -179,11 +179,12 @@ def evaluate_policy(
         texts, ids = [text for _, text in answers], [ids for ids, _ in answers]
         triples = zip(examples, texts, measure(examples, texts), strict=True)
         rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
-        found = {"length": mean([len(each) for each in ids]), **variety(ids), **mean_scores(rows[way])}
+        found = mean_scores(rows[way])  # first, and a measure of the task keeps its name
+        found = found | {"length": mean([len(each) for each in ids]), **variety(ids)} | found
         if critic is not None:
             table = TokenTable(policy.tokenizer)
             aligned = [table.align(each) for each in ids]
-            found = reward_report(critic.critique(examples, texts), aligned, config.credit) | found
+            found = found | reward_report(critic.critique(examples, texts), aligned, config.credit) | found
         if reference is not None:
             prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
             found |= drift(policy, reference, prompts, ids, temperature or 1.0, generation.batch_size)

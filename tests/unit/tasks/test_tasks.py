@@ -105,7 +105,7 @@ def test_a_plug_in_is_called_with_its_settings() -> None:
     [
         (
             "summarisation",
-            r"one of code, demo, docstrings, function_summaries, humaneval, humaneval\+, mbpp, mbpp\+, qa,"
+            r"one of arc, code, demo, docstrings, function_summaries, humaneval, humaneval\+, mbpp, mbpp\+, qa,"
             r" small_programs, summarization",
         ),
         ("no_such_module:Task", "no module no_such_module"),

@@ -1,0 +1,19 @@
+"""Shares that a step reports, by hand."""
+
+from __future__ import annotations
+
+from pytest import approx
+
+from span_cases import TEXT, UNREADABLE, critique, word_span, words_aligned
+from text2grad.train.account import label_shares
+from text2grad.train.rollout import Answered
+
+
+def test_shares_of_good_and_poor_tokens_leave_failures_out() -> None:
+    """Ten words and three; three good and one poor. What failed has six words more."""
+    said = [critique(word_span(1, 1, 3), word_span(-1, 9, 9)), critique(), UNREADABLE]
+    places = [words_aligned(TEXT), words_aligned("one two three"), words_aligned("a b c d e f")]
+    found = label_shares(Answered([], [], places, list(said), []))
+    assert found == {"good_tokens": approx(3 / 13), "poor_tokens": approx(1 / 13)}
+    nothing = label_shares(Answered([], [], places[2:], [UNREADABLE], []))
+    assert nothing == {"good_tokens": 0.0, "poor_tokens": 0.0}
