@@ -104,7 +104,7 @@ def encode_target(tokenizer: Any, text: str) -> list[int]:
     of the header), or lose white space to a control token that strips what follows it.
     """
     header = _written(tokenizer, [_ASKED])
-    answer = _control(tokenizer, len(tokenizer)).hide(text) + turn_end(tokenizer)
+    answer = _control(tokenizer).hide(text) + turn_end(tokenizer)
     before, bare = _read(tokenizer, header), header.rstrip()
     whole = _read(tokenizer, header + _lead(tokenizer, header) + answer)
     stripping = bare != header and _read(tokenizer, bare) == before
@@ -118,7 +118,7 @@ def rendering_of(tokenizer: Any, messages: Iterable[Message]) -> Iterator[str]:
     The ids of a rendered conversation would not do: a template may write today's date.
     """
     yield str(tokenizer.chat_template)
-    hide = _control(tokenizer, len(tokenizer)).hide
+    hide = _control(tokenizer).hide
     yield from (str(_read(tokenizer, hide(message.content))) for message in messages)
 
 
@@ -129,7 +129,7 @@ def turn_end(tokenizer: Any) -> str:
     end-of-sequence token, without which a policy would never learn to stop.
     """
     tail = _probed(tokenizer)[1].strip()
-    stops = [name for name in _control(tokenizer, len(tokenizer)).names if tail.startswith(name)]
+    stops = [name for name in _control(tokenizer).names if tail.startswith(name)]
     return max(stops, key=len) if stops else str(tokenizer.eos_token)
 
 
@@ -156,13 +156,13 @@ def stop_ids(tokenizer: Any, model: Any = None) -> list[int]:
     config = getattr(model, "generation_config", None)
     listed = getattr(config, "eos_token_id", None)
     own = {listed} if isinstance(listed, int) else set(listed or ())
-    special = set(_control(tokenizer, len(tokenizer)).names.values())
+    special = set(_control(tokenizer).names.values())
     return sorted({tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id} | own & special)
 
 
 def _written(tokenizer: Any, messages: Sequence[Message]) -> str:
     """The conversation and the header of the assistant's turn as the template writes them, for `_read`."""
-    hide = _control(tokenizer, len(tokenizer)).hide
+    hide = _control(tokenizer).hide
     chat = [{"role": each.role, "content": hide(each.content)} for each in messages]
     text = _render(tokenizer, chat, add_generation_prompt=True)
     if any(each["role"] == "system" and each["content"].strip() not in text for each in chat):
@@ -195,10 +195,10 @@ def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: b
 
 def _read(tokenizer: Any, text: str) -> list[int]:
     """Token ids of a rendered text. Only hidden names take another road than the tokenizer's own."""
-    control = _control(tokenizer, len(tokenizer))
-    return (
-        control.read(text) if control.hides(text) else list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    )
+    control = _control(tokenizer)
+    if control.hides(text):
+        return control.read(text)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 class _Control:
@@ -243,12 +243,13 @@ class _Control:
         """A tokenizer that takes special tokens' names for text, and the ids for which its aliases stand."""
         twin = copy.deepcopy(self._tokenizer.backend_tokenizer)
         twin.encode_special_tokens = True
+        twin.no_padding()
+        twin.no_truncation()
         flags = {index: _flags(token) for index, token in self._tokenizer.added_tokens_decoder.items()}
         own = {}
         for name, alias in self._aliases.items():
-            twin.add_tokens(
-                [AddedToken(alias, special=False, **flags.get(self.names[name], {"normalized": False}))]
-            )
+            options = flags.get(self.names[name], {"normalized": False})
+            twin.add_tokens([AddedToken(alias, special=False, **options)])
             own[twin.token_to_id(alias)] = self.names[name]
         return twin, own
 
@@ -266,9 +267,13 @@ class _Control:
         return self._marked.sub(lambda found: self._hidden[found[0]], text)
 
 
+def _control(tokenizer: Any) -> _Control:
+    """Made once for a tokenizer of so many tokens: special ones may be added later."""
+    return _made(tokenizer, len(tokenizer))
+
+
 @lru_cache(maxsize=8)
-def _control(tokenizer: Any, size: int) -> _Control:
-    """Of a tokenizer, which has `size` tokens now."""
+def _made(tokenizer: Any, size: int) -> _Control:
     return _Control(tokenizer)
 
 

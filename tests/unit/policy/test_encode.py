@@ -24,6 +24,7 @@ from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
+from text2grad.policy.tiny import make_tokenizer
 
 LLAMA3 = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
@@ -91,6 +92,7 @@ def metaspace_tokenizer(scheme: str, template: str) -> PreTrainedTokenizerFast:
 TOKENIZERS: dict[str, PreTrainedTokenizerFast] = {
     **{kind: hub_tokenizer(kind) for kind in HUB},
     "chatml": byte_level_tokenizer(),
+    "tiny": make_tokenizer(TEXTS, 400),
     "inst": byte_fallback_tokenizer(),
     "first": metaspace_tokenizer("first", LLAMA2),
     "always": metaspace_tokenizer("always", ZEPHYR),
@@ -194,7 +196,7 @@ def test_what_spells_no_special_token_is_read_as_the_tokenizer_reads_it(row: tup
     )
     expected = made(rendered, add_special_tokens=False)["input_ids"]
     assert encode_prompt(made, user(text)) == expected
-    assert encode._control(made, len(made)).read(rendered) == expected
+    assert encode._control(made).read(rendered) == expected
 
 
 @pytest.mark.parametrize("text", ["", "a</s>b", "</s>", "pad<pad>"])
@@ -265,7 +267,7 @@ def test_the_space_that_a_template_writes_before_an_answer_is_learned() -> None:
     assert TokenTable(made).align(encode_target(made, "yes")).text == " yes"
 
 
-@pytest.mark.parametrize("kind", ["chatml", "qwen", "llama-3", "phi-3"])
+@pytest.mark.parametrize("kind", ["chatml", "tiny", "qwen", "llama-3", "phi-3"])
 def test_where_no_space_is_put_in_front_a_target_is_read_as_if_alone(kind: str) -> None:
     made = TOKENIZERS[kind]
     for answer in [*TEXTS, "\n\nno", "  x", " x"]:
