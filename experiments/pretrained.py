@@ -28,7 +28,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
@@ -67,7 +67,7 @@ def main() -> None:
             runs = [(arm, rate, seed) for seed in seeds for arm, rate in trials(chosen)]
             rows = list(pool.map(lambda run, task=task: measured(chosen, task, *run), runs))
         found["tasks"][task] = table(rows, by_rate=bool(chosen.tune))
-        found["collapsed"] += [f"{task} {row['arm']} {row['seed']}" for row in rows if row["collapsed"]]
+        found["collapsed"] += list(fallen(task, rows))
         lost = forgotten(rows)
         found["forgetting"] = max(filter(None, [found["forgetting"], lost]), default=lost)
     print(json.dumps(found))
@@ -116,7 +116,7 @@ def words_of(chosen: argparse.Namespace, task: str, seed: int, arm: str = "", ra
     words = ["--config", PRESETS[task], *(["--config", base] if base in recipe_names() else [])]
     words += ["--config", "smollm2"] if task == "human_qa" else []
     settings: Row = {"run.folder": chosen.out / task / f"seed-{seed}", "run.seed": seed, "task.seed": seed}
-    settings |= {"run.threads": 1, "evaluate.temperatures": TEMPERATURES}
+    settings |= {"run.threads": 1, "evaluate.temperatures": TEMPERATURES, "evaluate.reference": "sft"}
     if task in CRITICS and not chosen.reward_model:
         settings["critic.kind"] = CRITICS[task]
     for part in parts:
@@ -177,14 +177,24 @@ def trained(words: Sequence[str], config: Config, task: str, arm: str, rate: flo
         try:
             command("train", "--name", name, *words)
         except RuntimeError as error:
-            return {"collapsed": str(error)}
+            return {"stopped": str(error)}
     figures = command("evaluate", name, *words)
     row: Row = {way: figures[f"{way}_{MEASURES[task]}"] for way in ("greedy", "sampled")}
     row |= {"best_temperature": figures[f"best_temperature_{MEASURES[task]}"], "figures": figures}
     if arc and arm != "base":
         limit = ("--evaluate.temperatures=[]", f"--evaluate.limit={arc}")
         row["arc_score"] = command("evaluate", name, "--task", "arc", *words, *limit)["likelihood_normalised"]
-    return row | {"collapsed": collapsed(figures)}
+    return row
+
+
+def fallen(task: str, rows: Sequence[Row]) -> Iterator[str]:
+    """The runs that stopped by themselves or collapsed, each with the reasons."""
+    before = {row["seed"]: row["figures"] for row in rows if row["arm"] == "sft"}
+    for row in rows:
+        if "stopped" in row:
+            yield f"{task} {row['arm']} {row['seed']}: {row['stopped']}"
+        elif reasons := collapsed(before[row["seed"]], row["figures"], f"greedy_{MEASURES[task]}"):
+            yield f"{task} {row['arm']} {row['seed']}: {', '.join(reasons)}"
 
 
 def table(rows: Sequence[Row], by_rate: bool) -> Row:
