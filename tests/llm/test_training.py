@@ -40,8 +40,8 @@ def adapted(folder: str) -> Policy:
 
 
 def test_the_first_ratio_is_one(folder: str) -> None:
-    """To the bit where the pass that learns has the rows of the pass that scored. Passes of other shapes round
-    otherwise in bfloat16: by a few hundredths a token, without bias."""
+    """To the bit where the pass that learns has the rows of the pass that scored. Passes of other shapes may round
+    otherwise in bfloat16: on some CPUs not at all, on others by a few hundredths a token, without bias."""
     policy = adapted(folder)
     prompts = [ask(policy, f"Say something about {topic}.") for topic in TOPICS]
     samples = generate(policy, prompts, GenerationSettings(max_new_tokens=16))
@@ -49,13 +49,13 @@ def test_the_first_ratio_is_one(folder: str) -> None:
     old = measure(policy, batch, PPOSettings(micro_batch_size=8, advantage="returns"), 1.0).logp
     with torch.enable_grad():
         same = policy(batch, 1.0, valued=False).logp
-        halves = [policy(batch.rows(rows), 1.0, valued=False).logp for rows in torch.arange(8).split(4)]
+        parts = [policy(batch.rows(rows), 1.0, valued=False).logp.detach() for rows in torch.arange(8).split(3)]
     assert same.requires_grad
     ratio = (same - old).exp()[batch.mask]
     assert torch.equal(ratio, torch.ones_like(ratio))
-    apart = (torch.cat(halves) - old).exp()[batch.mask]
+    apart = (torch.cat(parts) - old).exp()[batch.mask]
     print(
-        f"passes of 4 rows, not 8: |ratio - 1| mean {(apart - 1).abs().mean():.4f}, ratio mean {apart.mean():.4f}"
+        f"passes of 3 rows, not 8: |ratio - 1| mean {(apart - 1).abs().mean():.4f}, ratio mean {apart.mean():.4f}"
     )
     assert (apart - 1).abs().mean() < 0.1
     assert abs(float(apart.mean()) - 1) < 0.05
@@ -135,7 +135,7 @@ def shaken(policy: Policy) -> Policy:
     with torch.no_grad():
         for name, weight in policy.model.named_parameters():
             if "lora_B" in name:
-                weight.copy_(0.004 * torch.randn_like(weight))
+                weight.copy_(0.2 * torch.randn_like(weight))
     return policy
 
 
@@ -150,7 +150,7 @@ def kl(left: Tensor, right: Tensor) -> float:
     return float((left.exp() * (left - right)).sum(-1).mean())
 
 
-@pytest.mark.parametrize(("dtype", "lost"), [("float32", 1e-6), ("bfloat16", 0.05)])
+@pytest.mark.parametrize(("dtype", "lost"), [("float32", 1e-4), ("bfloat16", 0.05)])
 def test_a_merged_model_answers_as_its_adapter_did(folder: str, tmp_path: Path, dtype: str, lost: float) -> None:
     """The KL between the adapter's model and the merged one, reloaded, as a share of what the adapter changed."""
     settings = PolicySettings(model=folder, dtype=dtype, device="cpu", lora=LORA)
