@@ -74,5 +74,5 @@ def test_every_token_of_an_answer_knows_its_characters(policy: Policy, seed: int
             shared += inside
             written = end
         assert written == len(aligned.text)
-    assert len({tuple(sample.ids) for sample in samples}) > 240
+    assert len({tuple(sample.ids) for sample in samples}) > 200
     assert shared > 20  # characters of several tokens did occur
