@@ -32,6 +32,7 @@ def test_the_demo_of_a_pretrained_model(tmp_path: Path, capfd: pytest.CaptureFix
         main(["demo", "--config", "function_summaries", "--json", *words])
     out, err = capfd.readouterr()
     assert left.value.code == 0, err
+    assert "Warning" not in err
     figures = json.loads(out.splitlines()[-1])
     policies = ("base", "sft", "scalar_ppo", "grpo", "text2grad")
     assert set(figures) == {*policies, "reward_model", "seconds", "peak_rss_mb"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -45,6 +46,8 @@ def prepare(config: Config) -> Path:
     torch.set_num_threads(config.run.threads or max(1, idle_cores() // local))
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # peft 0.21 asks transformers 5.23 by the old name.
+    warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     seed_everything(config.run.seed)
     folder = config.run.folder
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
