@@ -135,7 +135,8 @@ class Policy(nn.Module):
         continued: bool = False,
     ) -> None:
         super().__init__()
-        quicken(model)
+        for each in (model, value_trunk):
+            quicken(each)
         self.model = model
         self.tokenizer = tokenizer
         self.value_kind = value_head

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, pre_tokenizers
 from transformers import ByT5Tokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from conftest import CHATML, TEXTS, byte_fallback_tokenizer, byte_level_tokenizer
+from made_tokenizers import CHATML, TEXTS, byte_fallback_tokenizer, byte_level_tokenizer
 from text2grad.align import TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Message
