@@ -40,8 +40,8 @@ def adapted(folder: str) -> Policy:
 
 
 def test_the_first_ratio_is_one(folder: str) -> None:
-    """To the bit where the pass that learns has the rows of the pass that scored. Passes of other shapes may round
-    otherwise in bfloat16: on some CPUs not at all, on others by a few hundredths a token, without bias."""
+    """But for the last bits of a float32 sum, where the pass that learns has the rows of the pass that scored. Passes
+    of other shapes round otherwise in bfloat16: on some CPUs not at all, on others by a few hundredths a token."""
     policy = adapted(folder)
     prompts = [ask(policy, f"Say something about {topic}.") for topic in TOPICS]
     samples = generate(policy, prompts, GenerationSettings(max_new_tokens=16))
@@ -52,7 +52,7 @@ def test_the_first_ratio_is_one(folder: str) -> None:
         parts = [policy(batch.rows(rows), 1.0, valued=False).logp.detach() for rows in torch.arange(8).split(3)]
     assert same.requires_grad
     ratio = (same - old).exp()[batch.mask]
-    assert torch.equal(ratio, torch.ones_like(ratio))
+    assert (ratio - 1).abs().max() < 1e-4
     apart = (torch.cat(parts) - old).exp()[batch.mask]
     print(
         f"passes of 3 rows, not 8: |ratio - 1| mean {(apart - 1).abs().mean():.4f}, ratio mean {apart.mean():.4f}"
