@@ -40,8 +40,8 @@ def adapted(folder: str) -> Policy:
 
 
 def test_the_first_ratio_is_one(folder: str) -> None:
-    """But for the last bits of a float32 sum, where the pass that learns has the rows of the pass that scored. Passes
-    of other shapes round otherwise in bfloat16: on some CPUs not at all, on others by a few hundredths a token."""
+    """But for the last bits of a float32 sum, where the pass that learns has the rows of the pass that scored.
+    Passes of other shapes round otherwise in bfloat16: on some CPUs not at all, on others by a few hundredths."""
     policy = adapted(folder)
     prompts = [ask(policy, f"Say something about {topic}.") for topic in TOPICS]
     samples = generate(policy, prompts, GenerationSettings(max_new_tokens=16))
