@@ -68,8 +68,8 @@ def main() -> None:
             rows = list(pool.map(lambda run, task=task: measured(chosen, task, *run), runs))
         found["tasks"][task] = table(rows, by_rate=bool(chosen.tune))
         found["collapsed"] += list(fallen(task, rows))
-        lost = forgotten(rows)
-        found["forgetting"] = max(filter(None, [found["forgetting"], lost]), default=lost)
+        known = [lost for lost in (found["forgetting"], forgotten(rows)) if lost is not None]
+        found["forgetting"] = max(known, default=None)
     print(json.dumps(found))
 
 

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 
 import credit_signs
 import noise
+import pretrained
 import sample_efficiency
 from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
@@ -127,3 +128,38 @@ def test_the_picture_of_an_answer_has_a_ground_for_every_token() -> None:
     assert (
         len(fills) == 1 + 5 and str(fills[1]).startswith("rgba(11,110,79") and str(fills[2]).startswith("rgba(190")
     )
+
+
+def measured(arm: str, seed: int, greedy: float, arc: float | None = None, **more: Any) -> dict[str, Any]:
+    figures = {"greedy_rouge_l": greedy}
+    row = {"arm": arm, "seed": seed, "lr": 0.0, "greedy": greedy, "figures": figures, **more}
+    return row if arc is None else row | {"arc_score": arc}
+
+
+def test_pretrained_says_what_fell_and_what_was_forgotten() -> None:
+    rows = [
+        measured("sft", 0, 0.4, 0.30), measured("text2grad", 0, 0.45, 0.29), measured("grpo", 0, 0.30, 0.1),
+        measured("sft", 1, 0.4, 0.30), measured("text2grad", 1, 0.43, 0.32),
+        {"arm": "grpo", "seed": 1, "lr": 0.0, "stopped": "diverged"},
+    ]  # fmt: skip
+    assert list(pretrained.fallen("docstrings", rows)) == [
+        "docstrings grpo 0: greedy_rouge_l fell by 10.0 points",
+        "docstrings grpo 1: diverged",
+    ]
+    assert pretrained.forgotten(rows) == 1.0  # the worst run of text2grad alone
+    found = pretrained.table(rows, by_rate=False)
+    assert found["text2grad"]["greedy"] == {"mean": 0.44, "seeds": [0.45, 0.43]}
+    assert found["grpo"]["greedy"]["seeds"] == [0.3] and "best_temperature" not in found["sft"]
+
+
+def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", "--out", str(tmp_path), "--set", "ppo.steps=3"])
+    chosen = pretrained.options()
+    scalar = pretrained.config_of(pretrained.words_of(chosen, "docstrings", 1, "scalar+group_of_8", 1e-4))
+    assert (scalar.critic.kind, scalar.credit.scheme, scalar.task.seed) == ("reference", "last_token", 1)
+    assert (scalar.ppo.samples_per_prompt, scalar.ppo.lr, scalar.ppo.steps) == (8, 1e-4, 3)
+    assert scalar.evaluate.temperatures == (0.3, 0.5, 0.7, 1.0)
+    chosen.reward_model = True
+    assert pretrained.config_of(pretrained.words_of(chosen, "code", 0)).critic.kind == "reward_model"
+    human = pretrained.config_of(pretrained.words_of(chosen, "human_qa", 0))
+    assert (human.policy.model, human.task.name) == ("smollm2", "qa")

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from text2grad.feedback import Critique, Example, Judgement, Source, Span
 from text2grad.policy.settings import TinySettings
 from text2grad.policy.tiny import make_tiny_model
 
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+"""A model of two small layers, as the configurations of most families take it."""
 TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
 
 

@@ -62,14 +62,15 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     Raises:
         UserError: the task cannot be measured by tests or by references.
     """
-    _measure_of(config)
+    measure = _measure_of(config)
     started = time.perf_counter()
     root = config.run.folder
     chosen = [config.run.seed + index for index in range(seeds)]
-    results = [_run_seed(_of_seed(config, seed, root / f"seed-{seed}" if seeds > 1 else root)) for seed in chosen]
+    folders = [root / f"seed-{seed}" if seeds > 1 else root for seed in chosen]
+    results = [_run_seed(_of_seed(config, *each), measure) for each in zip(chosen, folders, strict=True)]
     seconds = round(time.perf_counter() - started, 1)
     figures = _figures(config, results, seconds)
-    summary = _summary(figures, chosen, config)
+    summary = _summary(figures, chosen, config, measure)
     write_json(root / "summary.json", summary)
     page = build_report(root)
     _show(summary, results[0]["folder"], page)
@@ -109,19 +110,18 @@ def _of_seed(config: Config, seed: int, folder: Path) -> Config:
     )
 
 
-def _run_seed(config: Config) -> dict[str, Any]:
+def _run_seed(config: Config, measure: str) -> dict[str, Any]:
     started = time.perf_counter()
     run_sft(config, "restart")
     run_annotate(config)
     rates = run_train_reward(config, "restart").rates
     _train_side_by_side(config)
     result: dict[str, Any] = {"reward_model": rates, "folder": config.run.folder}
-    measure = _measure_of(config)
     for name, _ in _rows(config):
         figures = run_evaluate(config, name if name != "base" else config.policy.model).figures
         result[name] = {way: figures[f"{way}_{measure}"] for way in WAYS}
     seconds = round(time.perf_counter() - started, 1)
-    summary = _summary(_figures(config, [result], seconds), [config.run.seed], config)
+    summary = _summary(_figures(config, [result], seconds), [config.run.seed], config, measure)
     write_json(config.run.folder / "summary.json", summary)
     return result
 
@@ -156,10 +156,10 @@ def _figures(config: Config, results: Sequence[dict[str, Any]], seconds: float) 
     return {**figures, "reward_model": rates, "seconds": seconds, "peak_rss_mb": _peak_rss_mb()}
 
 
-def _summary(figures: dict[str, Any], seeds: list[int], config: Config) -> dict[str, Any]:
+def _summary(figures: dict[str, Any], seeds: list[int], config: Config, measure: str) -> dict[str, Any]:
     return {
         "title": f"text2grad demo: {config.task.name}",
-        "metric": METRICS[_measure_of(config)],
+        "metric": METRICS[measure],
         "rows": [{"name": title, **figures[name]} for name, title in _rows(config)],
         **{key: figures[key] for key in ("reward_model", "seconds", "peak_rss_mb")},
         "seeds": seeds,

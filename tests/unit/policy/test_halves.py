@@ -23,6 +23,7 @@ from transformers import (
     Qwen3Config,
 )
 
+import tiny_runs
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.halves import hidden_states, logits_of, splits
 from text2grad.policy.load import add_lora
@@ -30,18 +31,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings
 from text2grad.rl import advantage as adv
 
-SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
+SHAPE = {**tiny_runs.SHAPE, "bos_token_id": None, "eos_token_id": None}
 MODELS: dict[str, tuple[type, dict[str, Any]]] = {
     "llama": (LlamaConfig, SHAPE),
     "qwen2": (Qwen2Config, SHAPE),

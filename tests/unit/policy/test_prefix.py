@@ -22,6 +22,7 @@ from transformers import (
     Qwen3Config,
 )
 
+import tiny_runs
 from text2grad.policy import generate as generating
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.generate import generate
@@ -30,17 +31,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.prefix import can_share, share_prompts
 from text2grad.policy.settings import GenerationSettings
 
-SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.6,  # attention must matter
-    "pad_token_id": 0,
-}
+SHAPE = {**tiny_runs.SHAPE, "initializer_range": 0.6}  # attention must matter
 GPT2: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.6}
 MODELS: dict[str, tuple[type, dict[str, Any], bool]] = {
     "llama": (LlamaConfig, SHAPE, True),
