@@ -46,7 +46,7 @@ ARMS = ("text2grad", "scalar", "grpo")
 RATES = {"text2grad": 3e-4, "scalar": 3e-4, "grpo": 3e-4, "paper": 3e-5}
 """Learning rates, each the best of as many on the tuning seeds (docs/LOG.md)."""
 WAYS = ("greedy", "sampled", "best_temperature")
-TEMPERATURES = "[0.3, 0.5, 0.7, 1.0]"
+TEMPERATURES = "[0.3, 0.6, 1.0]"
 GROUP_OF_8 = {"ppo.advantage": "group", "ppo.samples_per_prompt": 8}
 SHARED = Path("../shared/data")
 HUMAN = ("finegrained_rlhf_qa/dev_feedback.json", "squality_human_eval/span_comments_flat.jsonl")
@@ -101,9 +101,10 @@ def method(name: str) -> str:
 
 
 def trials(chosen: argparse.Namespace) -> list[tuple[str, float]]:
-    """The methods with their rates, after the policies that they start from."""
+    """The methods with their rates, after the policies that they start from; while tuning the SFT policy alone."""
     arms = [(arm, rate) for arm in chosen.arms for rate in (chosen.lrs if chosen.tune else [rate_of(arm)])]
-    return [("base", 0.0), ("sft", 0.0), *arms]
+    starts = [("sft", 0.0)] if chosen.tune else [("base", 0.0), ("sft", 0.0)]
+    return [*starts, *arms]
 
 
 def rate_of(arm: str) -> float:

@@ -7,20 +7,27 @@ ids they were sampled as. What a message or a target says is data: only the temp
 from __future__ import annotations
 
 import copy
+import difflib
 import re
 import secrets
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.constants import ENDPOINT
+from huggingface_hub.errors import HFValidationError
 from jinja2 import TemplateError
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
-from text2grad.policy.gguf import local_model
+from text2grad.policy.gguf import SMOLLM2, local_model
 
 _PROBE = "\u2756probe\u2756"
 _ASKED = Message(role="user", content="x")
@@ -35,6 +42,7 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
     """
     model = local_model(model)
     refuse_missing_folder(model)
+    refuse_unreachable(model)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -62,6 +70,30 @@ def refuse_missing_folder(model: str) -> None:
     beside = len(path.parts) > 1 and path.parent.is_dir()  # models/mine, where models/ is here
     if not path.is_dir() and (beside or model.startswith(("/", ".", "~")) or len(path.parts) > 2):
         raise UserError(f"no model folder {model!r}", "check policy.model: a folder or a hub name")
+
+
+def refuse_unreachable(model: str) -> None:
+    """A hub name that is not in the cache is an error at once where there is no network: the hub's client tries for
+    most of a minute. Behind a proxy nothing is known, and the client is left to it.
+
+    Raises:
+        UserError: the hub's address cannot be looked up.
+    """
+    try:
+        cached = Path(model).is_dir() or try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        return  # no name of the hub's: the loader says so
+    if cached or any(getproxies().get(kind) for kind in ("https", "http", "all")):
+        return
+    host = urlsplit(ENDPOINT).hostname or ""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        near = difflib.get_close_matches(model, (SMOLLM2, "tiny"), n=1)
+        cure = (
+            f"did you mean {near[0]}?" if near else f"check the name, or give a folder; {SMOLLM2} comes from PyPI"
+        )
+        raise UserError(f"no model {model!r} on this machine, and no network to {host}", cure) from error
 
 
 def _read_template(path: str) -> str:

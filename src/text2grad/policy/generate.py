@@ -5,6 +5,7 @@ The ids that come back are the ids that were sampled. No special token is stripp
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -142,7 +143,8 @@ def _ended(answer: Sequence[int], stops: set[int]) -> bool:
 class LocalChat:
     """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`).
 
-    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`).
+    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` adds up the tokens
+    of all it has answered.
     """
 
     def __init__(
@@ -159,6 +161,7 @@ class LocalChat:
         self.name = name
         self._vocabulary = vocabulary
         self._whole_quotes = whole_quotes
+        self.usage: Counter[str] = Counter()
 
     def excess(self, conversation: Sequence[Message]) -> int:
         """Tokens by which the conversation with a full answer exceeds the model's context."""
@@ -193,6 +196,8 @@ class LocalChat:
         forced = grounding.forced if grounding else [False] * len(fits)
         told = zip(fits, samples, forced, strict=True)
         answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in told}
+        for answer in answers.values():
+            self.usage.update({name: int(count) for name, count in answer.usage.items()})
         return [
             answers.get(each)
             or Failure(

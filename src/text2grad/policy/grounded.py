@@ -42,7 +42,7 @@ def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
     if grounded == "off":
         return None
     try:
-        return Vocabulary(policy.tokenizer, int(policy.model.config.get_text_config().vocab_size))
+        return Vocabulary(policy.tokenizer, int(policy.model.config.get_text_config().vocab_size), policy.model)
     except UserError as error:
         if grounded == "on":
             raise
@@ -53,11 +53,13 @@ def vocabulary_for(policy: Policy, grounded: Grounding) -> Vocabulary | None:
 class Vocabulary:
     """The tokens of a model as bytes, and the mask engine over them. Built once for a model, within a second.
 
+    `model`: what else may end an answer, in its generation config.
+
     Raises:
         UserError: the package is missing, or the tokenizer's tokens have no bytes of their own.
     """
 
-    def __init__(self, tokenizer: Any, width: int) -> None:
+    def __init__(self, tokenizer: Any, width: int, model: Any = None) -> None:
         pieces = byte_pieces(tokenizer)
         if find_spec(ENGINE) is None:
             raise UserError("grounded decoding needs llguidance", "pip install 'text2grad[grounded]'")
@@ -68,7 +70,7 @@ class Vocabulary:
 
         self._engine = llguidance
         self._executor = llguidance.LLExecutor(torch.get_num_threads())
-        self.stops = stop_ids(tokenizer)
+        self.stops = stop_ids(tokenizer, model)
         self.width = max(width, len(tokenizer))
         self._encoder = from_tokenizer(tokenizer, n_vocab=self.width, eos_token=self.stops)
         # A response and its critique are each of a size that the engine's own limits do not foresee.

@@ -77,6 +77,16 @@ class Reader:
         weight = model.get_output_embeddings().weight if self.linear else None
         return Reading(hidden, View(head, hidden[:, :-1][batch.mask], self._vocabulary, weight), layers)
 
+    @contextmanager
+    def sharing(self, model: Any) -> Iterator[None]:
+        """Have equal prompts of a batch read once in float32 too, where the last bits of a figure do not matter."""
+        before = self.shares
+        self.shares = before or (self.in_halves and can_share(model, partial(hidden_states, model)))
+        try:
+            yield
+        finally:
+            self.shares = before
+
     def next_logits(self, model: Any, **inputs: Any) -> Tensor:
         """(B, V), the scores of the token that follows each row, with what the model's forward is given."""
         if not (self.quick and self.in_halves):

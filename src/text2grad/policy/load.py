@@ -33,6 +33,7 @@ from text2grad.policy.settings import LoraSettings, PolicySettings
 
 VALUE_FILE = "value_head.safetensors"
 VALUE_TRUNK = "value_trunk"
+SCORE_FILE = "score_head.safetensors"
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base_model_name_or_path"
 
@@ -47,7 +48,7 @@ def load_policy(settings: PolicySettings) -> Policy:
         UserError: the folder or name has no model or tokenizer, its adapter is not as `settings.lora` says, or the
             device does not exist.
     """
-    device = _choose_device(settings.device)
+    device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model, exact = _model_to_train(settings.model, settings)
     warn_of_slow_dtype(model.dtype, device)
@@ -68,16 +69,21 @@ def load_policy(settings: PolicySettings) -> Policy:
 def load_frozen(settings: PolicySettings) -> Policy:
     """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its base weights.
 
+    A scalar reward model comes with its head.
+
     `settings.lora` and `settings.value_head` say how to train, and are not read.
 
     Raises:
         UserError: the folder or name has no model or tokenizer, or the device does not exist.
     """
-    device = _choose_device(settings.device)
+    device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model = load_model(settings.model, settings.dtype)
     warn_of_slow_dtype(model.dtype, device)
-    policy = Policy(model.to(device), tokenizer).requires_grad_(False).eval()
+    policy = Policy(model.to(device), tokenizer)
+    if (saved := Path(settings.model) / SCORE_FILE).is_file():
+        policy.add_score_head().load_state_dict(load_file(str(saved)))
+    policy.requires_grad_(False).eval()
     refuse_uncached(policy)
     return policy
 
@@ -239,8 +245,12 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         ) from error
 
 
-def _choose_device(name: str) -> torch.device:
-    """`auto` is this process's CUDA device if there is one, else the CPU."""
+def choose_device(name: str) -> torch.device:
+    """`auto` is this process's CUDA device if there is one, else the CPU.
+
+    Raises:
+        UserError: there is no such device.
+    """
     if name == "auto":
         local = int(os.environ.get("LOCAL_RANK", "0"))
         return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
@@ -254,7 +264,7 @@ def _choose_device(name: str) -> torch.device:
 
 
 def write_policy(policy: Policy, folder: Path) -> None:
-    """Write model or adapter, tokenizer, value head and the value function's own trunk if it has one.
+    """Write model or adapter, tokenizer and heads, and the value function's own trunk if it has one.
 
     Of an adapted model the adapter alone is written: its base weights are where they were loaded from.
     """
@@ -263,8 +273,9 @@ def write_policy(policy: Policy, folder: Path) -> None:
     if policy.value_trunk is not None:
         _save_model(policy.value_trunk, folder / VALUE_TRUNK)
     policy.tokenizer.save_pretrained(folder)
-    state = {name: tensor.contiguous() for name, tensor in policy.value_head.state_dict().items()}
-    save_file(state, str(folder / VALUE_FILE))
+    for head, name in ((policy.value_head, VALUE_FILE), (policy.score_head, SCORE_FILE)):
+        if head is not None:
+            save_file({key: value.contiguous() for key, value in head.state_dict().items()}, str(folder / name))
 
 
 def _save_model(model: Any, folder: Path) -> None:

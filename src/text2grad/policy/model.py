@@ -21,6 +21,7 @@ from text2grad.policy.encode import stop_ids
 from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import LabelHead
 from text2grad.policy.quick import quicken
+from text2grad.policy.score_head import ScoreHead
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
@@ -144,6 +145,7 @@ class Policy(nn.Module):
         separate = value_head == "separate"
         self.value_trunk = (value_trunk or copy.deepcopy(model)) if separate else None
         self.label_head: LabelHead | None = None  # only while a reward model is trained with it
+        self.score_head: ScoreHead | None = None  # only of a scalar reward model
         self.reader = Reader(model)
         fresh = isinstance(model, PeftModel) and not continued
         self.reference = Reference(model, self.reader) if fresh else None
@@ -227,6 +229,14 @@ class Policy(nn.Module):
         _, view, layers = self.reader(self.model, batch, every)
         return _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask), layers
 
+    def scores(self, batch: TokenBatch) -> Tensor:
+        """(B,) scores of whole answers, read off the state of their last token; of a scalar reward model."""
+        assert self.score_head is not None
+        hidden = self.reader(self.model, batch).hidden
+        last = batch.mask.sum(dim=1)
+        scores: Tensor = self.score_head(hidden[torch.arange(len(last), device=last.device), last])
+        return scores
+
     def freeze_reference(self) -> None:
         """Make today's weights the reference.
 
@@ -245,7 +255,7 @@ class Policy(nn.Module):
     def parts(self) -> list[nn.Module]:
         """The models and heads that it is made of, a frozen copy as reference included."""
         frozen = self.reference.model if self.reference and self.reference.model is not self.model else None
-        parts = [self.model, self.value_head, self.value_trunk, self.label_head, frozen]
+        parts = [self.model, self.value_head, self.value_trunk, self.label_head, self.score_head, frozen]
         return [part for part in parts if part is not None]
 
     def with_parameters(self, instead: Mapping[nn.Parameter, nn.Parameter]) -> Policy:
@@ -272,6 +282,11 @@ class Policy(nn.Module):
         """Give the policy a label head, before its weights are split over processes."""
         self.label_head = LabelHead(self.hidden_size).to(self.device)
         return self.label_head
+
+    def add_score_head(self) -> ScoreHead:
+        """Make the policy a scalar reward model, before its weights are split over processes."""
+        self.score_head = ScoreHead(self.hidden_size).to(self.device)
+        return self.score_head
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.cache import GrowingLayer, make_cache
-from text2grad.policy.quick import PLAIN, WITH_PRODUCTS
+from text2grad.policy.quick import IN_FLOAT32, PLAIN
 
 WORTH = 0.9
 """Prompts are shared where that leaves no more than this share of a batch's tokens."""
-IMPLEMENTATIONS = (PLAIN, WITH_PRODUCTS, "eager")
+IMPLEMENTATIONS = (PLAIN, IN_FLOAT32, "eager")
 """Ways to compute attention that take a mask of four axes."""
 MISSED = 0.25
 """The error of shared prompts on a few tokens, as a share of that with a wrong mask or wrong positions."""

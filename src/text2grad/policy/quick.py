@@ -15,9 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 HALF = (torch.float16, torch.bfloat16)
-PLAIN, WITH_PRODUCTS = "sdpa", "text2grad_products"
-LONGEST = 1024
-"""Tokens up to which the (L, L) weights of attention may be in memory."""
+PLAIN, IN_FLOAT32 = "sdpa", "text2grad_float32"
 
 
 def in_half(model: nn.Module) -> bool:
@@ -37,7 +35,7 @@ def quicken(model: Any) -> None:
             module.__class__ = HalfLinear
     config = model.config.get_text_config()
     if model.device.type == "cpu" and config._attn_implementation == PLAIN:
-        config._attn_implementation = WITH_PRODUCTS
+        config._attn_implementation = IN_FLOAT32
 
 
 class HalfLinear(Linear):
@@ -74,10 +72,10 @@ class HalfLinear(Linear):
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """Attention as two matrix products, queries that share a key's head side by side.
+    """Torch's attention in float32, without a copy of keys and values for every query head.
 
-    In half precision on a CPU torch's own function takes about three times as long with its gradient, and copies
-    keys and values for every query head. Anything unusual, and sequences beyond `LONGEST`, are left to it.
+    On a CPU its gradient in half precision takes longer than in float32 (up to three times, by processor). One
+    query, which has no gradient, stays as it is. Anything unusual is left to transformers' own road.
 
     Args:
         query: (B, heads, L, D).
@@ -88,25 +86,31 @@ def attend(
         (B, L, heads, D).
     """
     length, keys = query.shape[2], key.shape[2]
-    usual = query.dtype in HALF and query.device.type == "cpu" and keys <= LONGEST and not kwargs.get("dropout")
+    usual = query.dtype in HALF and query.device.type == "cpu" and not kwargs.get("dropout")
     odd = any(kwargs.get(name) is not None for name in ("softcap", "s_aux", "position_bias", "cache"))
-    causal = attention_mask is not None or (length == keys and kwargs.get("is_causal", True) is not False)
-    if not usual or odd or not causal or (attention_mask is not None and attention_mask.shape[1] != 1):
+    causal = length == keys and kwargs.get("is_causal", True) is not False
+    known = causal or length == 1 if attention_mask is None else attention_mask.shape[1] == 1
+    if not usual or odd or not known:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    if attention_mask is None:
-        attention_mask = torch.ones(length, keys, dtype=torch.bool).tril()[None, None]
-    if attention_mask.dtype == torch.bool:
-        lowest = torch.finfo(torch.float32).min
-        attention_mask = torch.zeros(attention_mask.shape).masked_fill_(~attention_mask, lowest)
-    scaling = kwargs.get("scaling") or query.shape[-1] ** -0.5
-    batch, heads, _, size = query.shape
-    groups = key.shape[1]
-    rows = (query.float() * scaling).reshape(batch, groups, -1, size)
-    scores = torch.matmul(rows, key.float().transpose(2, 3)).view(batch, groups, -1, length, keys)
-    weights = (scores + attention_mask[:, None]).softmax(dim=-1).to(value.dtype)
-    mixed = torch.matmul(weights.view(batch, groups, -1, keys), value)
-    return mixed.view(batch, heads, length, value.shape[-1]).transpose(1, 2), None
+    dtype = query.dtype if length == 1 else torch.float32
+    mixed = nn.functional.scaled_dot_product_attention(
+        query.to(dtype),
+        key.to(dtype),
+        value.to(dtype),
+        attn_mask=None if attention_mask is None else _added(attention_mask, dtype),
+        is_causal=attention_mask is None and length > 1,
+        scale=kwargs.get("scaling"),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return mixed.to(query.dtype).transpose(1, 2), None
 
 
-AttentionInterface.register(WITH_PRODUCTS, attend)
-AttentionMaskInterface.register(WITH_PRODUCTS, sdpa_mask)
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as what is added to scores. A padded row that may read nothing then reads all, and stays finite."""
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+AttentionInterface.register(IN_FLOAT32, attend)
+AttentionMaskInterface.register(IN_FLOAT32, sdpa_mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from peft import LoraConfig, PeftModel
 from peft.tuners.lora.layer import Linear
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from text2grad.policy import quick
 from text2grad.policy.load import add_lora
@@ -131,7 +133,7 @@ def test_only_a_policy_in_half_precision_is_quickened(
     assert isinstance(policy.model, PeftModel)
     half = dtype == torch.bfloat16
     assert any(type(module) is HalfLinear for module in model.modules()) == half
-    assert (model.config._attn_implementation == quick.WITH_PRODUCTS) == half
+    assert (model.config._attn_implementation == quick.IN_FLOAT32) == half
     quicken(model)
     assert policy.reader.quick == half and policy.reader.linear == half
 
@@ -145,7 +147,7 @@ MASKS = {
 
 @pytest.mark.usefixtures("every_dtype")
 @pytest.mark.parametrize("mask", MASKS)
-def test_products_give_what_torch_gives(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_gives_what_transformers_gives(mask: str) -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = ((2, 6, 7, 4), (2, 2, 7, 4), (2, 2, 7, 4))
     inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
@@ -154,13 +156,11 @@ def test_products_give_what_torch_gives(mask: str, monkeypatch: pytest.MonkeyPat
     read = slice(2, None) if mask == "boolean" else slice(None)  # what a row without any key says is not defined
     weights = torch.randn(2, 7, 6, 4, generator=generator)[:, read]
 
-    def answered() -> tuple[Tensor, ...]:
-        found = attend(module, *inputs, MASKS[mask], scaling=0.3)[0][:, read]
+    def answered(attention: Callable[..., Any]) -> tuple[Tensor, ...]:
+        found = attention(module, *inputs, MASKS[mask], scaling=0.3)[0][:, read]
         return found, *torch.autograd.grad((found * weights).sum(), inputs)
 
-    found = answered()
-    monkeypatch.setattr(quick, "LONGEST", 0)
-    for ours, theirs in zip(found, answered(), strict=True):
+    for ours, theirs in zip(answered(attend), answered(sdpa_attention_forward), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
