@@ -131,6 +131,16 @@ class Example(Record):
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
+class Preference(Record):
+    """Two answers to one prompt, of which one was preferred; the task's data in `meta`, as of an `Example`."""
+
+    id: str
+    prompt: tuple[Message, ...] = Field(min_length=1)
+    chosen: str
+    rejected: str
+    meta: dict[str, Any] = Field(default_factory=dict)
+
+
 HUMAN_FEEDBACK = "human_feedback"
 """Key of an example's `meta`: what a person wrote about a response to it."""
 DRAFT = "draft"
@@ -322,7 +332,16 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
             try:
                 yield kind.model_validate(value, strict=False)
             except ValidationError as error:
-                raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
+                raise UserError(
+                    f"{path}:{number}: {first_error(error)}", _cure(kind, value, path, number)
+                ) from error
+
+
+def _cure(kind: type[Record], value: object, path: Path, number: int) -> str:
+    """A row that is not one of ours at all is perhaps feedback as somebody wrote it."""
+    if kind is Feedback and isinstance(value, dict) and "response" in value and "source" not in value:
+        return f"feedback of your own is read by: text2grad import {path} --out feedback.jsonl"
+    return f"fix or remove line {number}"
 
 
 def json_lines(lines: Iterable[str], path: Path) -> Iterator[tuple[int, Any]]:
@@ -412,12 +431,23 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {error.strerror}", "make room, or choose another place") from error
 
 
+def refuse_folder(path: Path) -> None:
+    """Before a file is written.
+
+    Raises:
+        UserError: there is a folder of that name.
+    """
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: Is a directory", "name a file, in it or elsewhere")
+
+
 def write_jsonl(path: Path, records: Iterable[Record]) -> int:
     """Write a whole file at once: to a temporary name, then renamed, so that a crash leaves the old one.
 
     Raises:
         UserError: the file cannot be written; the old one stays.
     """
+    refuse_folder(path)
     temporary = path.with_name(path.name + ".partial")
     temporary.unlink(missing_ok=True)
     try:

@@ -158,11 +158,13 @@ def test_every_writer_of_json_writes_half_a_pair(tmp_path: Path) -> None:
     from text2grad.durable.log import RunLog
     from text2grad.formats.export import WRITERS, export
     from text2grad.report.pages import embedded
-    from text2grad.stages.folder import write_json
+    from text2grad.stages.results import write_json
 
-    record = Feedback.of(EXAMPLE, HALF, Critique(text=HALF), SOURCE)
+    better, worse = (
+        Feedback.of(EXAMPLE, f"{HALF} {score}", Critique(text=HALF, score=score), SOURCE) for score in (1, 0)
+    )
     for kind in WRITERS:
-        export([record], kind, tmp_path / kind)
+        export([better, worse], kind, tmp_path / kind)
         (tmp_path / kind).read_text(encoding="utf-8")
     write_json(tmp_path / "a.json", {"error": HALF})
     log = RunLog(tmp_path / "log", "log", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any, TextIO
 
 from text2grad import wire
 from text2grad.critics.prompted import judge_messages
-from text2grad.errors import UsageError
-from text2grad.feedback import Critique, Example, Feedback, to_json, writing
+from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Critique, Example, Feedback, refuse_folder, to_json, writing
 from text2grad.formats import argilla, label_studio, mqm, prodigy, table
+from text2grad.formats.preference import pairs_of, preference_row
 from text2grad.tasks.base import read_prompt
 from text2grad.tasks.loaders import Row
 
@@ -40,17 +40,7 @@ def preference_rows(records: Iterable[Feedback]) -> Iterator[Row]:
     """TRL's preference format: the corrected text over the response; of several scored responses to one prompt, the
     best over the worst.
     """
-    scored: dict[str, list[Feedback]] = {}
-    for record in records:
-        corrected = str(record.meta.get("corrected") or "")
-        if corrected and corrected != record.response:
-            yield _pair(record, corrected, record.response)
-        elif record.score is not None:
-            scored.setdefault(json.dumps(_turns(record)), []).append(record)
-    for group in scored.values():
-        best, worst = (choose(group, key=lambda r: r.score or 0.0) for choose in (max, min))
-        if (best.score or 0.0) > (worst.score or 0.0):
-            yield _pair(best, best.response, worst.response)
+    return map(preference_row, pairs_of(records).pairs)
 
 
 def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
@@ -59,10 +49,6 @@ def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
         if record.score:
             completion, label = [_answer(record.response)], record.score > 0
             yield {"prompt": _turns(record), "completion": completion, "label": label}
-
-
-def _pair(record: Feedback, chosen: str, rejected: str) -> Row:
-    return {"prompt": _turns(record), "chosen": [_answer(chosen)], "rejected": [_answer(rejected)]}
 
 
 def _answer(text: str) -> dict[str, str]:
@@ -84,6 +70,7 @@ WRITERS: Mapping[str, Writer] = {
     "kto": kto_rows,
 }
 TABLES = {"csv": table.COLUMNS, "mqm": mqm.COLUMNS}
+MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_per_prompt 4"
 LISTS = ("label_studio", "argilla")
 """What these tools read is one list."""
 
@@ -92,11 +79,14 @@ def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
     """Write records in the shape `kind`, at once; how many rows.
 
     Raises:
-        UsageError: the format is unknown. UserError: the file cannot be written.
+        UsageError: the format is unknown. UserError: the file cannot be written, or there is no pair to write.
     """
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
     rows = list(WRITERS[kind](records))
+    if kind == "preference" and not rows:
+        raise UserError("no two answers to one prompt have different scores, and none was corrected", MORE_ANSWERS)
+    refuse_folder(out)
     partial = out.with_name(out.name + ".partial")
     try:
         with writing(out), partial.open("w", encoding="utf-8", errors="replace", newline="") as file:
@@ -105,6 +95,11 @@ def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
     finally:
         partial.unlink(missing_ok=True)
     return len(rows)
+
+
+def left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:
+    """What gave no row, by the reason, where records are compared: `left_out` of preference pairs; else nothing."""
+    return {"left_out": pairs_of(records).left_out} if kind == "preference" else {}
 
 
 def _write(rows: Sequence[Row], kind: str, file: TextIO) -> None:

@@ -1,33 +1,68 @@
-"""Import: people's feedback as records, from the files of annotation tools and of published data sets."""
+"""Import: people's feedback as records, from their own tables and JSON, tools, and published data sets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl
-from text2grad.formats import argilla, defacto, finegrained, label_studio, mqm, prodigy, squality, table
-from text2grad.tasks.loaders import Row, bad_record, convert_rows, read_rows
+from text2grad.formats import (
+    argilla,
+    defacto,
+    drafts,
+    finegrained,
+    label_studio,
+    mqm,
+    prodigy,
+    remarks,
+    squality,
+    table,
+)
+from text2grad.tasks.loaders import Row, bad_record, convert_rows, placed_rows
 
-EXPORTS = {
+
+class Format(Protocol):
+    """A format whose rows are read one by one: the keys it is known by, and the records of a row."""
+
+    @property
+    def KEYS(self) -> frozenset[str]:
+        """Every row has these."""
+        ...
+
+    def records(self, row: Row, fallback_id: str, /) -> Iterator[Feedback]:
+        """The records of a row; `fallback_id` is for one without an id.
+
+        Raises:
+            ValueError: it is not such a row.
+        """
+        ...
+
+
+EXPORTS: Mapping[str, Format] = {
     "label_studio": label_studio,
     "argilla": argilla,
     "prodigy": prodigy,
     "defacto": defacto,
+    "slf5k": drafts.SLF5K,
+    "ilf": drafts.ILF,
+    "ultrafeedback": drafts.ULTRAFEEDBACK,
     "csv": table,
+    "remarks": remarks,
 }
-"""Formats whose rows are read one by one: `KEYS` they are known by, and `records` of a row."""
+REMARKS = ("csv", "remarks")
 KINDS = ("auto", "feedback", "finegrained_qa", "squality", *EXPORTS, "mqm")
 KNOWN_BY: Mapping[str, frozenset[str]] = {
     "finegrained_qa": finegrained.KEYS,
     "squality": squality.NESTED_KEYS,
     "squality, flat": squality.FLAT_KEYS,
     "mqm": mqm.KEYS,
-    **{name: module.KEYS for name, module in EXPORTS.items()},
     "feedback": frozenset({"id", "prompt", "response", "source"}),
+    **{name: module.KEYS for name, module in EXPORTS.items()},
 }
+"""The first that fits; of remarks, which have least, the last."""
 
 
 class ImportReport(Record):
@@ -52,32 +87,70 @@ class ImportReport(Record):
 
 
 class Imported(Record):
-    """All records of a file, in its order, and what was found."""
+    """All records of a file, in its order, and what was found.
+
+    `losses` names every line of which something was not used, and why; `ignored` the columns that were not read.
+    """
 
     records: list[Feedback]
     report: ImportReport
+    losses: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
-def import_feedback(path: Path, kind: str = "auto", context_characters: int | None = None) -> Imported:
+def import_feedback(
+    path: str | Path, kind: str = "auto", context_characters: int | None = None, names: Sequence[str] = ()
+) -> Imported:
     """Read people's feedback as records.
 
-    `kind`: `finegrained_qa` (train_feedback.json and dev_feedback.json of FineGrainedRLHF), `squality`
-    (all-responses.jsonl of SQuALITY's human evaluation), a tool's export (`EXPORTS`), `mqm` (.tsv), `feedback` (our
-    own records), or `auto`.
+    `kind`: `remarks` or `csv` (a response and what somebody said of it: `formats.remarks`), `finegrained_qa`
+    (train_feedback.json and dev_feedback.json of FineGrainedRLHF), `squality` (all-responses.jsonl of SQuALITY's
+    human evaluation), a tool's export (`EXPORTS`), `mqm` (.tsv), `feedback` (our own records), or `auto`.
     `context_characters` must be what the policy's task uses (`TaskSettings`), so that both see one prompt.
+    `names` says which columns or keys remarks are in, where they have other names: `response=answer`.
 
     Raises:
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
+    path, kind = Path(path), _known(kind, path, names)
+    if kind == "feedback":
+        return _imported(path, kind, list(read_jsonl(path, Feedback)))
+    found = list(placed_rows(path))
+    if not found and kind == "auto":
+        what = "has no rows" if path.stat().st_size else "is empty"
+        raise UserError(f"{path} {what}", "check that it is the right file")
+    places, rows = [place for place, _ in found], [row for _, row in found]
+    kind = _kind_of(rows, path) if kind == "auto" else kind
+    if kind == "feedback":
+        return _imported(path, kind, list(read_jsonl(path, Feedback)))
+    if kind in REMARKS:
+        return _import_remarks(path, kind, places, rows, remarks.parse_map(names))
+    return _imported(path, kind, _read(rows, path, kind, context_characters))
+
+
+def _known(kind: str, path: Path, names: Sequence[str]) -> str:
+    """The kind of a file as far as the command line tells it."""
     if kind not in KINDS:
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}")
-    rows = list(read_rows(path)) if kind != "feedback" else []
-    if path.suffix == ".csv" and kind in ("auto", "csv") and rows:
-        table.check_columns(path, list(rows[0]))
-    kind = _kind_of(rows, path) if kind == "auto" else kind
-    records = (
-        list(read_jsonl(path, Feedback)) if kind == "feedback" else _read(rows, path, kind, context_characters)
-    )
+    if not names or kind in REMARKS:
+        return kind
+    if kind != "auto":
+        raise UsageError(f"--map is for tables and remarks, not for {kind}", "leave it out, or --kind remarks")
+    return "csv" if path.suffix in table.SUFFIXES else "remarks"
+
+
+def _import_remarks(
+    path: Path, kind: str, places: Sequence[str], rows: list[Row], names: Mapping[str, str]
+) -> Imported:
+    rows = remarks.renamed(path, rows, names) if names else rows
+    ignored = remarks.check_names(path, rows, guess=not names) if rows else []
+    imported = _imported(path, kind, _read(rows, path, kind, None))
+    losses = (f"{place}: {loss}" for place, row in zip(places, rows, strict=True) for loss in remarks.losses(row))
+    return imported.model_copy(update={"losses": tuple(losses), "ignored": tuple(ignored)})
+
+
+def _imported(path: Path, kind: str, records: list[Feedback]) -> Imported:
+    """The records with their figures, after a look at their ids."""
     if not records:
         raise UserError(f"{path} has no records", "check that it is the right file")
     seen: set[str] = set()
@@ -87,7 +160,19 @@ def import_feedback(path: Path, kind: str = "auto", context_characters: int | No
         if kind in EXPORTS and record.id in seen:
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice"))
         seen.add(record.id)
-    return Imported(records=records, report=_report(kind, records))
+    losses = () if kind == "feedback" else tuple(line for record in records for line in _losses(record))
+    return Imported(records=records, report=_report(kind, records), losses=losses)
+
+
+def _losses(record: Feedback) -> list[str]:
+    """What of a record that a tool wrote gave no span, by its id."""
+    counts = record.quotes
+    told = {
+        counts.unmatched: "not where they say, or not in the response",
+        counts.ambiguous: "in the response more than once",
+        counts.no_polarity: "neither praise nor criticism by their label",
+    }
+    return [f"record {record.id}: marks {what}: {count}" for count, what in told.items() if count]
 
 
 def _read(rows: list[Row], path: Path, kind: str, context_characters: int | None) -> list[Feedback]:
@@ -131,9 +216,13 @@ def reports_by_data_set(records: Iterable[Feedback]) -> dict[str, ImportReport]:
 
 def _kind_of(rows: Sequence[Row], path: Path) -> str:
     for name, keys in KNOWN_BY.items():
-        if rows and keys <= rows[0].keys() and (name != "csv" or path.suffix == ".csv"):
+        if rows and keys <= rows[0].keys() and (name != "csv" or path.suffix in table.SUFFIXES):
             return name.partition(",")[0]
-    raise UserError(f"{path}: cannot tell what kind of feedback this is", f"--kind {'|'.join(KINDS[1:])}")
+    if path.suffix in table.SUFFIXES:
+        return "csv"  # which says what column is missing
+    keys_there = ", ".join(map(str, rows[0]))[:200] if rows else ""
+    cure = f"name its keys: --map response=KEY,critique=KEY, or --kind {'|'.join(KINDS[1:])}; keys: {keys_there}"
+    raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 
 def _report(source: str, records: Sequence[Feedback]) -> ImportReport:

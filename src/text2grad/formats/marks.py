@@ -70,9 +70,11 @@ def marked_record(
     return human_record(id, prompt, response, critique.model_copy(update={"spans": spans, "quotes": counts}), meta)
 
 
-def human_record(id: str, prompt: str, response: str, judgement: Judgement, meta: Mapping[str, Any]) -> Feedback:
+def human_record(
+    id: str, prompt: str | tuple[Message, ...], response: str, judgement: Judgement, meta: Mapping[str, Any]
+) -> Feedback:
     """A record of what a person said. Of `meta`, what is empty or zero is left out (False is kept)."""
-    turns = (Message(role="user", content=prompt),)
+    turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
     told = {name: value for name, value in meta.items() if value or isinstance(value, bool)}
     return Feedback.of(Example(id=id, prompt=turns, meta=told), response, judgement, Source(kind="human"))
 

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config
-from text2grad.feedback import Feedback, read_jsonl, write_jsonl
-from text2grad.stages.folder import write_json
+from text2grad.feedback import Feedback, read_jsonl, write_jsonl, writing
+from text2grad.stages.results import write_json
 from text2grad.stages.summary import Summary, inlined
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSummary(Summary):
-    """What was found (`formats.intake.ImportReport`), and the records of each data set that the file now holds."""
+    """What was found (`formats.intake.ImportReport`), and the records of each data set that the file now holds.
+
+    `losses` names the lines of which something was not used, `ignored` the columns that were not read.
+    """
 
     report: Mapping[str, Any] = inlined()
     added: int
     replaced: int
     file_holds: Mapping[str, int]
     out: str
+    ignored: Sequence[str] | None = None
+    losses: Sequence[str] | None = None
 
 
-def run_import(config: Config, source: Path, kind: str, out: Path | None) -> ImportSummary:
+def run_import(
+    config: Config, source: Path, kind: str, out: Path | None, names: Sequence[str] = ()
+) -> ImportSummary:
     """Add people's feedback to our records; say what was found, and what the file holds of each data set.
 
+    `names` says where remarks are, as `formats.intake.import_feedback` takes it.
     Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
     """
     from text2grad.formats.intake import import_feedback, merged, reports_by_data_set
 
-    imported = import_feedback(source, kind, config.task.context_characters)
+    imported = import_feedback(source, kind, config.task.context_characters, names)
     target = out or config.run.folder / "feedback.jsonl"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
     existing = list(read_jsonl(target, Feedback)) if target.is_file() else []
     records = merged(existing, imported.records)
     write_jsonl(target, records)
@@ -48,4 +57,6 @@ def run_import(config: Config, source: Path, kind: str, out: Path | None) -> Imp
         replaced=imported.report.records - added,
         file_holds={name: report.records for name, report in held.items()},
         out=str(target),
+        ignored=imported.ignored or None,
+        losses=imported.losses or None,
     )

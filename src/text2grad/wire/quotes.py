@@ -31,11 +31,14 @@ class Quote(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The spans of some quotes, what became of the other quotes, and those that are not in the response."""
+    """The spans of some quotes, what became of the other quotes, those that are not in the response, and those that
+    occur more than once without saying which.
+    """
 
     spans: list[Span]
     counts: QuoteCounts
     lost: list[str]
+    unclear: list[str]
 
 
 def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
@@ -77,6 +80,7 @@ def resolve(
     counts: Counter[str] = Counter()
     spans: list[Span] = []
     lost: list[str] = []
+    unclear: list[str] = []
     known: dict[tuple[str, bool], Found] = {}
     for quote in quotes:
         if (key := _key(quote)) not in known:
@@ -91,6 +95,7 @@ def resolve(
             seen[key] += 1
         elif len(places) > 1:
             counts["ambiguous"] += 1
+            unclear.append(quote.text)
             meant = {"first": places[:1], "all": places, "skip": []}[ambiguity]
             spans.extend(_spans(meant, quote, response, label))
             continue
@@ -102,7 +107,7 @@ def resolve(
             lost.append(quote.text)
         spans.extend(_spans(chosen, quote, response, label))
     found = {how: counts[how] for how in ("ambiguous", "normalised", "fuzzy")}
-    return Resolved(spans, QuoteCounts(unmatched=len(lost), **found), lost)
+    return Resolved(spans, QuoteCounts(unmatched=len(lost), **found), lost, unclear)
 
 
 def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -> Found:

@@ -253,7 +253,7 @@ def test_squality_without_question_texts_says_what_to_put_where(tmp_path: Path) 
     ("content", "kind", "words"),
     [
         ('{"colour": "red"}', "auto", "cannot tell what kind"),
-        ("", "auto", "cannot tell what kind"),
+        ("", "auto", "x.jsonl is empty"),
         ("", "squality", "no records"),
         ('{"colour": "red"}', "finegrained_qa", "record 1: no 'feedback'"),
         ('{"colour": "red"}', "feedback", "x.jsonl:1: "),

@@ -120,6 +120,14 @@ def test_votes() -> None:
     assert isinstance(half, Critique) and half.spans == (), "half is no majority"
 
 
+@pytest.mark.parametrize(("share", "kept"), [(0.0, 2), (0.32, 2), (0.34, 1), (0.66, 1), (0.67, 0)])
+def test_a_span_stays_that_more_than_a_share_of_the_votes_cast(share: float, kept: int) -> None:
+    votes = [vote((0, 4, 1)), vote((0, 4, 1), (9, 12, -1)), vote()]
+    found = voted(votes, share)
+    assert isinstance(found, Critique)
+    assert [(span.start, round(span.weight, 2)) for span in found.spans] == [(0, 0.67), (9, 0.33)][:kept]
+
+
 def test_validation() -> None:
     absent = Completion(text='{"critique": "c", "good_spans": ["zzz", "word"], "poor_spans": []}')
     for validation, broken, kept in (("keep", False, True), ("ask", True, True), ("drop", True, False)):

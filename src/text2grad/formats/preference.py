@@ -1,0 +1,158 @@
+"""Preference pairs: read from files and published data sets, and made of scored feedback.
+
+A line is `{"prompt", "chosen", "rejected"}`, with `id` and `meta` if there are some. Each of the three is text or a
+list of turns; an answer given as a whole conversation (UltraFeedback binarized) brings its prompt with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, Message, Preference, to_json
+from text2grad.formats.intake import KNOWN_BY
+from text2grad.formats.published import Response, responses_of
+from text2grad.tasks.loaders import Row, convert_rows, load_rows, text_of
+
+SIDES = ("chosen", "rejected")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs in their order, and what gave none, counted by its reason."""
+
+    pairs: list[Preference]
+    left_out: Mapping[str, int]
+
+
+def read_pairs(data: str, split: str = "") -> Pairs:
+    """The pairs of a local file or a split of a hub data set, without repeated ones and those with equal sides.
+
+    Raises:
+        UserError: it cannot be read or has no records, or a record is no pair (which one, and why).
+    """
+    rows = load_rows(data, None, split)
+    if rows[0].keys() >= KNOWN_BY["feedback"]:
+        cure = f"text2grad export {data} --as preference --out pairs.jsonl"
+        raise UserError(f"{data} has feedback and no pairs", cure)
+    found = list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair"))
+    return _distinct(found)
+
+
+def _distinct(found: Iterable[Preference | None]) -> Pairs:
+    kept: dict[tuple[object, ...], Preference] = {}
+    left_out = Counter[str]()
+    for pair in found:
+        if pair is None:
+            left_out["undecided"] += 1
+        elif pair.chosen.strip() == pair.rejected.strip():
+            left_out["equal_sides"] += 1
+        elif (key := (pair.prompt, pair.chosen, pair.rejected)) in kept:
+            left_out["repeated"] += 1
+        else:
+            kept[key] = pair
+    return Pairs(list(kept.values()), dict(left_out))
+
+
+def _pairs_of(row: Row, fallback_id: str) -> Iterator[Preference | None]:
+    if any(side in row for side in SIDES):
+        yield _pair(row, fallback_id)
+        return
+    responses = responses_of(row)
+    if responses is None:
+        raise ValueError("no 'chosen'")
+    yield _published(responses)
+
+
+def _pair(row: Row, fallback_id: str) -> Preference:
+    (before, chosen), (other, rejected) = (_answer(row, side) for side in SIDES)
+    if before != other:
+        raise ValueError("'chosen' and 'rejected' answer different prompts")
+    prompt = before or _prompt(row.get("prompt"))
+    id = row.get("prompt_id") or row.get("id") or fallback_id
+    meta = row.get("meta") or {}
+    return Preference(id=str(id), prompt=prompt, chosen=chosen, rejected=rejected, meta=meta)
+
+
+def _answer(row: Row, side: str) -> tuple[tuple[Message, ...], str]:
+    """The turns before an answer, if it is a conversation, and its text."""
+    value = row.get(side)
+    if isinstance(value, list) and value:
+        *before, last = [_turn(turn) for turn in value]
+        if last.role != "assistant":
+            raise ValueError(f"{side!r} does not end with the assistant")
+        return tuple(before), last.content
+    if not isinstance(value, str):
+        raise ValueError(f"no {side!r}")
+    return (), value
+
+
+def _prompt(value: object) -> tuple[Message, ...]:
+    if isinstance(value, list) and value:
+        return tuple(_turn(turn) for turn in value)
+    return (Message(role="user", content=text_of({"prompt": value}, "prompt")),)
+
+
+def _turn(turn: Mapping[str, Any]) -> Message:
+    return Message(role=turn["role"], content=turn["content"])
+
+
+def _published(responses: Sequence[Response]) -> Preference | None:
+    """Of scored completions the best over the worst; what people corrected over the draft they wrote about."""
+    scored = [(float(score), each) for each in responses if (score := each.meta.get("overall_score")) is not None]
+    if len(scored) > 1:
+        (low, worst), *_, (high, best) = sorted(scored, key=lambda pair: pair[0])
+        return _over(best, best.response, worst.response) if high > low else None
+    draft = responses[0] if len(responses) == 1 else None
+    if draft is None or not (draft.feedback and draft.reference):
+        raise ValueError("neither two scored answers nor a draft that a person corrected")
+    return _over(draft, draft.reference, draft.response)
+
+
+def _over(known: Response, chosen: str, rejected: str) -> Preference:
+    prompt = known.prompt
+    turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+    return Preference(id=known.id, prompt=turns, chosen=chosen, rejected=rejected)
+
+
+def pairs_of(records: Iterable[Feedback]) -> Pairs:
+    """What people corrected over the response; of several scored responses to one prompt, the best over the worst.
+
+    A prompt gives no pair if it has one scored response, if all have one score, or if best and worst read the same.
+    """
+    found: list[Preference] = []
+    left_out = Counter[str]()
+    scored: dict[str, list[Feedback]] = {}
+    for record in records:
+        corrected = str(record.meta.get("corrected") or "")
+        if corrected and corrected != record.response:
+            found.append(_preference(record, corrected, record.response))
+        elif record.score is None:
+            left_out["without_score"] += 1
+        else:
+            scored.setdefault(to_json([turn.model_dump() for turn in record.prompt]), []).append(record)
+    for group in scored.values():
+        best, worst = (choose(group, key=lambda record: record.score or 0.0) for choose in (max, min))
+        if len(group) < 2:
+            left_out["single"] += 1
+        elif best.score == worst.score:
+            left_out["equal_scores"] += 1
+        elif best.response.strip() == worst.response.strip():
+            left_out["equal_sides"] += 1
+        else:
+            found.append(_preference(best, best.response, worst.response))
+    return Pairs(found, dict(left_out))
+
+
+def _preference(record: Feedback, chosen: str, rejected: str) -> Preference:
+    return Preference(id=record.id, prompt=record.prompt, chosen=chosen, rejected=rejected, meta=record.meta)
+
+
+def preference_row(pair: Preference) -> Row:
+    """A pair in TRL's conversational shape."""
+    sides = {"chosen": pair.chosen, "rejected": pair.rejected}
+    answers = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
+    return {"id": pair.id, "prompt": [turn.model_dump() for turn in pair.prompt], **answers}
