@@ -15,13 +15,21 @@ from typing import NamedTuple
 import pytest
 import test_advantage
 import test_loss
+import test_offline
+import test_preference
 import test_vocabulary
 
 from text2grad import rl
 
 FAULTS = Path(__file__).parent / "faults"
 SOURCES = Path(rl.__file__).parent
-TESTS = {"advantage": test_advantage, "loss": test_loss, "vocabulary": test_vocabulary}
+TESTS = {
+    "advantage": test_advantage,
+    "loss": test_loss,
+    "offline": test_offline,
+    "preference": test_preference,
+    "vocabulary": test_vocabulary,
+}
 
 
 class Fault(NamedTuple):

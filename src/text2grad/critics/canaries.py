@@ -26,7 +26,7 @@ def canary_items(task: str) -> list[Pair]:
 
 def canaries_path(out: Path) -> Path:
     """Where the records of the canaries of a job are, which writes `out`."""
-    return out.with_name(f"{out.stem}.canaries{out.suffix}")
+    return out.parent / f"{out.stem}.canaries{out.suffix}"
 
 
 def _item(row: dict[str, str | list[str]]) -> Pair:

@@ -12,17 +12,17 @@ SAME_SPAN = 0.5
 """Two spans of one label are the same vote if they share at least half of the characters they cover together."""
 
 
-def voted(judgements: Sequence[Judgement]) -> Judgement:
+def voted(judgements: Sequence[Judgement], share: float = 0.5) -> Judgement:
     """One judgement from several about one response.
 
-    Spans of one label that overlap enough are one vote; those that more than half of the critiques cast stay,
+    Spans of one label that overlap enough are one vote; those that more than `share` of the critiques cast stay,
     with the share of votes as their weight. Their edges are those most often cast. The text is that of the
     critique with the most spans that stayed; the score is the mean. With no critique at all: the first failure.
     """
     critiques = [judgement for judgement in judgements if isinstance(judgement, Critique)]
     if len(critiques) < 2:
         return critiques[0] if critiques else judgements[0]
-    groups = [votes for votes in _groups(critiques) if 2 * len(votes) > len(critiques)]
+    groups = [votes for votes in _groups(critiques) if len(votes) > share * len(critiques)]
     kept = [_elected(votes, len(critiques)) for votes in groups]
     stayed = Counter(voter for votes in groups for voter in votes)
     spokesman = critiques[max(range(len(critiques)), key=lambda index: (stayed[index], -index))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from text2grad.align import Aligned, TokenTable, token_labels
 from text2grad.errors import UserError
@@ -16,6 +17,16 @@ from text2grad.train.settings import SupervisedSettings
 
 LENGTH_POOL = 16
 """Batches whose pairs are sorted by length together."""
+
+
+class Sized(Protocol):
+    """What is learned from, as token ids."""
+
+    @property
+    def tokens(self) -> int: ...
+
+
+E = TypeVar("E", bound=Sized)
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,11 @@ class Encoded:
     target: list[int]
     weights: list[float]
     labels: list[int] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole sequence."""
+        return len(self.prompt) + len(self.target)
 
 
 def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
@@ -102,16 +118,16 @@ def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
     return [int(label) if here else UNLABELLED for label, here in zip(labels, inside, strict=True)]
 
 
-def plan_batches(encoded: Sequence[Encoded], settings: SupervisedSettings, seed: int) -> Iterator[list[Encoded]]:
+def plan_batches(encoded: Sequence[E], settings: SupervisedSettings, seed: int) -> Iterator[list[E]]:
     """Optimizer steps: every epoch a new order, batches of similar length (less padding), in random order."""
     rng = random.Random(seed)
     total = max(1, round(settings.epochs * len(encoded) / settings.batch_size))
     while total > 0:
         order = rng.sample(list(encoded), len(encoded))
         pool = settings.batch_size * LENGTH_POOL
-        batches: list[list[Encoded]] = []
+        batches: list[list[E]] = []
         for start in range(0, len(order), pool):
-            near = sorted(order[start : start + pool], key=lambda item: len(item.prompt) + len(item.target))
+            near = sorted(order[start : start + pool], key=lambda item: item.tokens)
             batches += [near[i : i + settings.batch_size] for i in range(0, len(near), settings.batch_size)]
         rng.shuffle(batches)
         yield from batches[:total]

@@ -36,6 +36,39 @@ class SupervisedSettings(Settings):
     )
 
 
+class OfflineSettings(SupervisedSettings):
+    """Training on annotated answers alone, no reward model and no sampling (`train --offline`)."""
+
+    epochs: float = Field(default=3.0, gt=0, description="passes over the answers")
+    poor_limit: float = Field(
+        default=10.0,
+        gt=0,
+        description="of the factor (1 - p) / p of a poor token, p being its chance at the start: 10 is reached by"
+        " tokens rarer than 1 in 11",
+    )
+    verdict_weight: float = Field(
+        default=1.0,
+        ge=0,
+        description="a good verdict times this is added to the weight of every token of its answer; a poor one is"
+        " told by marked words alone",
+    )
+    kl_coefficient: float = Field(
+        default=0.1, ge=0, description="of the KL to the start, over the whole vocabulary, at every token"
+    )
+    max_kl: float | None = Field(
+        default=3.0,
+        gt=0,
+        description="nats per token from the start at which the run stops as diverged; None: no limit",
+    )
+
+
+class DPOSettings(Settings):
+    """Direct preference optimisation (paper, appendix N; Rafailov et al. 2023)."""
+
+    beta: float = Field(default=0.1, gt=0, description="how near the policy stays to the SFT policy")
+    training: SupervisedSettings = SupervisedSettings(epochs=1, lr=1e-6, warmup=0.1)
+
+
 class EarlyStoppingSettings(Settings):
     """When the reward model has learned what it can: measured on critiques of validation prompts that it writes.
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
@@ -20,10 +21,11 @@ from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.encode import rendering_of
-from text2grad.policy.label_head import UNLABELLED
+from text2grad.policy.label_head import UNLABELLED, LabelHead
 from text2grad.policy.model import Policy
+from text2grad.policy.score_head import ScoreHead
 from text2grad.train.optimizers import clip_gradient, learning_rate_factor, make_optimizer
-from text2grad.train.pairs import Encoded, Pair, encode_pairs, plan_batches
+from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.stopping import EarlyStopping
@@ -53,17 +55,66 @@ def train_supervised(
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
             of a model which has diverged, or what `durable.run.Run` refuses.
     """
-    ranks, title = options.ranks, options.title
-    if not pairs:
-        raise UserError(f"{title}: nothing to train on", "check the data file and the split")
+    refuse_nothing(pairs, options)
     encoded = encode_pairs(policy, pairs, settings)
+    objective = Objective(
+        identity=identity_of(policy, pairs, settings, section, label_weight),
+        gradient=partial(accumulate_gradient, policy, label_weight=label_weight),
+        described=partial(_described, policy),
+        check=partial(_refuse_diverged, guessing=math.log(len(policy.tokenizer))),
+        heads=[policy.add_label_head()] if label_weight else [],
+    )
     batches = list(plan_batches(encoded, settings, options.seed))
-    identity = identity_of(policy, pairs, settings, section, label_weight)
+    metrics = descend(policy, batches, objective, settings, options, section, stopping)
+    policy.continued = True
+    if heldout:
+        metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
+    return metrics
+
+
+def refuse_not_finite(metrics: dict[str, float]) -> None:
+    """Stop before a step on a loss or gradient that is not finite."""
+    if not math.isfinite(sum(metrics.values())):
+        raise FloatingPointError("the loss is not finite, no parameter was changed by it")
+
+
+@dataclass(frozen=True)
+class Objective(Generic[E]):
+    """What a supervised run minimises, over batches of anything.
+
+    `gradient` adds a batch's gradient to the policy's and returns its metrics, `loss` among them; `described` gives
+    the batch of a step in words, for when a number is not finite; `check` raises FloatingPointError for metrics
+    with which no step may be made. `dropout`: whether it is on. `heads` are trained beside the policy, each by an
+    optimizer of its own. `identity`: what the run depends on.
+    """
+
+    identity: Mapping[str, str]
+    gradient: Callable[[Sequence[E], PassSize], dict[str, float]]
+    described: Callable[[int, Sequence[E]], Iterator[dict[str, Any]]]
+    check: Callable[[dict[str, float]], None] = refuse_not_finite
+    dropout: bool = True
+    heads: Sequence[LabelHead | ScoreHead] = ()
+
+
+def descend(
+    policy: Policy,
+    batches: Sequence[Sequence[E]],
+    objective: Objective[E],
+    settings: SupervisedSettings,
+    options: RunOptions,
+    section: str,
+    stopping: EarlyStopping | None = None,
+) -> dict[str, float]:
+    """One gradient step for each batch, in a run's folder; returns the last metrics. Changes the policy in place.
+
+    Raises:
+        UserError: the loss is not finite, the objective's check fails, or what `durable.run.Run` refuses.
+    """
+    ranks, title = options.ranks, options.title
     if ranks.sharded and settings.optimizer == "muon":
         raise UserError(f"{title}: muon needs whole matrices", f"--run.parallel ddp, or {section}.optimizer adamw")
-    head = policy.add_label_head() if label_weight else None
     ranks.broadcast_weights(policy)
-    optimizers = [make_optimizer(policy, settings), *([head.optimizer()] if head else [])]
+    optimizers = [make_optimizer(policy, settings), *(head.optimizer() for head in objective.heads)]
     factor = learning_rate_factor(settings.schedule, settings.warmup, len(batches))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizers[0], factor)
     training = Training(policy, optimizers, schedule, keeper=stopping)
@@ -71,13 +122,13 @@ def train_supervised(
     memory, numbers = f"{section}.micro_batch_size ({settings.micro_batch_size})", f"{section}.lr ({settings.lr:g})"
     cures = Cures(f"lower {memory}", f"lower {numbers}")
     metrics: dict[str, float] = {}
-    with Run(options, len(batches), training, identity, cures, settings.checkpoint_every) as run:
-        policy.train()
+    with Run(options, len(batches), training, objective.identity, cures, settings.checkpoint_every) as run:
+        policy.train(objective.dropout)
         for step, batch in run.steps(batches):
-            with run.guarding(partial(_described, policy, step, batch)):
-                metrics = accumulate_gradient(policy, batch, size, label_weight)
+            with run.guarding(partial(objective.described, step, batch)):
+                metrics = objective.gradient(batch, size)
                 metrics["grad_norm"] = clip_gradient(policy.policy_parameters(), settings.max_grad_norm)
-                _refuse_diverged(metrics, math.log(len(policy.tokenizer)))
+                objective.check(metrics)
             for optimizer in optimizers:
                 optimizer.step()
             policy.zero_grad(set_to_none=True)
@@ -91,10 +142,13 @@ def train_supervised(
         if stopping:
             metrics |= {"steps": step + 1, **stopping.restore_best()}
         policy.eval()
-    policy.continued = True
-    if heldout:
-        metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
     return metrics
+
+
+def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:
+    """Raises UserError: there is no data."""
+    if not data:
+        raise UserError(f"{options.title}: nothing to train on", "check the data file and the split")
 
 
 def identity_of(
@@ -113,8 +167,7 @@ def identity_of(
 
 def _refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
     """Stop before a step on losses that are not finite, or far above that of `guessing` (nats a token)."""
-    if not math.isfinite(sum(metrics.values())):
-        raise FloatingPointError("the loss is not finite, no parameter was changed by it")
+    refuse_not_finite(metrics)
     if metrics["loss"] > DIVERGED * guessing:
         raise FloatingPointError(
             f"the training has diverged: a loss of {metrics['loss']:.1f} a token, and guessing has {guessing:.1f}"
@@ -137,7 +190,7 @@ def accumulate_gradient(
 
     With `label_weight` the mean loss over labelled tokens of the prompts is added, and returned as `label_loss`.
     """
-    ordered = sorted(batch, key=lambda item: len(item.prompt) + len(item.target))
+    ordered = sorted(batch, key=lambda item: item.tokens)
     tokens = sum(sum(item.weights) for item in batch)
     labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))
 

@@ -61,7 +61,7 @@ class PromptedCritic:
         self.overlap = overlap_of(chat)
         self._prompt = Prompt(prompt, source.prompt_version)
         self._tested, self._anchor = tested, anchor
-        self._reader, self._votes = Reader(reading), reading.votes
+        self._reader, self._votes, self._share = Reader(reading), reading.votes, reading.vote_share
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Ask for all critiques at once and read the answers.
@@ -121,7 +121,7 @@ class PromptedCritic:
 
     def _judgement(self, pair: Pair, answers: Sequence[Answer]) -> Judgement:
         read = [self._reader.read(answer, pair[1]) for answer in answers]
-        kept = voted([self._reader.validated(judgement) for judgement in read])
+        kept = voted([self._reader.validated(judgement) for judgement in read], self._share)
         if isinstance(kept, Failure):
             return kept.model_copy(update={"meta": {**kept.meta, **_lost(read)}})
         words = self._anchored(*pair)

@@ -21,6 +21,13 @@ class ReadingSettings(Settings):
         ge=1,
         description="critiques of one response, at a temperature above 0; spans most agree on stay, weighted",
     )
+    vote_share: float = Field(
+        default=0.5,
+        ge=0,
+        lt=1,
+        description="a span stays that more than this share of the votes cast; lower finds more, and more that is"
+        " wrong",
+    )
     ambiguity: Ambiguity = Field(
         default="skip", description="a quote that occurs more than once and does not say which"
     )

@@ -1,0 +1,67 @@
+"""Revising an answer by its critique: what a model is shown, and which revisions are of no use.
+
+A revision that copies the answer teaches nothing, and one that carries words of the prompt it was asked with would
+teach a policy to write them (both are what models do that cannot follow the instruction). Neither becomes a target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from text2grad.critics.prompted.messages import fitted_messages
+from text2grad.feedback import Critique, Example, Message
+
+Refusal = Literal["empty", "copied", "leaked"]
+LONGEST_SHARED = 40
+"""Characters of the instruction that a revision may have by chance."""
+_MARKUP = re.compile(r"</?[a-z][\w-]*>|\{\{[\w.]+\}\}")
+
+
+def revision_messages(
+    prompt: str, question: Example, response: str, critique: Critique, excess: Callable[[Sequence[Message]], int]
+) -> list[Message]:
+    """The conversation that asks for `response` anew: the question, the answer and the critique, and nothing else.
+
+    `prompt` is the text of a prompt file with {{prompt}}, {{response}} and {{meta.critique}}. What is known about
+    the example besides, a reference or tests, is left out.
+    """
+    said = "\n".join([critique.text, *(f"- missing: {each}" for each in critique.omissions)]).strip()
+    known = Example(id=question.id, prompt=question.prompt, meta={"critique": said})
+    return fitted_messages(prompt, known, response, excess)
+
+
+def refusal_of(revision: str, response: str, prompt: str, critique: Critique) -> Refusal | None:
+    """Why a revision is of no use; None if it may be.
+
+    Copied: the answer but for white space. Leaked: it has a tag of the prompt, `LONGEST_SHARED` characters of its
+    instruction, or the whole critique, where that is as long.
+    """
+    words, before = " ".join(revision.split()), " ".join(response.split())
+    if not words:
+        return "empty"
+    if words == before:
+        return "copied"
+    tags = [tag for tag in set(_MARKUP.findall(prompt)) if tag in revision and tag not in response]
+    said = " ".join(critique.text.split())
+    whole = [said] if len(said) >= LONGEST_SHARED else []
+    shared = any(piece in words and piece not in before for piece in (*_pieces(prompt), *whole))
+    return "leaked" if tags or shared else None
+
+
+def finds_nothing(critique: Critique) -> bool:
+    """Whether a critic leaves nothing to mend: no poor words, nothing missing, and no verdict against the
+    answer."""
+    if critique.omissions or any(span.label < 0 for span in critique.spans):
+        return False
+    if critique.score is not None:
+        return critique.score > 0
+    return bool(critique.spans) or not critique.text.strip()
+
+
+def _pieces(prompt: str) -> Sequence[str]:
+    """Every run of `LONGEST_SHARED` characters of the instruction that begins a word."""
+    words = " ".join(_MARKUP.sub(" ", prompt).split())
+    starts = [0, *(match.end() for match in re.finditer(" ", words))]
+    return [words[start : start + LONGEST_SHARED] for start in starts if start + LONGEST_SHARED <= len(words)]

@@ -1,0 +1,50 @@
+"""The scalar critic: a reward model that was trained on preferences gives a verdict, and no span (appendix N)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source
+
+
+class Scorer(Protocol):
+    """What gives an answer a score of any size, higher is better; None where it cannot."""
+
+    def scores(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float | None]:
+        """The score of `answers[i]` to `prompts[i]`."""
+        ...
+
+
+class Scale(NamedTuple):
+    """Mean and standard deviation of a model's scores of the answers that it was trained on."""
+
+    mean: float
+    spread: float
+
+
+class ScalarCritic:
+    """A scorer as a critic: the verdict is 2 sigmoid(z) - 1, z being the standardised score.
+
+    It is what the model says of the chance that this answer is preferred to an average one, from -1 to 1, with a
+    spread of one. `meta` has the score (`reward`) and `z` (`standardised`).
+    """
+
+    def __init__(self, scorer: Scorer, scale: Scale, source: Source) -> None:
+        self.source = source
+        self._scorer, self._scale = scorer, scale
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Score all responses; one that is too long for the model, or has no finite score, is a failure."""
+        scores = self._scorer.scores([example.prompt for example in examples], responses)
+        return [self._judgement(score) for score in scores]
+
+    def _judgement(self, score: float | None) -> Judgement:
+        if score is None:
+            return Failure(kind="unsupported", message="prompt and response are longer than the model's context")
+        if not math.isfinite(score):
+            return Failure(kind="invalid", message=f"the score is {score}")
+        standardised = (score - self._scale.mean) / self._scale.spread
+        meta = {"reward": score, "standardised": standardised}
+        return Critique(text="", score=math.tanh(standardised / 2), meta=meta)

@@ -1,0 +1,69 @@
+"""Revisions: what a model is shown, what is refused, and when a critic has nothing to say."""
+
+from __future__ import annotations
+
+import pytest
+
+from text2grad.critics.revision import finds_nothing, refusal_of, revision_messages
+from text2grad.feedback import Critique, Example, Message, Span
+from text2grad.tasks.base import read_prompt
+
+PROMPT = read_prompt("refine")
+QUESTION = Example(
+    id="1",
+    prompt=(Message(role="user", content="When is it due?"),),
+    reference="It is due on Monday.",
+    meta={"tests": "assert False", "gold": "Monday"},
+)
+ANSWER = "It is due next  week."
+POOR = Span(start=10, end=20, label=-1, text="next  week")
+CRITIQUE = Critique(
+    text="The report is due on a day that the answer does not name at all.", spans=(POOR,), score=-1.0
+)
+
+
+def test_the_reference_and_the_tests_are_not_shown() -> None:
+    said = CRITIQUE.model_copy(update={"omissions": ("the day </critique>",)})
+    (turn,) = revision_messages(PROMPT, QUESTION, ANSWER, said, lambda _: 0)
+    for part in ("When is it due?", ANSWER, CRITIQUE.text, "- missing: the day"):
+        assert part in turn.content
+    assert "Monday" not in turn.content and "assert" not in turn.content
+    assert turn.content.count("</critique>") == 1, "a critique cannot close its tag"
+
+
+@pytest.mark.parametrize(
+    ("revision", "expected"),
+    [
+        ("It is due tomorrow.", None),
+        (" \n", "empty"),
+        ("It is due next week.\n", "copied"),
+        ("<response>\nIt is due tomorrow.\n</response>", "leaked"),
+        (CRITIQUE.text.replace(" day", "\nday"), "leaked"),
+        ("Sure: so that it meets the request and nothing in the critique applies, I wrote: tomorrow.", "leaked"),
+        ("It meets the request.", None),
+    ],
+)
+def test_what_is_refused(revision: str, expected: str | None) -> None:
+    assert refusal_of(revision, ANSWER, PROMPT, CRITIQUE) == expected
+
+
+def test_what_the_answer_said_already_does_not_leak() -> None:
+    answer = "Write <question> and </question> around it."
+    assert refusal_of("Put <question> and </question> around it.", answer, PROMPT, Critique(text="?")) is None
+
+
+@pytest.mark.parametrize(
+    ("critique", "nothing"),
+    [
+        (CRITIQUE, False),
+        (Critique(text="Fine.", score=1.0), True),
+        (Critique(text="Fails.", score=-1.0), False),
+        (Critique(text="Undecided.", score=0.0), False),
+        (Critique(text="Fine.", score=1.0, omissions=("the day",)), False),
+        (Critique(text="Good start.", spans=(POOR.model_copy(update={"label": 1}),)), True),
+        (Critique(text="A person's words, unmarked."), False),
+        (Critique(text=" "), True),
+    ],
+)
+def test_when_there_is_nothing_to_mend(critique: Critique, nothing: bool) -> None:
+    assert finds_nothing(critique) is nothing
