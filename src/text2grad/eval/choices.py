@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
-from text2grad.eval.metrics import mean
+from text2grad.eval.letters import MEASURES
 from text2grad.feedback import Example
 from text2grad.policy.encode import check_lengths
 from text2grad.policy.model import Policy
 from text2grad.tasks.arc import ANSWER, CHOICES
 
 Row = dict[str, Any]
-MEASURES = ("likelihood", "likelihood_normalised")
-
-
-def has_choices(example: Example) -> bool:
-    """Whether an example is a question with given answers."""
-    return CHOICES in example.meta
 
 
 def choose(policy: Policy, examples: Sequence[Example], batch_size: int) -> list[Row]:
@@ -45,12 +37,6 @@ def choose(policy: Policy, examples: Sequence[Example], batch_size: int) -> list
     return rows
 
 
-def choice_figures(rows: Sequence[Row]) -> dict[str, float]:
-    """The share of right choices by each of `MEASURES`, and `total`, the number of questions."""
-    shares = {name: mean([row["scores"][name] for row in rows]) for name in MEASURES}
-    return {**shares, "total": float(len(rows))}
-
-
 def forgetting(before: Mapping[str, float], after: Mapping[str, float], measure: str = MEASURES[1]) -> float:
     """Points (of 100) that a policy lost between two evaluations on the same questions; below 0 it gained.
 
@@ -63,19 +49,35 @@ def forgetting(before: Mapping[str, float], after: Mapping[str, float], measure:
 
 
 def _likelihoods(policy: Policy, examples: Sequence[Example], batch_size: int) -> Iterator[list[float]]:
-    """log p of each choice of each example; answers of similar length are read together."""
-    pairs = [_encoded(policy, example.prompt[-1].content, text) for example in examples for text in _texts(example)]
-    ids = [example.id for example in examples for _ in _texts(example)]
-    check_lengths([(id, [*a, *b]) for id, (a, b) in zip(ids, pairs, strict=True)], policy.context, 0)
-    order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
-    found = torch.zeros(len(pairs), dtype=torch.float64)
-    with policy.evaluating():
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            batch = policy.pack([pairs[i][0] for i in chosen], [pairs[i][1] for i in chosen])
-            found[chosen] = policy(batch, valued=False).logp.sum(dim=1).double().cpu()
-    flat = iter(found.tolist())
-    yield from ([next(flat) for _ in _texts(example)] for example in examples)
+    """log p of each choice of each example. The choices of a question share a pass, and so does its text if the
+    model allows it; questions of similar length are read together.
+    """
+    asked = [
+        [_encoded(policy, example.prompt[-1].content, text) for text in _texts(example)] for example in examples
+    ]
+    named = [(example.id, [*a, *b]) for example, pairs in zip(examples, asked, strict=True) for a, b in pairs]
+    check_lengths(named, policy.context, 0)
+    found: dict[int, list[float]] = {}
+    with policy.evaluating(), policy.reader.sharing(policy.model):
+        for chosen in _in_batches(asked, batch_size):
+            pairs = [pair for i in chosen for pair in asked[i]]
+            batch = policy.pack([question for question, _ in pairs], [answer for _, answer in pairs])
+            each = iter(policy(batch, valued=False).logp.sum(dim=1).double().cpu().tolist())
+            found |= {i: [next(each) for _ in asked[i]] for i in chosen}
+    yield from (found[i] for i in range(len(examples)))
+
+
+def _in_batches(asked: Sequence[Sequence[tuple[list[int], list[int]]]], batch_size: int) -> Iterator[list[int]]:
+    """Indices of questions by length, whole questions of about `batch_size` choices at a time."""
+    order = sorted(range(len(asked)), key=lambda i: max(len(a) + len(b) for a, b in asked[i]))
+    batch: list[int] = []
+    for i in order:
+        if batch and sum(len(asked[j]) for j in batch) + len(asked[i]) > batch_size:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
 
 
 def _texts(example: Example) -> list[str]:

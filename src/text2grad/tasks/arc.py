@@ -1,12 +1,14 @@
 """ARC-Challenge: science questions from school with given answers (Clark et al. 2018), to see what training cost.
 
 The text of a question is that of the evaluation harnesses, "Question: ...\\nAnswer:", and no chat template is laid
-over it: a policy is not asked to answer, but how likely each answer is (`eval.choices`).
+over it: a policy is not asked to answer, but how likely each answer is (`eval.choices`). `lettered` asks in words.
 """
 
 from __future__ import annotations
 
-from text2grad.feedback import Example
+from string import ascii_uppercase
+
+from text2grad.feedback import Example, Message
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
 from text2grad.tasks.loaders import Row, Shape, one_turn, read_examples, text_of
 
@@ -38,6 +40,17 @@ class ArcTask:
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """None of a response in words: `evaluate` measures by likelihood."""
         return {}
+
+
+def lettered(example: Example) -> Example:
+    """A question as a person is asked it: its answers under letters, and one letter wanted.
+
+    Letters are those of the order, whatever labels the data have (some have 1 to 4).
+    """
+    options = zip(ascii_uppercase, example.meta[CHOICES], strict=False)
+    lines = [str(example.meta["question"]).strip(), "", *(f"{letter}. {text}" for letter, text in options)]
+    asked = "\n".join([*lines, "", "Which answer is right? Reply with its letter alone."])
+    return example.model_copy(update={"prompt": (Message(role="user", content=asked),)})
 
 
 def _question(id: str, question: str, options: list[Row], key: str) -> Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import sys
@@ -10,12 +11,13 @@ from functools import cache
 from importlib import resources
 from math import isclose
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field, field_validator
 
 from text2grad.errors import UserError
-from text2grad.feedback import Example, Feedback, Message
+from text2grad.feedback import Example, Feedback, Message, Preference
 from text2grad.settings import Settings
 
 Split = Literal["sft", "reward", "train", "heldout"]
@@ -23,6 +25,7 @@ SHARES: tuple[Split, ...] = ("sft", "reward", "train")
 """The splits that `task.split` gives the shares of, in its order."""
 
 TASKS = {
+    "alpaca_eval": "text2grad.tasks.alpaca_eval:AlpacaEvalTask",
     "arc": "text2grad.tasks.arc:ArcTask",
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
@@ -32,6 +35,7 @@ TASKS = {
     "humaneval+": "text2grad.tasks.code:CodeBenchmark",
     "mbpp": "text2grad.tasks.code:CodeBenchmark",
     "mbpp+": "text2grad.tasks.code:CodeBenchmark",
+    "mt_bench": "text2grad.tasks.mt_bench:MTBenchTask",
     "qa": "text2grad.tasks.qa:QATask",
     "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
@@ -43,7 +47,7 @@ class TaskSettings(Settings):
 
     name: str = Field(
         description="summarization, qa, code, demo, small_programs, docstrings, function_summaries, to measure on"
-        " humaneval, humaneval+, mbpp, mbpp+, arc, or a plug-in as module:Class"
+        " humaneval, humaneval+, mbpp, mbpp+, arc, alpaca_eval, mt_bench, or a plug-in as module:Class"
     )
     data: str = Field(
         default="",
@@ -102,24 +106,56 @@ def load_task(settings: TaskSettings) -> Task:
         UserError: the task, module or class does not exist, or the class is not a task.
     """
     target = TASKS.get(settings.name, settings.name)
-    module_name, separator, class_name = target.partition(":")
-    if not separator or not all(part.isidentifier() for part in module_name.split(".")):
-        raise UserError(f"unknown task {settings.name!r}", f"one of {', '.join(TASKS)}, or module:Class")
+    if not is_class_name(target):
+        near = difflib.get_close_matches(settings.name.lower(), TASKS, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"unknown task {settings.name!r}{hint}", f"one of {', '.join(TASKS)}, or module:Class")
+    return cast(Task, load_class("task", settings.name, target)(settings))
+
+
+def is_class_name(name: str) -> bool:
+    """Whether a name is written as `module:Class`."""
+    module, separator, found = name.partition(":")
+    return bool(separator) and found.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def load_class(what: str, name: str, target: str) -> type[Any]:
+    """The class behind `target`, written as `module:Class`, for the setting `name` of a `what`.
+
+    Modules are looked up where Python looks, then in the current folder.
+
+    Raises:
+        UserError: there is no such module or class, it is of the standard library, or cannot be imported.
+    """
+    module_name, _, class_name = target.partition(":")
+    module = _import(what, name, module_name)
+    if not hasattr(module, class_name):
+        classes = [word for word, value in vars(module).items() if isinstance(value, type)]
+        near = difflib.get_close_matches(class_name, classes, n=1)
+        cure = f"did you mean {near[0]}?" if near else "check the class name"
+        raise UserError(f"{what} {name!r}: {module_name} has no {class_name}", cure)
+    found = getattr(module, class_name)
+    if not isinstance(found, type) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
+        raise UserError(
+            f"{what} {name!r}: {class_name} of {module_name} is not a {what}", "name a class of your own"
+        )
+    return found
+
+
+def _import(what: str, name: str, module_name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
+    except SyntaxError as error:
+        place = f"line {error.lineno} of {error.filename}"
+        raise UserError(f"{what} {name!r}: {error.msg} in {place}", "mend the module") from error
     except ModuleNotFoundError as error:
         # A module that the plug-in itself lacks is a different mistake from a plug-in that is not there.
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
-        raise UserError(f"task {settings.name!r}: no module {error.name}", "is it on PYTHONPATH?") from error
-    if not hasattr(module, class_name):
-        raise UserError(f"task {settings.name!r}: {module_name} has no {class_name}", "check the class name")
-    found = getattr(module, class_name)
-    if not isinstance(found, type) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(
-            f"task {settings.name!r}: {class_name} of {module_name} is not a task", "name a class of your own"
-        )
-    return cast(Task, found(settings))
+        cure = "is it in this folder, or on PYTHONPATH?"
+        raise UserError(f"{what} {name!r}: no module {error.name}", cure) from error
 
 
 def conversation_text(prompt: Iterable[Message]) -> str:
@@ -196,7 +232,7 @@ def refuse_shares(settings: TaskSettings) -> None:
         )
 
 
-def question_of(example: Example | Feedback) -> str:
+def question_of(example: Example | Feedback | Preference) -> str:
     """The words that tell one question from another: `meta["question"]` where given, else the prompt."""
     return str(example.meta.get("question") or conversation_text(example.prompt))
 

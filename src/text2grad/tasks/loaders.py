@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from text2grad.feedback import Example, Message, first_error, from_json, json_li
 from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
 
 Row = dict[str, Any]
+SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 T = TypeVar("T")
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
 """A packed file may unpack to 64 MiB, or to 100 times its own size: text of tasks packs to a tenth, a bomb to a
@@ -44,8 +46,8 @@ class Shape:
 class HubData:
     """A data set on the hub: the split to train on, and the one it comes with to measure on ("": none).
 
-    A split that ends in .jsonl is a file of the data set, for sets that have a loading script and nothing else:
-    `datasets` no longer runs those. Of a set with several configurations, "configuration/split".
+    A split that ends in .json or .jsonl is a file of the data set, for sets that have a loading script and nothing
+    else: `datasets` no longer runs those. Of a set with several configurations, "configuration/split".
     """
 
     train: str = "train"
@@ -139,24 +141,31 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Rows of a .jsonl (or .jsonl.gz) file, of a .json file with a list of objects or of objects by id, or of a
-    table with a header: .csv, or .tsv without quotes.
+    table with a header: .csv with commas, semicolons or tabs, or .tsv without quotes.
 
     Raises:
         UserError: the file is missing, is not UTF-8 or not of its kind, has something else than objects, or unpacks
             to more than any data do (`LEAST_UNPACKED`, `MOST_TIMES`); says where.
     """
+    return (row for _, row in placed_rows(path))
+
+
+def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """`read_rows`, each with where it is: `line 3`, or `record 3` of a .json file."""
+    if path.suffix.lower() in SPREADSHEETS:
+        raise UserError(f"{path} is a spreadsheet, not text", "save it as CSV (UTF-8) first")
     with reading(path):
         text = (_unpacked(path) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8-sig")
     if path.suffix in (".csv", ".tsv"):
-        yield from _table_rows(path, text)
+        yield from ((f"line {number}", row) for number, row in _table_rows(path, text))
         return
     # Not splitlines(): JSON allows U+2028 inside a string.
-    lines = json_lines(text.split("\n"), path)
-    rows = (row for _, row in lines) if ".jsonl" in path.suffixes else _json_rows(path, text)
-    for number, row in enumerate(rows, start=1):
+    lines = ".jsonl" in path.suffixes
+    rows = json_lines(text.split("\n"), path) if lines else enumerate(_json_rows(path, text), start=1)
+    for count, (number, row) in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise UserError(f"{path}: record {number} is not an object", "one object per record")
-        yield row
+            raise UserError(f"{path}: record {count} is not an object", "one object per record")
+        yield f"{'line' if lines else 'record'} {number}", row
 
 
 def _unpacked(path: Path) -> bytes:
@@ -171,14 +180,24 @@ def _unpacked(path: Path) -> bytes:
     return data
 
 
-def _table_rows(path: Path, text: str) -> Iterator[Row]:
-    tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
-    reader = csv.DictReader(io.StringIO(text, newline=""), **tabs)
+def delimiter_of(header: str) -> str:
+    """What parts the cells of a table: the comma, semicolon or tab that is most often in its first line."""
+    outside = re.sub(r'"[^"]*"', "", header)
+    return max(",;\t", key=outside.count)
+
+
+def _table_rows(path: Path, text: str) -> Iterator[tuple[int, Row]]:
+    """The rows of a table, each with the line in which it begins."""
+    bare: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    options = bare if path.suffix == ".tsv" else {"delimiter": delimiter_of(text.partition("\n")[0])}
+    reader = csv.DictReader(io.StringIO(text, newline=""), **options)
     try:
+        begins = reader.line_num + 1 if reader.fieldnames else 1  # the header is read by asking for it
         for row in reader:
             if None in row or None in row.values():
                 raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "correct that line")
-            yield dict(row)
+            yield begins, dict(row)
+            begins = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}: {error}", "mend the table") from error
 
@@ -262,7 +281,7 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
         from huggingface_hub import hf_hub_download
 
     try:
-        if split.endswith(".jsonl"):
+        if split.endswith((".json", ".jsonl")):
             return read_rows(Path(hf_hub_download(name, split, repo_type="dataset")))
         configuration, _, split = split.rpartition("/")
         return iter(load_dataset(name, *filter(None, [configuration]), split=split))

@@ -36,6 +36,7 @@ def shapes(context_characters: int | None = None) -> tuple[Shape, ...]:
         Shape("UltraFeedback binarized", frozenset({"prompt", "chosen", "rejected"}), _binarized),
         Shape("Text2Grad's UltraFeedback file", frozenset({"prompt", "response"}), _published_code),
         Shape("UltraFeedback", frozenset({"instruction", "completions"}), _ultrafeedback),
+        Shape("questions", frozenset({"prompt"}), question_example),
     )
 
 
@@ -130,8 +131,25 @@ def _binarized(row: Row, fallback_id: str) -> Example:
     return _example(row, fallback_id, prompt, answer.content)
 
 
+REMARKED = ("critique", "good", "poor", "spans", "score")
+"""Keys of rows that say something of their response: it is not a reference answer."""
+
+
+def question_example(row: Row, fallback_id: str) -> Example:
+    """A question, as text or chat turns, with its reference answer: `reference`, else `response` where nothing is
+    said against it, else as it was corrected.
+    """
+    value = row["prompt"]
+    prompt = [Message.model_validate(turn) for turn in value] if isinstance(value, list) and value else None
+    prompt = prompt or [Message(role="user", content=text_of(row, "prompt"))]
+    plain = () if any(row.get(name) for name in REMARKED) else ("response",)
+    return _example(row, fallback_id, prompt, optional_text(row, "reference", "corrected", *plain))
+
+
 def _published_code(row: Row, fallback_id: str) -> Example:
-    """One row per response; only a chosen one may stand as reference."""
+    """One row per response; only a chosen one may stand as reference. A response in plain text is an answer."""
+    if isinstance(row["response"], str):
+        return question_example(row, fallback_id)
     *prompt, answer = conversation(row["response"], "response")
     return _example(row, fallback_id, prompt, answer.content if row.get("is_chosen") else "")
 

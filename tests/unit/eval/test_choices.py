@@ -10,7 +10,8 @@ import torch
 
 from places import SHARED
 from text2grad.errors import UserError
-from text2grad.eval.choices import choice_figures, choose, forgetting
+from text2grad.eval.choices import choose, forgetting
+from text2grad.eval.letters import choice_figures
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
@@ -124,3 +125,27 @@ def test_real_questions_are_read_whole(file: str, count: int) -> None:
     assert len({each.id for each in found}) == count
     assert task.examples("train") == []
     assert found[0].reference == "Planetary days will become shorter."
+
+
+def test_the_text_of_a_question_is_read_once_for_all_its_answers(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    trunk = policy.model.model.forward
+
+    def counted(*words: object, **inputs: torch.Tensor) -> object:
+        read.append(inputs["input_ids"].numel())
+        return trunk(*words, **inputs)
+
+    examples = arc(tmp_path / "arc.jsonl", [{**ROWS[1], "answer": "B"}]).examples("heldout")
+    with policy.reader.sharing(policy.model):  # tried before it is counted
+        pass
+    monkeypatch.setattr("text2grad.policy.halves.can_share", lambda *_: True)
+    monkeypatch.setattr(policy.model.model, "forward", counted)
+    choose(policy, examples, 4)
+    question = len(policy.tokenizer(examples[0].prompt[-1].content)["input_ids"])
+    answers = [
+        len(policy.tokenizer(f"{examples[0].prompt[-1].content} {text}")["input_ids"]) for text in OPTIONS[1]
+    ]
+    assert read == [question + sum(answers) - len(answers) * question]
+    assert not policy.reader.shares, "in float32 only here"

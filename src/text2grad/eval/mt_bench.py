@@ -1,0 +1,123 @@
+"""MT-Bench before any judge: what it is shown, how its ratings are read, and their means (Zheng et al. 2023).
+
+Prompts and shapes are FastChat's, so that judgements of others can be read, and ours by others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.chat import Answer, Chat, Completion
+from text2grad.errors import UserError
+from text2grad.eval.metrics import mean
+from text2grad.feedback import Example, Message
+from text2grad.tasks.loaders import Row, convert_rows, read_rows, text_of
+from text2grad.tasks.mt_bench import CATEGORY, REFERENCES, TURNS
+
+PROMPTS = "judge_prompts.jsonl"
+FAILED = -1.0
+"""The `score` of a judgement that has none, as in FastChat's files; it is never averaged."""
+_RATINGS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
+_HOLE = re.compile(r"\{(question|answer|question_1|question_2|answer_1|answer_2|ref_answer_1|ref_answer_2)\}")
+
+
+class JudgePrompt(NamedTuple):
+    """One of FastChat's prompts: the system's turn, and the user's with holes."""
+
+    name: str
+    system: str
+    template: str
+
+
+def read_prompts(folder: Path) -> dict[str, JudgePrompt]:
+    """The judge's prompts of an MT-Bench folder, by name.
+
+    Raises:
+        UserError: there are none, or one that rates single answers is missing.
+    """
+    keys = frozenset({"name", "system_prompt", "prompt_template"})
+
+    def convert(row: Row, _: str) -> list[JudgePrompt]:
+        return [JudgePrompt(text_of(row, "name"), str(row["system_prompt"]), text_of(row, "prompt_template"))]
+
+    rows = convert_rows(read_rows(folder / PROMPTS), folder / PROMPTS, keys, convert, "judge prompt")
+    found = {prompt.name: prompt for prompt in rows}
+    wanted = [f"single{math}-v1{turns}" for math in ("", "-math") for turns in ("", "-multi-turn")]
+    if missing := [name for name in wanted if name not in found]:
+        raise UserError(f"{folder / PROMPTS} has no prompt {missing[0]!r}", "take FastChat's file")
+    return found
+
+
+def rating_messages(
+    prompts: Mapping[str, JudgePrompt], example: Example, answers: Sequence[str]
+) -> tuple[JudgePrompt, list[Message]]:
+    """What the judge is shown of the last of `answers` (one: the first turn, two: the second), and by which prompt.
+
+    Holes are filled in one pass: a brace in an answer stays as it is.
+    """
+    kind = "single-math-v1" if example.meta[REFERENCES] else "single-v1"
+    prompt = prompts[f"{kind}-multi-turn" if len(answers) > 1 else kind]
+    filling = {"question": example.meta[TURNS][0], "answer": answers[0]}
+    columns = {"question": example.meta[TURNS], "answer": answers, "ref_answer": example.meta[REFERENCES]}
+    for name, texts in columns.items():
+        filling |= {f"{name}_{number}": text for number, text in enumerate(texts, start=1)}
+    shown = _HOLE.sub(lambda hole: filling.get(hole[1], ""), prompt.template)
+    return prompt, [Message(role="system", content=prompt.system), Message(role="user", content=shown)]
+
+
+def rating_of(answer: Answer | str) -> float | None:
+    """The rating that a judge gave, the first in [[...]], else in [...]; None where it gave none from 0 to 10."""
+    text = answer.text if isinstance(answer, Completion) else answer if isinstance(answer, str) else ""
+    said = next((match for pattern in _RATINGS if (match := pattern.search(text))), None)
+    rating = float(said[1]) if said else None
+    return rating if rating is not None and rating <= 10 else None
+
+
+def rate(
+    chat: Chat,
+    prompts: Mapping[str, JudgePrompt],
+    examples: Sequence[Example],
+    answers: Mapping[str, Sequence[str]],
+) -> list[Row]:
+    """Have every turn of every answer rated.
+
+    Returns:
+        Rows in the shape of FastChat's `model_judgment`, with the question's `category`; `score` is -1 where the
+        judge gave no rating.
+    """
+    turns = [(each, list(answers[each.id][:n])) for each in examples for n in range(1, 1 + len(answers[each.id]))]
+    asked = [rating_messages(prompts, *turn) for turn in turns]
+    said = chat.complete([messages for _, messages in asked])
+    return [
+        {
+            "question_id": example.id,
+            "category": example.meta[CATEGORY],
+            "judge": [chat.name, prompt.name],
+            "user_prompt": messages[-1].content,
+            "judgment": answer.text if isinstance(answer, Completion) else f"{answer.kind}: {answer.message}",
+            "score": FAILED if (rating := rating_of(answer)) is None else rating,
+            "turn": len(so_far),
+        }
+        for (example, so_far), (prompt, messages), answer in zip(turns, asked, said, strict=True)
+    ]
+
+
+def means(judgements: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Means of ratings: `mt_bench` over all, `turn_1`, `turn_2`, and each category where rows name one.
+
+    Rows without a rating (-1) are left out and counted in `judge_failed`; `judged` counts the others.
+    """
+    ratings: defaultdict[str, list[float]] = defaultdict(list)
+    failed = 0
+    for row in judgements:
+        if row["score"] == FAILED:
+            failed += 1
+            continue
+        for name in ("mt_bench", f"turn_{row['turn']}", *filter(None, [row.get("category")])):
+            ratings[name].append(float(row["score"]))
+    shares = {name: mean(each) for name, each in sorted(ratings.items(), key=lambda pair: pair[0] != "mt_bench")}
+    return {**shares, "judged": float(len(ratings["mt_bench"])), "judge_failed": float(failed)}

@@ -1,0 +1,47 @@
+"""How likely a named model finds texts as answers to their prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from text2grad.feedback import Example
+from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
+from text2grad.policy.model import Policy
+
+
+def perplexity(policy: Policy, examples: Sequence[Example], texts: Sequence[str], batch_size: int) -> float | None:
+    """exp of the mean -log p over all tokens of all texts, each given its prompt in the model's chat template.
+
+    The texts are read in the tokens of this model, without the end of the turn: a text that was cut is not charged
+    for it. Empty texts have no tokens; None where no text has any. Only figures of one model compare.
+
+    Raises:
+        UserError: a prompt and its text are longer than the model's context.
+    """
+    pairs = [_encoded(policy, *pair) for pair in zip(examples, texts, strict=True) if pair[1]]
+    names = [example.id for example, text in zip(examples, texts, strict=True) if text]
+    check_lengths([(name, [*a, *b]) for name, (a, b) in zip(names, pairs, strict=True)], policy.context, 0)
+    pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
+    total, count = 0.0, 0
+    with policy.evaluating():
+        for start in range(0, len(pairs), batch_size):
+            chosen = pairs[start : start + batch_size]
+            batch = policy.pack([prompt for prompt, _ in chosen], [ids for _, ids in chosen])
+            total += float(policy(batch, valued=False).logp.double().sum())
+            count += int(batch.mask.sum())
+    return perplexity_of(total, count)
+
+
+def perplexity_of(logp: float, units: int) -> float | None:
+    """exp(-logp / units), of the summed log-probability (nats) of texts of so many tokens; None of no tokens.
+
+    Counted in words or bytes it is the word or byte perplexity of the evaluation harnesses.
+    """
+    return math.exp(-logp / units) if units else None
+
+
+def _encoded(policy: Policy, example: Example, text: str) -> tuple[list[int], list[int]]:
+    end = len(encode_target(policy.tokenizer, ""))
+    ids = encode_target(policy.tokenizer, text)
+    return encode_prompt(policy.tokenizer, example.prompt), ids[: len(ids) - end]

@@ -1,0 +1,52 @@
+"""Texts against their references, by formulas that need no model: ROUGE and BLEU. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from text2grad.errors import EXTRAS, warn_once
+from text2grad.eval.metrics import mean, rouge
+
+Figure = float | str | None
+BERT_NAMES = ("precision", "recall", "f1")
+BLEU_FIGURES = ("bleu", "sentence_bleu", "bleu_signature")
+
+
+def text_figures(references: Sequence[str], texts: Sequence[str]) -> dict[str, Figure]:
+    """ROUGE-1, 2 and L (mean F1 in [0, 1], stemmed), BLEU in [0, 100], and `empty`: how many texts are.
+
+    `bleu` is that of the whole corpus, `sentence_bleu` the mean over texts; both are None where sacrebleu is not
+    installed, which is said once. An empty text scores 0 and is not left out.
+
+    Raises:
+        ValueError: no texts, lists of different lengths, or an empty reference: it would score 0 for any text.
+    """
+    if any(not reference.strip() for reference in references):
+        raise ValueError("a reference is empty")
+    empty = float(sum(not text.strip() for text in texts))
+    return {**rouge(references, texts), **bleu(references, texts), "empty": empty}
+
+
+def bleu(references: Sequence[str], texts: Sequence[str], **options: Any) -> dict[str, Figure]:
+    """BLEU (Papineni et al. 2002) by sacrebleu, with `options` of its `BLEU` (`tokenize`, `smooth_method`, ...).
+
+    Returns:
+        `bleu`: counts of n-grams are summed over the corpus; `sentence_bleu`: the mean over texts, each of the
+        orders that it has (`effective_order`); `bleu_signature`: how sacrebleu counted, with its version.
+    """
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ModuleNotFoundError:
+        warn_once(f"no BLEU without sacrebleu: pip install 'text2grad[{EXTRAS['sacrebleu']}]'")
+        return dict.fromkeys(BLEU_FIGURES)
+    corpus = BLEU(**options)
+    found = corpus.corpus_score(list(texts), [list(references)]).score
+    single = BLEU(**{**options, "effective_order": True})
+    each = [single.sentence_score(text, [ref]).score for text, ref in zip(texts, references, strict=True)]
+    return {"bleu": found, "sentence_bleu": mean(each), "bleu_signature": str(corpus.get_signature())}
+
+
+def no_bert_figures() -> dict[str, Figure]:
+    """The figures of `eval.bertscore` where there is no encoder: None."""
+    return dict.fromkeys(f"bertscore_{name}{end}" for end in ("", "_rescaled") for name in BERT_NAMES)

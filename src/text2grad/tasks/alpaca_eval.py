@@ -1,0 +1,45 @@
+"""AlpacaEval 2: 805 instructions, and the baseline's answers that a policy is compared with (Li et al. 2023)."""
+
+from __future__ import annotations
+
+from text2grad.feedback import Example
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares, rouge_l
+from text2grad.tasks.loaders import Row, Shape, one_turn, optional_text, read_examples, text_of
+
+HUB_NAME = "tatsu-lab/alpaca_eval"
+DATASET = "dataset"
+"""Key of an example's `meta`: the part of AlpacaEval that it is of."""
+
+
+class AlpacaEvalTask:
+    """All instructions are held out.
+
+    Raises:
+        UserError: see `read_examples`.
+    """
+
+    name = "alpaca_eval"
+    critic_prompt = "qa"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
+        data = settings.data or HUB_NAME
+        self._examples = read_examples(data, SHAPES, settings.limit, "alpaca_eval_gpt4_baseline.json")
+
+    def examples(self, split: Split) -> list[Example]:
+        """Every instruction for `heldout`, with the baseline's answer as reference; none for the others."""
+        return self._examples if split == "heldout" else []
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """ROUGE-L F1 against the baseline's answer; empty without one."""
+        return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
+
+
+def _instruction(row: Row, fallback_id: str) -> Example:
+    meta = {DATASET: optional_text(row, DATASET)}
+    return one_turn(
+        str(row.get("id") or fallback_id), text_of(row, "instruction"), optional_text(row, "output"), meta
+    )
+
+
+SHAPES = (Shape("AlpacaEval", frozenset({"instruction"}), _instruction),)

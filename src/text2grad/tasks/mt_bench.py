@@ -1,0 +1,119 @@
+"""MT-Bench: 80 questions of two turns, rated by a judge from 1 to 10 (Zheng et al. 2023).
+
+`task.data` is a folder with FastChat's files: `question.jsonl`, `judge_prompts.jsonl`, and for the categories that
+have right answers `reference_answer_gpt-4.jsonl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from text2grad.errors import UserError
+from text2grad.feedback import Example, Message
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.loaders import Row, convert_rows, read_rows, text_of
+
+TURNS, CATEGORY, REFERENCES = "turns", "category", "references"
+"""Keys of an example's `meta`: the user's turns, their category, and the right answers to them (none: empty)."""
+QUESTIONS, REFERENCE_FILE = "question.jsonl", "reference_answer_gpt-4.jsonl"
+TEMPERATURES = {"writing": 0.7, "roleplay": 0.7, "stem": 0.1, "humanities": 0.1}
+"""At which FastChat samples the answers of a category; of the others 0."""
+WITH_REFERENCE = ("math", "reasoning", "coding")
+"""Categories whose judge is shown a right answer."""
+
+
+class MTBenchTask:
+    """All questions are held out. The prompt of an example is its first turn.
+
+    Raises:
+        UserError: `task.data` is not such a folder, or a row of a file is not as it should be.
+    """
+
+    name = "mt_bench"
+    critic_prompt = "qa"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
+        folder = Path(settings.data)
+        if not settings.data or not (folder / QUESTIONS).is_file():
+            cure = f"--task.data FOLDER with {QUESTIONS}, judge_prompts.jsonl and {REFERENCE_FILE}, as in FastChat"
+            raise UserError(f"no MT-Bench in {settings.data or 'task.data'!r}", cure)
+        references = _references(folder / REFERENCE_FILE)
+        rows = list(read_rows(folder / QUESTIONS))[: settings.limit]
+        keys = frozenset({"question_id", "category", "turns"})
+        self._questions = list(
+            convert_rows(rows, folder / QUESTIONS, keys, lambda row, _: [_question(row, references)], "MT-Bench")
+        )
+
+    def examples(self, split: Split) -> list[Example]:
+        """Every question for `heldout`, none for the others."""
+        return self._questions if split == "heldout" else []
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """None: `evaluate` has the answers rated."""
+        return {}
+
+
+def has_turns(example: Example) -> bool:
+    """Whether an example is a question of several turns."""
+    return TURNS in example.meta
+
+
+def next_turn(example: Example, answers: Sequence[str]) -> Example:
+    """The conversation so far, with its answers, up to the user's turn that is answered next."""
+    turns = [Message(role="user", content=text) for text in example.meta[TURNS][: len(answers) + 1]]
+    said = [Message(role="assistant", content=text) for text in answers]
+    both = [turn for pair in zip(turns, said, strict=False) for turn in pair]
+    return example.model_copy(update={"prompt": (*both, turns[len(answers)])})
+
+
+def read_answers(path: Path, questions: Iterable[Example]) -> dict[str, list[str]]:
+    """The turns that a system answered, by question id, of a file of FastChat's `model_answer`.
+
+    Raises:
+        UserError: a row is no such answer, or of another question; or a question has none.
+    """
+    known = {example.id: len(example.meta[TURNS]) for example in questions}
+    keys = frozenset({"question_id", "choices"})
+    found = dict(convert_rows(read_rows(path), path, keys, lambda row, _: [_answer(row, known)], "MT-Bench answer"))
+    missing = [id for id in known if id not in found]
+    if missing:
+        raise UserError(f"{path} has no answer to question {missing[0]}", "answer all, or set --task.limit")
+    return found
+
+
+def _answer(row: Row, known: Mapping[str, int]) -> tuple[str, list[str]]:
+    id, turns = str(row["question_id"]), row["choices"][0]["turns"]
+    if id not in known:
+        raise ValueError(f"{id!r} is not a question of this MT-Bench: an answer file of another task?")
+    return id, _texts(turns, known[id])
+
+
+def _references(path: Path) -> dict[str, list[str]]:
+    if not path.is_file():
+        return {}
+    keys = frozenset({"question_id", "choices"})
+
+    def convert(row: Row, _: str) -> list[tuple[str, list[str]]]:
+        return [(str(row["question_id"]), _texts(row["choices"][0]["turns"], None))]
+
+    return dict(convert_rows(read_rows(path), path, keys, convert, "MT-Bench reference"))
+
+
+def _question(row: Row, references: Mapping[str, list[str]]) -> Example:
+    id, turns, category = str(row["question_id"]), _texts(row["turns"], None), text_of(row, "category")
+    right = references.get(id, []) if category in WITH_REFERENCE else []
+    if category in WITH_REFERENCE and len(right) < len(turns):
+        raise ValueError(f"question {id} ({category}) needs a reference answer in {REFERENCE_FILE}")
+    meta: dict[str, Any] = {TURNS: turns, CATEGORY: category, REFERENCES: right}
+    return Example(id=id, prompt=(Message(role="user", content=turns[0]),), meta=meta)
+
+
+def _texts(turns: Any, count: int | None) -> list[str]:
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError("'turns' is not a list of texts")
+    if count is not None and len(turns) < count:
+        raise ValueError(f"{len(turns)} of {count} turns")
+    return turns if count is None else turns[:count]

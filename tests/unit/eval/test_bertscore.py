@@ -1,0 +1,129 @@
+"""BERTScore: the formula against a slow oracle and published scores, and a small encoder read in batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from torch import Tensor
+from transformers import RobertaConfig, RobertaModel
+
+from published import published
+from text2grad.errors import UserError
+from text2grad.eval.bertscore import Encoded, Encoder, Match, bert_figures, matched, rescaled
+from text2grad.eval.settings import BertScoreSettings
+
+TEXTS = ["the cat sat on the mat", "a dog ran away", "rain", "", "the cat sat"]
+
+
+def encoded(states: Tensor, *weights: float) -> Encoded:
+    return Encoded(states, torch.tensor(weights) if weights else torch.ones(len(states)))
+
+
+def slow(text: Encoded, reference: Encoded) -> tuple[float, float]:
+    """Every token's best cosine, one pair of tokens at a time."""
+
+    def best(own: Encoded, other: Encoded) -> float:
+        total = count = 0.0
+        for state, weight in zip(own.states, own.weights, strict=True):
+            cosines = [float(torch.cosine_similarity(state, each, dim=0)) for each in other.states]
+            total, count = total + float(weight) * max(cosines), count + float(weight)
+        return total / count
+
+    return best(text, reference), best(reference, text)
+
+
+def test_each_token_is_matched_with_the_most_similar_one() -> None:
+    torch.manual_seed(0)
+    text, reference = encoded(torch.randn(4, 6), 0, 1, 2, 0), encoded(torch.randn(7, 6), 0, 1, 1, 1, 1, 0.5, 0)
+    found, (precision, recall) = matched(text, reference), slow(text, reference)
+    assert found[:2] == pytest.approx((precision, recall), abs=1e-6)
+    assert found.f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-6)
+
+
+def test_by_hand() -> None:
+    """Right angles: one token of two is found again, and the one token of the reference is."""
+    text, reference = encoded(torch.tensor([[2.0, 0.0], [0.0, 3.0]])), encoded(torch.tensor([[5.0, 0.0]]))
+    assert matched(text, reference) == pytest.approx((0.5, 1.0, 2 / 3))
+    assert matched(encoded(torch.ones(2, 2), 0, 0), reference) == (0, 0, 0), "nothing counts"
+
+
+def test_published_scores_are_rescaled_as_published() -> None:
+    """The scores themselves need the weights of roberta-large, which is not tried here."""
+    known = published("bertscore_expected", "bertscore_expected.json")
+    baseline = BertScoreSettings(model="roberta-large").with_usual().baseline
+    assert baseline is not None
+    for kind in ("no_idf", "idf"):
+        raw, told = known[kind], known[f"{kind}_rescaled"]
+        for n in range(len(known["cands"])):
+            found = rescaled(Match(raw["P"][n], raw["R"][n], raw["F"][n]), baseline)
+            assert found == pytest.approx((told["P"][n], told["R"][n], told["F"][n]), abs=2e-5)
+            if kind == "no_idf":
+                precision, recall = raw["P"][n], raw["R"][n]
+                assert 2 * precision * recall / (precision + recall) == pytest.approx(raw["F"][n], abs=1e-6)
+
+
+def test_layer_and_baseline_are_the_usual_ones_unless_given() -> None:
+    usual = BertScoreSettings(model="roberta-large").with_usual()
+    assert usual.layer == 17 and usual.baseline == pytest.approx((0.8315, 0.8315, 0.8312), abs=1e-4)
+    other = BertScoreSettings(model="roberta-large", layer=10).with_usual()
+    assert (other.layer, other.baseline) == (10, None), "a baseline is of its layer"
+    assert BertScoreSettings(model="mine").with_usual().baseline is None
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random RoBERTa of three layers with a tokenizer of its kind."""
+    folder = tmp_path_factory.mktemp("roberta")
+    tokenizer = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer.train_from_iterator(TEXTS * 9, 320, special_tokens=special, show_progress=False)
+    tokenizer.save_model(str(folder))
+    torch.manual_seed(1)
+    shape = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}
+    places = {"max_position_embeddings": 34, "vocab_size": 320, "pad_token_id": 1}
+    RobertaModel(RobertaConfig(**shape, **places)).eval().save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+    return folder
+
+
+def test_batches_padding_and_empty_texts_change_nothing(model: Path) -> None:
+    encoders = [Encoder(BertScoreSettings(model=str(model), batch_size=size)) for size in (1, 5)]
+    other = encoders[0].encode(["the cat"])[0]
+    one, many = ([matched(each, other) for each in encoder.encode(TEXTS)] for encoder in encoders)
+    assert [value for match in one for value in match] == pytest.approx([v for m in many for v in m], abs=1e-5)
+    assert one[3] == (0, 0, 0), "the empty text"
+    figures = bert_figures(encoders[0], TEXTS[:3], ["the cat sat on the mat", "", "rain"])
+    assert figures["bertscore_f1"] == pytest.approx(2 / 3, abs=1e-5)
+    assert figures["bertscore_f1_rescaled"] is None
+
+
+def test_the_first_word_is_read_as_anywhere_else(model: Path) -> None:
+    """ "cat" alone has the tokens of " cat" in a sentence: published scores of RoBERTa were made so."""
+    encoder = Encoder(BertScoreSettings(model=str(model), layer=0))
+    alone, inside = encoder.encode(["cat", "the cat"])
+    assert int(inside.weights.sum()) - int(alone.weights.sum()) == 1
+    ids = encoder._tokenizer("cat")["input_ids"]
+    assert encoder._tokenizer("the cat")["input_ids"][-len(ids) + 1 :] == ids[1:]
+
+
+def test_rescaled_figures_name_layer_and_baseline(model: Path) -> None:
+    encoder = Encoder(BertScoreSettings(model=str(model), layer=2, baseline=(0.5, 0.5, 0.5)))
+    assert encoder.name.endswith("layer 2, baseline 0.5/0.5/0.5")
+    figures = bert_figures(encoder, ["rain", "rain"], ["rain", ""])
+    assert figures["bertscore_f1"] == figures["bertscore_f1_rescaled"] == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_longer_text_is_cut_where_the_model_ends(model: Path) -> None:
+    encoder = Encoder(BertScoreSettings(model=str(model)))
+    assert encoder.longest == 32
+    assert len(encoder.encode(["rain " * 99])[0].weights) == 32
+
+
+def test_what_cannot_be_loaded_is_one_line(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"3 layers, not 4 \(evaluate.bertscore.layer\)"):
+        Encoder(BertScoreSettings(model=str(model), layer=4))
+    with pytest.raises(UserError, match=r"no encoder .*evaluate\.bertscore\.model"):
+        Encoder(BertScoreSettings(model=str(tmp_path)))
