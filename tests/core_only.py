@@ -97,7 +97,7 @@ def imports_and_exports(folder: Path) -> None:
     for name, count in (("finegrained_qa.json", 2), ("squality/all-responses.jsonl", 2)):
         found = text2grad.import_feedback(DATA / name)
         assert len(found.records) == count
-        for kind in WRITERS:
+        for kind in sorted(WRITERS.keys() - {"preference"}):  # one answer to a prompt makes no pair
             text2grad.export(found.records, kind, folder / f"{kind}.out")
     assert text2grad.write_records(folder / "own.jsonl", found.records) == count
     assert text2grad.import_feedback(folder / "own.jsonl").records == found.records

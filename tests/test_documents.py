@@ -16,7 +16,7 @@ FOLDERS = ("src", "docs", "tests", "benchmarks", "experiments", "examples", "con
 ENDINGS = (".py", ".md", ".yaml", ".toml", ".j2", ".js", ".css", ".txt")
 HELPERS = "design method reliability scale style baselines".upper().split()
 """Names of documents that never belonged to this repository; in capitals they are no ordinary words."""
-MADE_LATER = {"table.md", "card.md.j2"}
+MADE_LATER = {"table.md", "compare.md", "card.md.j2"}
 """What a script writes into its own folder, or what only looks like a page."""
 PAGE = re.compile(r"(?<![\w/.~-])(?:[\w.-]+/)*[\w-]+\.md\b(?!\.j2)")
 PLACE = re.compile(rf"(?<![\w/.~-])(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./*-]*\w")

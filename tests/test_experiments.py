@@ -158,7 +158,7 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
     scalar = pretrained.config_of(pretrained.words_of(chosen, "docstrings", 1, "scalar+group_of_8", 1e-4))
     assert (scalar.critic.kind, scalar.credit.scheme, scalar.task.seed) == ("reference", "last_token", 1)
     assert (scalar.ppo.samples_per_prompt, scalar.ppo.lr, scalar.ppo.steps) == (8, 1e-4, 3)
-    assert scalar.evaluate.temperatures == (0.3, 0.5, 0.7, 1.0)
+    assert scalar.evaluate.temperatures == (0.3, 0.6, 1.0)
     chosen.reward_model = True
     assert pretrained.config_of(pretrained.words_of(chosen, "code", 0)).critic.kind == "reward_model"
     human = pretrained.config_of(pretrained.words_of(chosen, "human_qa", 0))

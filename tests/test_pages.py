@@ -27,7 +27,8 @@ METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 LOGGING = {
     "train/account.py": {"describe"},
     "train/update.py": {"loss_terms"},
-    "train/supervised.py": {"train_supervised"},
+    "train/supervised.py": {"train_supervised", "descend"},
+    "train/offline.py": {"loss_terms"},
 }
 
 

@@ -7,9 +7,10 @@ are text on stderr; with `--json` the last line of stdout is the summary as one 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from importlib import metadata
@@ -20,13 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from text2grad import errors
-from text2grad.console import nearest_option, run_stage, split_overrides
+from text2grad.console import interruptible, nearest_option, run_stage, split_overrides, typed_lines, write_lines
 from text2grad.errors import UsageError
 from text2grad.stages.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
     from text2grad.durable.run import ResumeMode
+    from text2grad.stages.talk import Asked
 
 app = typer.Typer(
     name="text2grad",
@@ -52,6 +54,10 @@ DEMOS = {"tiny": "demo", "smollm2": "function_summaries"}
 JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
 """Settings under those given, where a file is judged without a configuration: no policy is needed."""
 UNSET: list[str] = []
+COMPARED = ["sft", "scalar", "grpo", "text2grad"]
+LISTED = ("--methods",)
+"""Options that take all words up to the next option."""
+NO_FILES: list[Path] = []
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as one JSON object, the last line of stdout.")
 ]
@@ -59,11 +65,21 @@ Restart = Annotated[bool, typer.Option("--restart", help="Start over instead of 
 Force = Annotated[
     bool, typer.Option("--force", help="Resume an unfinished run even if settings or inputs have changed.")
 ]
+PairsData = Annotated[
+    str | None,
+    file_option("--pairs", help="Learn from preference pairs: a file, or a data set on the hub."),
+]
 FeedbackFile = Annotated[Path, typer.Argument(metavar="FILE", help="A file of feedback records (JSON Lines).")]
 FeedbackOut = Annotated[
     Path | None, file_option("--out", help="Where to write. [default: <run.folder>/feedback.jsonl]")
 ]
-READ_KINDS = "auto, feedback, finegrained_qa, squality, label_studio, argilla, prodigy, defacto, csv, mqm."
+Start = Annotated[
+    str | None, name_option("--from", help="Start from this policy: a run's name, a folder. [default: sft]")
+]
+READ_KINDS = (
+    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, mqm, finegrained_qa, squality, defacto, slf5k,"
+    " ilf, ultrafeedback."
+)
 WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
 MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
@@ -99,25 +115,33 @@ def import_feedback(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file with the feedback.")],
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help=READ_KINDS)] = "auto",
+    names: Annotated[
+        list[str],
+        typer.Option(
+            "--map", metavar="OURS=YOURS", help="Names of your columns: response=answer,critique=comment."
+        ),
+    ] = UNSET,
     out: FeedbackOut = None,
     config: Configuration = UNSET,
     as_json: AsJson = False,
 ) -> None:
     """Turn feedback you already have into records.
 
-    Reads critiques written by people (or by any tool) and finds the words they talk about. Reports how many
-    records and spans were read, and how many quotes were not found or were ambiguous.
+    Reads critiques written by people (or by any tool) and finds the words they talk about: quotes, offsets, or
+    mark-up in the response, [-poor words-]{why} and [+good words+]. Names every line of which something was not
+    used, such as a quote that is not in the response.
 
     \b
-    Example:
-      text2grad import dev_feedback.json --out feedback.jsonl
+    Examples:
+      text2grad import remarks.jsonl --out feedback.jsonl
+      text2grad import table.csv --map response=answer,critique=comment --out feedback.jsonl
     """
     if not config and out is None:
         raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")
     chosen = _configuration(context, config or DEMO)
     from text2grad.stages.intake import run_import
 
-    run_stage(lambda: run_import(chosen, source, kind, out), as_json)
+    run_stage(lambda: run_import(chosen, source, kind, out, names), as_json)
 
 
 @app.command("export")
@@ -137,10 +161,15 @@ def export_feedback(
       text2grad export feedback.jsonl --as label_studio --out tasks.json
     """
     _no_settings(context, "export")
-    from text2grad.feedback import Feedback, read_jsonl
-    from text2grad.formats.export import export
+    run_stage(lambda: _exported(source, kind, out), as_json)
 
-    run_stage(lambda: {"rows": export(read_jsonl(source, Feedback), kind, out), "out": str(out)}, as_json)
+
+def _exported(source: Path, kind: str, out: Path) -> dict[str, Any]:
+    from text2grad.feedback import Feedback, read_jsonl
+    from text2grad.formats.export import export, left_out
+
+    rows = export(read_jsonl(source, Feedback), kind, out)
+    return {"rows": rows, **left_out(read_jsonl(source, Feedback), kind), "out": str(out)}
 
 
 @app.command("feedback-report")
@@ -157,24 +186,41 @@ def feedback_report(
     prices: Annotated[
         Path | None, file_option("--prices", help="Prices of your models. [default: the built-in table]")
     ] = None,
+    shown: Annotated[int, typer.Option("--show", min=0, metavar="N", help="Records to show, worst first.")] = 5,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Print all figures instead (the paper's tables).")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the quality of a file of feedback.
+    """Say what a policy would learn from a file of feedback, and what to write next.
 
-    Quotes that are not in the response, cost compared with labelling every token, length and position of
-    spans, balance of labels, refusals, repeated records, and agreement between several annotators.
+    Shows the worst answers with what was marked in them. --tables, --page and --json have all figures: quotes that
+    are not in the response, cost compared with labelling every token, length and position of spans, balance of
+    labels, refusals, repeated records, and agreement between several annotators.
 
     \b
     Example:
       text2grad feedback-report feedback.jsonl --page quality.html
     """
     _no_settings(context, "feedback-report")
+    from rich.console import Console
+
     from text2grad.chat.prices import cost_by
     from text2grad.critics.canaries import canaries_path
+    from text2grad.report.advice import worst_first
     from text2grad.report.quality import report_quality
+    from text2grad.report.terminal import show_feedback
 
     cost, canaries, named = cost_by(prices), canaries_path(source), None if as_json else 10
-    run_stage(lambda: report_quality(source, page, tokenizer, cost, canaries, named), as_json)
+
+    def show(figures: Mapping[str, Any]) -> None:
+        show_feedback(Console(stderr=True), worst_first(source, shown), figures)
+
+    run_stage(
+        lambda: report_quality(source, page, tokenizer, cost, canaries, named),
+        as_json,
+        show=None if tables else show,
+    )
 
 
 @with_settings()
@@ -193,6 +239,7 @@ def annotate(
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Judge only the first N responses.")] = None,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Keep earlier answers.")] = True,
+    start: Start = None,
     again: Annotated[bool, typer.Option("--again", help="Ask refused and unreadable questions again.")] = False,
     anchor: Annotated[
         bool,
@@ -245,7 +292,7 @@ def annotate(
     from text2grad.stages.paid import AnnotateOptions
 
     options = AnnotateOptions(
-        plan, budget, limit, resume, again, anchor, batch, write_requests, read_answers, canaries
+        plan, budget, limit, resume, again, anchor, batch, write_requests, read_answers, canaries, start=start or ""
     )
     run_stage(lambda: run_annotate(chosen, responses, out, pairs, options), as_json)
 
@@ -253,6 +300,18 @@ def annotate(
 @with_settings()
 def sft(
     context: typer.Context,
+    records: Annotated[
+        Path | None, file_option("--records", help="Imitate the answers of FILE that its critic passed.")
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="Of --records only the best answer to each prompt.")] = False,
+    above: Annotated[
+        float | None, typer.Option("--above", help="Of --records answers with a higher score. [default: 0]")
+    ] = None,
+    name: Annotated[
+        str | None,
+        name_option("--name", help="Of --records: its folder in <run.folder>/ppo. [default: imitation]"),
+    ] = None,
+    start: Start = None,
     restart: Restart = False,
     force: Force = False,
     config: Configuration = DEMO,
@@ -263,19 +322,82 @@ def sft(
     Supervised training, before any feedback. The result is both the start of training from feedback and the
     reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
 
+    With --records the SFT policy goes on from answers that annotate or refine wrote: on the best of several
+    samples this is rejection sampling, on refinements ILF.
+
     \b
-    Example:
+    Examples:
       text2grad sft --config mine.yaml --sft.epochs 1
+      text2grad sft --config mine.yaml --records feedback.jsonl --best --name best_of_4
     """
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)
+    if records is not None:
+        _sft_on_records(chosen, records, name or "imitation", (best, above or 0.0), start, mode, as_json)
+        return
+    if lone := [f"--{word}" for word, given in _of_records(best, above, name, start) if given]:
+        raise UsageError(f"{lone[0]} is for --records", "add --records FILE")
     from text2grad.stages.supervised import run_sft
 
     run_stage(lambda: run_sft(chosen, mode), as_json)
 
 
+def _of_records(best: bool, above: float | None, name: str | None, start: str | None) -> list[tuple[str, bool]]:
+    """The options of `sft` that only --records has, and whether they are given."""
+    return [("best", best), ("above", above is not None), ("name", name is not None), ("from", start is not None)]
+
+
+def _sft_on_records(
+    config: Config,
+    source: Path,
+    name: str,
+    chosen: tuple[bool, float],
+    start: str | None,
+    mode: ResumeMode,
+    as_json: bool,
+) -> None:
+    _refuse_name(name)
+    from text2grad.stages.imitate import Choice, run_sft_on_records
+
+    run_stage(lambda: run_sft_on_records(config, source, name, Choice(*chosen), start or "", mode), as_json)
+
+
+def _refuse_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
+
+
+@with_settings()
+def refine(
+    context: typer.Context,
+    source: FeedbackFile,
+    out: Annotated[
+        Path | None, file_option("--out", help="Where to write. [default: <run.folder>/refined.jsonl]")
+    ] = None,
+    start: Start = None,
+    config: Configuration = DEMO,
+    as_json: AsJson = False,
+) -> None:
+    """Have the policy revise answers by their critiques.
+
+    Of every answer in FILE that its critic found fault with, the policy writes refine.samples revisions, given the
+    question, the answer and the critique; the critic judges them. A revision that copies the answer, or holds words
+    of the prompt it was asked with, is refused and counted. Learning the best ones is ILF.
+
+    \b
+    Example:
+      text2grad refine feedback.jsonl --config mine.yaml --out refined.jsonl
+      text2grad sft --config mine.yaml --records refined.jsonl --best --name ilf
+    """
+    chosen = _configuration(context, config)
+    from text2grad.stages.refine import run_refine
+
+    run_stage(lambda: run_refine(chosen, source, out, start or ""), as_json)
+
+
 @with_settings("train-reward")
 def train_reward(
     context: typer.Context,
+    pairs: PairsData = None,
     restart: Restart = False,
     force: Force = False,
     config: Configuration = DEMO,
@@ -287,22 +409,43 @@ def train_reward(
     <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
     answers: check this before you train a policy with it. If stopped or killed, run the same command to resume.
 
+    With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
+    answers. train --config scalar_rm is PPO on it.
+
     \b
-    Example:
+    Examples:
       text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
+      text2grad train-reward --config mine.yaml --pairs pairs.jsonl
     """
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)
+    if pairs is not None:
+        _train_scalar_model(chosen, pairs, mode, as_json)
+        return
     from text2grad.stages.reward_model import run_train_reward
 
     run_stage(lambda: run_train_reward(chosen, mode), as_json)
+
+
+def _train_scalar_model(config: Config, pairs: str, mode: ResumeMode, as_json: bool) -> None:
+    from text2grad.stages.preference import run_train_scalar_model
+
+    run_stage(lambda: run_train_scalar_model(config, pairs, mode), as_json)
 
 
 @with_settings()
 def train(
     context: typer.Context,
     name: Annotated[
-        str, name_option("--name", help="Name of this run: its folder in <run.folder>/ppo.")
-    ] = "text2grad",
+        str | None,
+        name_option(
+            "--name",
+            help="Name of this run: its folder in <run.folder>/ppo. [default: text2grad, offline or dpo]",
+        ),
+    ] = None,
+    offline: Annotated[
+        Path | None, file_option("--offline", help="Learn from these annotated answers alone.")
+    ] = None,
+    pairs: PairsData = None,
     launcher: Annotated[
         Launcher,
         typer.Option("--launcher", help="ray: start the processes with Ray Train; restart them if one dies."),
@@ -321,9 +464,15 @@ def train(
     the marked words into token rewards, and updates the policy. Add --config scalar for ordinary PPO with
     one score for the whole answer, or --config paper for the settings of the paper.
 
+    With --offline FILE nothing is sampled and no critic is asked: marked words of the answers on record become
+    likelier or less likely themselves. Its settings are in the section offline.
+
     Ctrl-C and SIGTERM end it after the current step (exit codes 130 and 143). If stopped or killed, run the
     same command to resume from the last checkpoint (ppo.checkpoint_every); the result is the same as that of
     an uninterrupted run.
+
+    With --pairs there is no critic and nothing is sampled: direct preference optimisation (DPO) of the SFT policy
+    on chosen and rejected answers.
 
     Several processes share the work under torchrun, accelerate launch or --launcher ray: docs/distributed.md.
 
@@ -331,14 +480,22 @@ def train(
     Examples:
       text2grad train --config mine.yaml --config scalar --name scalar_ppo
       text2grad train --config mine.yaml --config paper --name as_in_the_paper
+      text2grad train --config mine.yaml --pairs pairs.jsonl
       text2grad train --config mine.yaml --launcher ray --workers 4
+      text2grad train --config mine.yaml --offline feedback.jsonl
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
+    if offline is not None and pairs is not None:
+        raise UsageError("--offline and --pairs are two methods", "one run each")
+    name = name or ("offline" if offline else "dpo" if pairs else "text2grad")
+    _refuse_name(name)
     if workers and launcher is not Launcher.RAY:
         raise UsageError("--workers is for --launcher ray", "or torchrun --nproc_per_node N -m text2grad.cli train")
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)
-    if launcher is Launcher.RAY:
+    if offline is not None:
+        _train_offline(chosen, offline, name, mode, as_json, launcher)
+    elif pairs is not None:
+        _train_dpo(chosen, name, pairs, mode, as_json, launcher)
+    elif launcher is Launcher.RAY:
         from text2grad.stages.cluster import run_train_on_ray
 
         run_stage(lambda: run_train_on_ray(chosen, name, mode, workers or 1), as_json)
@@ -346,6 +503,24 @@ def train(
         from text2grad.stages.ppo import run_train
 
         run_stage(lambda: run_train(chosen, name, mode), as_json)
+
+
+def _train_offline(
+    config: Config, source: Path, name: str, mode: ResumeMode, as_json: bool, launcher: Launcher
+) -> None:
+    if launcher is not Launcher.NONE:
+        raise UsageError("--offline and --launcher contradict each other", "torchrun or accelerate launch")
+    from text2grad.stages.offline import run_train_offline
+
+    run_stage(lambda: run_train_offline(config, source, name, mode), as_json)
+
+
+def _train_dpo(config: Config, name: str, pairs: str, mode: ResumeMode, as_json: bool, launcher: Launcher) -> None:
+    if launcher is Launcher.RAY:
+        raise UsageError("--pairs is not for --launcher ray", "torchrun --nproc_per_node N -m text2grad.cli train")
+    from text2grad.stages.preference import run_train_dpo
+
+    run_stage(lambda: run_train_dpo(config, name, pairs, mode), as_json)
 
 
 @with_settings()
@@ -359,15 +534,44 @@ def evaluate(
     samples: Annotated[
         Path | None, file_option("--samples", help="Programs from any system, in EvalPlus's format.")
     ] = None,
+    reflect: Annotated[
+        int | None,
+        typer.Option("--reflect", min=1, metavar="R", help="Revise answers by the critic, in up to R rounds."),
+    ] = None,
+    answers: Annotated[
+        list[Path], file_option("--answers", help="Answers of any system; several files: a row for each.")
+    ] = NO_FILES,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="FILE|references", help="Have evaluate.judge compare the answers with these."
+        ),
+    ] = None,
+    outputs: Annotated[
+        Path | None,
+        file_option("--write-outputs", help="Also write the answers as AlpacaEval's model_outputs.json."),
+    ] = None,
+    annotations: Annotated[
+        Path | None, file_option("--annotations", help="Only read AlpacaEval's annotations.json.")
+    ] = None,
     config: Configuration = DEMO,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a policy, a reward model, or a file of programs.
+    """Measure a policy, a reward model, or a file of answers or programs.
 
     A policy answers the held-out prompts; with --task arc its choices on ARC-Challenge show what it has
-    forgotten. A reward model judges the held-out feedback. With --samples no
-    model is loaded: every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
+    forgotten. A reward model judges the held-out feedback.
+
+    With --answers no policy is loaded. A row has a response, and a reference or the id of a held-out prompt
+    of the task: ROUGE, BLEU and, with the weights of an encoder (evaluate.bertscore), BERTScore. With --against a
+    judge (evaluate.judge) compares them with other answers to the same prompts, in both orders. --task mt_bench
+    has two turns of answers rated by the judge.
+
+    With --samples every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
     task's tests, and pass@k is reported.
+
+    With --reflect nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither
+    reference nor tests) says what is wrong, the policy revises, until the critic finds nothing.
 
     \b
     Examples:
@@ -376,7 +580,13 @@ def evaluate(
       text2grad evaluate text2grad --config mine.yaml --task arc --evaluate.limit 200
       text2grad evaluate --task reward-model --config mine.yaml
       text2grad evaluate --task humaneval --samples samples.jsonl
+      text2grad evaluate sft --config mine.yaml --reflect 3
+      text2grad evaluate --task summarization --answers gpt-4o.jsonl --json
+      text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge gpt-4o
+      text2grad evaluate text2grad --config mine.yaml --task mt_bench --task.data mt_bench --evaluate.judge gpt-4o
     """
+    if reflect is not None and (samples is not None or what == REWARD_MODEL):
+        raise UsageError("--reflect is for a policy", "leave out --samples and --task reward-model")
     if what not in TARGETS:
         from text2grad.tasks.base import TASKS
 
@@ -385,15 +595,59 @@ def evaluate(
             raise UsageError(f"unknown task {what!r}", f"--task is one of {known}, or module:Class")
         # Before the user's own settings, which have the last word.
         context.obj = ["--task.name", what, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
+    given = [samples is not None, bool(answers), annotations is not None, what == REWARD_MODEL]
+    _refuse_mixed(given, against, outputs)
     chosen = _configuration(context, config)
+    if answers or annotations is not None:
+        run_stage(lambda: _evaluate_files(chosen, answers, against, annotations), as_json)
+        return
     from text2grad.stages.evaluate import run_evaluate, run_evaluate_samples
 
-    if samples is not None:
+    if reflect is not None:
+        _reflect(chosen, target, reflect, as_json)
+    elif samples is not None:
         run_stage(lambda: run_evaluate_samples(chosen, samples), as_json)
     elif what == REWARD_MODEL:
         run_stage(lambda: _evaluate_reward_model(chosen), as_json, quiet=True)
     else:
-        run_stage(lambda: run_evaluate(chosen, target), as_json, show=_show_policy)
+        run_stage(lambda: run_evaluate(chosen, target, against, outputs), as_json, show=_show_policy)
+
+
+def _refuse_mixed(given: Sequence[bool], against: str | None, outputs: Path | None) -> None:
+    """`given`: --samples, --answers, --annotations, --task reward-model."""
+    if sum(given) > 1:
+        raise UsageError(
+            "--samples, --answers, --annotations and --task reward-model exclude each other", "take one"
+        )
+    samples, _, annotations, reward_model = given
+    if against is not None and (samples or annotations or reward_model):
+        raise UsageError("--against is for a policy or --answers", "text2grad evaluate --help")
+    if outputs is not None and any(given):
+        raise UsageError("--write-outputs is for a policy", "text2grad evaluate --help")
+
+
+def _evaluate_files(
+    config: Config, answers: Sequence[Path], against: str | None, annotations: Path | None
+) -> Summary | Mapping[str, Any]:
+    """Files of others, measured without a policy."""
+    if annotations is not None:
+        from text2grad.eval.alpaca import read_annotations, win_rates
+
+        return win_rates(read_annotations(annotations))
+    from text2grad.stages.answers import run_evaluate_answers
+    from text2grad.stages.mt_bench import run_mt_bench_answers
+
+    if config.task.name != "mt_bench":
+        return run_evaluate_answers(config, answers, against)
+    if len(answers) > 1 or against is not None:
+        raise UsageError("MT-Bench rates one file of answers at a time", "--answers FILE, without --against")
+    return run_mt_bench_answers(config, answers[0])
+
+
+def _reflect(config: Config, target: str, rounds: int, as_json: bool) -> None:
+    from text2grad.stages.reflect import run_reflect
+
+    run_stage(lambda: run_reflect(config, target, rounds), as_json)
 
 
 def _show_policy(summary: Mapping[str, Any]) -> None:
@@ -413,6 +667,106 @@ def _evaluate_reward_model(config: Config) -> Summary:
     found = run_evaluate_reward_model(config)
     Console(stderr=True).print(evaluation_table(found.report))
     return found
+
+
+PolicyNames = Annotated[
+    str,
+    typer.Option(
+        "--with",
+        metavar="NAMES",
+        help="Who answers: base, sft, a run's name, a model folder, a hub name, smollm2; several with commas."
+        " [default: all policies of the run]",
+    ),
+]
+WithCritique = Annotated[
+    bool, typer.Option("--critique", help="Have the run's critic (critic.kind) judge the answers.")
+]
+
+
+@with_settings("sample")
+def sample_answers(
+    context: typer.Context,
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to ask.")] = None,
+    names: PolicyNames = "",
+    prompts: Annotated[
+        Path | None, file_option("--prompts", help="Ask all of this file: .jsonl or .csv with a prompt, or .txt.")
+    ] = None,
+    critique: WithCritique = False,
+    out: Annotated[Path | None, file_option("--out", help="Also write the answers as JSON Lines.")] = None,
+    config: Configuration = UNSET,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt instead.")] = False,
+) -> None:
+    """Show what several policies answer, side by side.
+
+    The settings are those of the run (<run.folder>/config.yaml) unless --config names others. Each policy draws
+    the same random numbers; --generation.temperature 0 takes the likeliest words.
+
+    \b
+    Examples:
+      text2grad sample "When is the report due?" --with base,sft,text2grad --run.folder runs/mine --critique
+      text2grad sample --prompts questions.jsonl --with smollm2 --out answers.jsonl
+    """
+    chosen = _configuration_of_run(context, config)
+    from text2grad.stages.talk import prompts_to_ask, run_sample
+
+    examples = prompts_to_ask(prompt, prompts)
+    with interruptible():
+        asked = run_sample(chosen, examples, _names(names), critique)
+    rows = [json.dumps(each.as_row(), ensure_ascii=False) for each in asked]
+    if out is not None:
+        write_lines(out, rows)
+    if as_json:
+        typer.echo("\n".join(rows))
+    elif out is None or len(asked) == 1:
+        for each in asked:
+            _show_asked(each)
+
+
+@with_settings("try")
+def try_policies(
+    context: typer.Context,
+    names: PolicyNames = "",
+    keep: Annotated[
+        bool, typer.Option("--keep/--single", help="Keep the conversation, or answer each line by itself.")
+    ] = True,
+    critique: WithCritique = False,
+    config: Configuration = UNSET,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line instead.")] = False,
+) -> None:
+    """Talk to a policy in the terminal.
+
+    Reads lines from the keyboard or a pipe until the end (Ctrl-D) or /quit; /new begins a new conversation. The
+    settings are those of the run, as for `sample`; without --with the last policy of the run answers.
+
+    \b
+    Examples:
+      text2grad try --run.folder runs/mine
+      text2grad try --with smollm2 --single < questions.txt
+    """
+    chosen = _configuration_of_run(context, config)
+    from text2grad.stages.talk import policies_of, run_try
+
+    def as_line(asked: Asked) -> None:
+        typer.echo(json.dumps(asked.as_row(), ensure_ascii=False))
+
+    def in_words(asked: Asked) -> None:
+        _show_asked(asked, again=False)
+
+    found = _names(names) or [policies_of(chosen, [])[-1][0]]
+    with interruptible():
+        run_try(chosen, found, typed_lines(), as_line if as_json else in_words, keep, critique)
+
+
+def _names(words: str) -> list[str]:
+    return [name.strip() for name in words.split(",") if name.strip()]
+
+
+def _show_asked(asked: Asked, again: bool = True) -> None:
+    from rich.console import Console
+
+    from text2grad.report.terminal import show_answers
+
+    show_answers(Console(), asked.prompt if again else "", asked.answers)
 
 
 @with_settings()
@@ -499,6 +853,71 @@ def demo(
     run_stage(lambda: run_demo(chosen, seeds), as_json, quiet=True)
 
 
+@with_settings()
+def compare(
+    context: typer.Context,
+    methods: Annotated[
+        list[str], typer.Option("--methods", metavar="NAME ...", help="sft, scalar, grpo, dpo, text2grad, ...")
+    ] = COMPARED,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Repeat with this many seeds.")] = 3,
+    at_once: Annotated[
+        int | None,
+        typer.Option("--at-once", metavar="N", min=1, help="Commands side by side. [default: cores]"),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
+    config: Configuration = DEMO,
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods on one task, from the same feedback.
+
+    Of every seed, what methods share is made once (SFT, critiques, reward model, pairs); each method then
+    trains with the same prompts and rollouts and is measured on the same held-out problems. One table: means
+    with bootstrap intervals over problems, differences to text2grad paired by problem, and costs. Run the same
+    command again to continue where it was stopped.
+
+    Methods: base, sft, rejection (SFT on the best answers), ilf (SFT on refinements), offline (text2grad from
+    records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a reward model of pairs), grpo, paper,
+    text2grad.
+
+    \b
+    Examples:
+      text2grad compare --methods sft scalar grpo dpo text2grad --seeds 3 --run.folder runs/compared
+      text2grad compare --config mine.yaml --methods sft offline text2grad --plan
+    """
+    chosen = _configuration(context, config)
+    from text2grad import compare as comparison
+
+    room = at_once or os.cpu_count() or 1
+    names = [name for given in methods for name in given.split(",")]
+    if plan:
+        run_stage(lambda: comparison.plan_of(chosen, names, seeds, room), as_json, show=_show_plan)
+    else:
+        run_stage(
+            lambda: comparison.run_compare(chosen, names, seeds, room), as_json, show=_show_comparison(chosen)
+        )
+
+
+def _show_plan(plan: Mapping[str, Any]) -> None:
+    """What is left, a line for each kind of command."""
+    for name, work in plan["works"].items():
+        each = "" if work["seconds"] is None else f", {work['seconds']:.0f} s each"
+        typer.echo(f"{name}: {work['left']} to run{each}", err=True)
+    left = plan["seconds"]
+    time = "not known until each has run once" if left is None else f"about {left / 60:.0f} minutes"
+    typer.echo(f"rollouts of PPO: {plan['rollouts']:,}; time: {time}", err=True)
+
+
+def _show_comparison(config: Config) -> Callable[[Mapping[str, Any]], None]:
+    """What shows the table, and where its pages are."""
+
+    def show(_: Mapping[str, Any]) -> None:
+        folder = config.run.folder
+        typer.echo((folder / "compare.md").read_text(encoding="utf-8"), err=True)
+        typer.echo(f"table: {folder / 'compare.md'}\nreport: {folder / 'report.html'}", err=True)
+
+    return show
+
+
 @app.command()
 def doctor(
     context: typer.Context,
@@ -529,6 +948,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     try:
         words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
+        words = _listed(words)
         _refuse_unknown_options(words)
         with errors.optional_packages():
             code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
@@ -544,6 +964,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except typer.Abort:
         sys.exit(errors.EXIT_INTERRUPTED)
     sys.exit(code or errors.EXIT_DONE)
+
+
+def _listed(words: Sequence[str]) -> list[str]:
+    """`--methods sft dpo` as `--methods sft --methods dpo`, which is what the parser takes."""
+    found: list[str] = []
+    option = ""
+    for word in words:
+        option = word if word in LISTED else "" if word.startswith("-") else option
+        repeated = bool(option) and word not in LISTED and found[-1] not in LISTED
+        found += [option, word] if repeated else [word]
+    return found
 
 
 def _refuse_unknown_options(words: Sequence[str]) -> None:
@@ -571,6 +1002,15 @@ def _configuration(context: typer.Context, names: Sequence[str], under: Sequence
         cure = f"lay it over one: --config mine.yaml --config {names[0]}"
         raise UsageError(f"{names[0]} is a recipe and not a whole configuration", cure)
     return load_config([find_config(name) for name in names], [*under, *(context.obj or ())])
+
+
+def _configuration_of_run(context: typer.Context, names: Sequence[str]) -> Config:
+    """The configuration that is named, else that of the run in `run.folder`, else the demo's."""
+    from text2grad.config import load_config
+
+    chosen = _configuration(context, names or DEMO)
+    kept = chosen.run.folder / "config.yaml"
+    return load_config(kept, context.obj or ()) if kept.is_file() and not names else chosen
 
 
 def _no_settings(context: typer.Context, command: str) -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED
+from text2grad.feedback import refuse_folder, writing
 from text2grad.stages.summary import Summary
+
+MOST_LINES = 20
+"""Lines of a list that a summary shows."""
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -41,6 +49,45 @@ def nearest_option(name: str, known: Sequence[str]) -> str:
     return suggestion(name, known) or "text2grad COMMAND --help lists the options"
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C ends the command with its exit code and no traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def typed_lines() -> Iterator[str]:
+    """The lines of stdin, with a prompt on stderr where somebody types them."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    while True:
+        if sys.stdin.isatty():
+            typer.echo("> ", nl=False, err=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        yield line
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Write a text file at once.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    refuse_folder(path)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with writing(path):
+            partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="replace")
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def run_stage(
     stage: Callable[[], Summary | Mapping[str, Any]],
     as_json: bool,
@@ -51,11 +98,8 @@ def run_stage(
 
     The exit code is the summary's `exit_code`, or 3 if some records failed.
     """
-    try:
+    with interruptible():
         found = stage()
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
     summary = found.as_dict() if isinstance(found, Summary) else found
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0":
         return  # the first of several processes speaks
@@ -77,6 +121,10 @@ def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:
         label = indent + key.replace("_", " ")
         if isinstance(value, Mapping):
             lines += [label, *_lines(value, indent + "  ")]
+        elif isinstance(value, list | tuple) and value and all(isinstance(each, str) for each in value):
+            more = len(value) - MOST_LINES
+            lines += [label, *(f"{indent}  {each}" for each in value[:MOST_LINES])]
+            lines += [f"{indent}  and {more} more (--json has them all)"] if more > 0 else []
         else:
             lines.append(f"{label}: {value:.4g}" if isinstance(value, float) else f"{label}: {value}")
     return lines

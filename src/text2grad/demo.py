@@ -9,9 +9,7 @@ the first; a pretrained one with both, and with itself as it came.
 
 from __future__ import annotations
 
-import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +19,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from text2grad.compare import METRICS, WAYS, measure_of, run_command
 from text2grad.config import TINY, Config, dump_config, laid_over
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
@@ -29,10 +28,9 @@ from text2grad.report.terminal import results_table, reward_model_table, show_sa
 from text2grad.report.viewer import build_report
 from text2grad.stages.annotate import run_annotate
 from text2grad.stages.evaluate import run_evaluate
-from text2grad.stages.folder import write_json
+from text2grad.stages.results import write_json
 from text2grad.stages.reward_model import run_train_reward
 from text2grad.stages.supervised import run_sft
-from text2grad.tasks.base import load_task
 
 AT_ONCE = 2
 """Runs side by side, one thread each."""
@@ -51,8 +49,6 @@ METHODS = (
     Method("grpo", "GRPO", "grpo"),
     Method("text2grad", "text2grad"),
 )
-WAYS = ("greedy", "sampled")
-METRICS = {"pass": "held-out pass@1", "rouge_l": "held-out ROUGE-L"}
 REWARD_MODEL_FIGURES = ("good_precision", "good_recall", "poor_precision", "poor_recall", "unmatched", "unreadable")
 
 
@@ -62,7 +58,7 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     Raises:
         UserError: the task cannot be measured by tests or by references.
     """
-    measure = _measure_of(config)
+    measure = measure_of(config)
     started = time.perf_counter()
     root = config.run.folder
     chosen = [config.run.seed + index for index in range(seeds)]
@@ -75,19 +71,6 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     page = build_report(root)
     _show(summary, results[0]["folder"], page)
     return figures
-
-
-def _measure_of(config: Config) -> str:
-    """What the policies are compared by: the share that pass their tests, or ROUGE-L."""
-    heldout = load_task(config.task).examples("heldout")
-    if not heldout:
-        raise UserError("no held-out problems to measure on", "set task.heldout_share above 0")
-    if heldout[0].meta.get("tests"):
-        return "pass"
-    if not heldout[0].reference:
-        cure = "text2grad sft, annotate, train-reward, train and evaluate run any task"
-        raise UserError(f"task {config.task.name!r} has neither tests nor references to measure by", cure)
-    return "rouge_l"
 
 
 def _methods(config: Config) -> list[Method]:
@@ -115,8 +98,8 @@ def _run_seed(config: Config, measure: str) -> dict[str, Any]:
     run_sft(config, "restart")
     run_annotate(config)
     rates = run_train_reward(config, "restart").rates
-    _train_side_by_side(config)
     result: dict[str, Any] = {"reward_model": rates, "folder": config.run.folder}
+    result["side_by_side_mb"] = _resident_mb() + _train_side_by_side(config)
     for name, _ in _rows(config):
         figures = run_evaluate(config, name if name != "base" else config.policy.model).figures
         result[name] = {way: figures[f"{way}_{measure}"] for way in WAYS}
@@ -126,22 +109,23 @@ def _run_seed(config: Config, measure: str) -> dict[str, Any]:
     return result
 
 
-def _train_side_by_side(config: Config) -> None:
-    """The PPO runs as processes of the command line, one thread each."""
+def _train_side_by_side(config: Config) -> float:
+    """The PPO runs as processes of the command line, one thread each; the most MB that they have held at once."""
     arms = [(each.name, laid_over(config, each.recipe) if each.recipe else config) for each in _methods(config)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        codes = list(pool.map(_train, *zip(*arms, strict=True)))
-    if failed := [name for (name, _), code in zip(arms, codes, strict=True) if code]:
+        ended = list(pool.map(_train, *zip(*arms, strict=True)))
+    if failed := [name for (name, _), (code, _) in zip(arms, ended, strict=True) if code]:
         raise UserError(f"{' and '.join(failed)} did not finish", "see the error above")
+    return sum(sorted(peak for _, peak in ended)[-AT_ONCE:])
 
 
-def _train(name: str, config: Config) -> int:
+def _train(name: str, config: Config) -> tuple[int, float]:
+    """The exit code of a run, and its peak in MB."""
     single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1})})
     path = config.run.folder / f"{name}.yaml"
     path.write_text(dump_config(single), encoding="utf-8")
     command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name, "--restart"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode
+    return run_command(command)
 
 
 def _figures(config: Config, results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -153,7 +137,7 @@ def _figures(config: Config, results: Sequence[dict[str, Any]], seconds: float) 
     names = [name for name, _ in _rows(config)]
     figures = {name: {**means(name, WAYS), "seeds": [result[name] for result in results]} for name in names}
     rates = means("reward_model", REWARD_MODEL_FIGURES)
-    return {**figures, "reward_model": rates, "seconds": seconds, "peak_rss_mb": _peak_rss_mb()}
+    return {**figures, "reward_model": rates, "seconds": seconds, "peak_rss_mb": _peak_mb(results)}
 
 
 def _summary(figures: dict[str, Any], seeds: list[int], config: Config, measure: str) -> dict[str, Any]:
@@ -181,8 +165,17 @@ def _show(summary: dict[str, Any], folder: Path, page: Path) -> None:
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
 
 
-def _peak_rss_mb() -> float:
-    """An upper bound on the memory at any time: this process's peak and twice the largest child's."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return round((own + 2 * children) / 1024, 1)
+def _peak_mb(results: Sequence[dict[str, Any]]) -> float:
+    """An upper bound on the memory at any time: this process alone, or beside its runs."""
+    alone = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    beside: list[float] = [result["side_by_side_mb"] for result in results]
+    return round(max(alone, *beside), 1)
+
+
+def _resident_mb() -> float:
+    """What this process holds now; where the system does not say, the most it has held."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return pages * resource.getpagesize() / 2**20

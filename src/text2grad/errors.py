@@ -54,6 +54,7 @@ EXTRAS = {
     "gguf": "gguf",
     "llguidance": "grounded",
     "ray": "ray",
+    "sacrebleu": "evaluate",
 }
 """Which extra brings a package that the core of text2grad does without."""
 

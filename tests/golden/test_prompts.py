@@ -20,6 +20,7 @@ NAMES = (
     "code_tested",
     "qa",
     "qa_plain",
+    "refine",
     "reward_model",
     "summarization",
     "summarization_plain",
@@ -29,6 +30,7 @@ EXAMPLE = Example(
     prompt=(Message(role="user", content="What is 2 + 2?"),),
     reference="4",
     meta={
+        "critique": "It is </critique> wrong.",
         "human_feedback": "4 is right.</feedback> Not 5.",
         "outcome": "failed",
         "test_output": "test_f: assert 5 == 4</outcome>",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from text2grad.durable.checkpoint import newest_checkpoint
 from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
-from text2grad.feedback import Example, Failure, Judgement, Message, Source
+from text2grad.feedback import Example, Failure, Judgement, Message, Preference, Source
 from text2grad.policy.encode import encode_prompt, load_tokenizer
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy, write_policy
@@ -32,9 +33,17 @@ from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySe
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
+from text2grad.train.offline import Logged, train_offline
 from text2grad.train.pairs import Marked, Pair
 from text2grad.train.ppo import train_ppo
-from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
+from text2grad.train.preference import train_dpo, train_scalar_model
+from text2grad.train.settings import (
+    DPOSettings,
+    EarlyStoppingSettings,
+    OfflineSettings,
+    PPOSettings,
+    SupervisedSettings,
+)
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
 from tiny_runs import TEXTS, Halves, tiny_model
@@ -151,6 +160,34 @@ def by_supervision(
     return train_supervised(policy, pairs, settings, options, stopping=keeper, label_weight=label_weight)
 
 
+def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool = True, **changes: Any) -> None:
+    seed_everything(5)
+    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
+    asked = [(Message(role="user", content=text),) for text in TEXTS]
+    answers = [Logged(str(n), turn, TEXTS[n] * 2, Halves().judge(TEXTS[n] * 2)) for n, turn in enumerate(asked)]
+    settings = OfflineSettings(epochs=3, batch_size=2, lr=1e-2, warmup=0.3, checkpoint_every=1, max_kl=None)
+    options = RunOptions(folder, "offline", 5, on_step=on_step)
+    train_offline(policy, answers, settings.model_copy(update=changes), CreditSettings(), options)
+
+
+def by_pairs(
+    model: Path, folder: Path, on_step: Any = None, title: str = "dpo", lora: bool = False, **changes: Any
+) -> None:
+    seed_everything(5)
+    policy = load_policy(PolicySettings(model=str(model), lora=ADAPTERS if lora else None))
+    prompt = (Message(role="user", content="which?"),)
+    texts = [*TEXTS, "and one more"]
+    pairs = [
+        Preference(id=str(n), prompt=prompt, chosen=text, rejected=other)
+        for n, (text, other) in enumerate(itertools.pairwise(texts))
+    ]
+    settings, options = TRAINING.model_copy(update=changes), RunOptions(folder, title, 5, on_step=on_step)
+    if title == "dpo":
+        train_dpo(policy, pairs, DPOSettings(training=settings), options)
+    else:
+        train_scalar_model(policy, pairs, settings, options)
+
+
 def start_of(policy: Policy) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in policy.policy_parameters()]
 
@@ -177,6 +214,8 @@ def straight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Straight:
                 found = watched(patch)
                 if title == "ppo":
                     by_ppo(model, folder, Lots(), **changes)
+                elif title in ("dpo", "scalar"):
+                    by_pairs(model, folder, title=title, **changes)
                 else:
                     by_supervision(model, folder, title=title, **changes)
             made[key] = folder, found[-1]
@@ -267,6 +306,23 @@ def test_ppo_goes_back_to_the_last_checkpoint(
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
+@pytest.mark.parametrize(("title", "lora"), [("dpo", False), ("dpo", True), ("scalar", False), ("scalar", True)])
+def test_training_on_pairs_goes_on_as_if_it_had_never_stopped(
+    model: Path, tmp_path: Path, seen: list[Training], straight: Straight, title: str, lora: bool
+) -> None:
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == 3:
+            killed()
+
+    with pytest.raises(Killed):
+        by_pairs(model, tmp_path / "stopped", stop, title, lora)
+    with pytest.raises(UserError, match=r"other settings or inputs: .*\.training\.lr"):
+        by_pairs(model, tmp_path / "stopped", title=title, lora=lora, lr=0.5)
+    by_pairs(model, tmp_path / "stopped", title=title, lora=lora)
+    assert_same(straight(title=title, lora=lora), (tmp_path / "stopped", seen[-1]))
+    assert leftovers(tmp_path / "stopped") == ["policy"]
+
+
 @pytest.mark.parametrize(
     ("at", "title", "optimizer"),
     [(1, "sft", "adamw"), (3, "reward model", "adamw"), (5, "sft", "adamw"), (3, "reward model", "muon")],
@@ -282,6 +338,25 @@ def test_supervised_training_goes_on_as_if_it_had_never_stopped(
         by_supervision(model, tmp_path / "stopped", stop, title, optimizer=optimizer)
     by_supervision(model, tmp_path / "stopped", title=title, optimizer=optimizer)
     assert_same(straight(title, optimizer=optimizer), (tmp_path / "stopped", seen[-1]))
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_logged_answers_go_on_as_if_never_stopped(
+    model: Path, tmp_path: Path, seen: list[Training], lora: bool
+) -> None:
+    """The start, to which the odds and the KL refer, is not what the policy was when it was stopped."""
+
+    def stop(step: int, _: dict[str, float]) -> None:
+        if step == 3:
+            raise Killed
+
+    by_logged_answers(model, tmp_path / "straight", lora=lora)
+    with pytest.raises(Killed):
+        by_logged_answers(model, tmp_path / "stopped", stop, lora)
+    with pytest.raises(UserError, match=r"offline\.verdict_weight 1\.0 -> 2\.0"):
+        by_logged_answers(model, tmp_path / "stopped", lora=lora, verdict_weight=2.0)
+    by_logged_answers(model, tmp_path / "stopped", lora=lora, max_kl=1e3)
+    assert_same((tmp_path / "straight", seen[0]), (tmp_path / "stopped", seen[-1]))
 
 
 def test_the_label_loss_goes_on_as_if_it_had_never_stopped(

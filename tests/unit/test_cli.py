@@ -88,12 +88,12 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
         (
             ["import", "in.json", "--kind", "squality", "--out", "o.jsonl"],
             "run_import",
-            (Path("in.json"), "squality", Path("o.jsonl")),
+            (Path("in.json"), "squality", Path("o.jsonl"), []),
         ),
         (
             ["import", "in.json", "--config", "human_qa"],
             "run_import",
-            (Path("in.json"), "auto", None),
+            (Path("in.json"), "auto", None, []),
         ),
         (["annotate"], "run_annotate", (None, None, False, AnnotateOptions())),
         (["annotate", "--pairs"], "run_annotate", (None, None, True, AnnotateOptions())),
@@ -107,7 +107,7 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
         (["train-reward", "--force"], "run_train_reward", ("force",)),
         (["train"], "run_train", ("text2grad", "auto")),
         (["train", "--name", "scalar_ppo"], "run_train", ("scalar_ppo", "auto")),
-        (["evaluate"], "run_evaluate", ("text2grad",)),
+        (["evaluate"], "run_evaluate", ("text2grad", None, None)),
         (["evaluate", "--samples", "s.jsonl"], "run_evaluate_samples", (Path("s.jsonl"),)),
         (["demo"], "run_demo", (1,)),
         (["demo", "--seeds", "3"], "run_demo", (3,)),
@@ -245,7 +245,7 @@ def test_a_bug_keeps_its_traceback(stages: Stages) -> None:
     ("words", "says"),
     [
         (["train", "--confg", "x"], r"unknown option --confg \(did you mean '--config'\?\)"),
-        (["train", "--lr", "1"], r"unknown option --lr \(did you mean --sft.lr or .*--ppo.lr\?\)"),
+        (["train", "--lr", "1"], r"unknown option --lr \(did you mean --sft.lr or .*--ppo.lr or .*\?\)"),
         (["train", "--seed=1"], r"unknown option --seed \(did you mean --run.seed.*\?\)"),
         (["train", "--xyzzy"], r"unknown option --xyzzy \(text2grad COMMAND --help"),
         (["train", "--ppo.lrr", "1"], r"unknown setting 'ppo.lrr' \(did you mean 'ppo.lr'\?\)"),

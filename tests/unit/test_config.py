@@ -76,6 +76,9 @@ def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name:
     for preset in preset_names():
         before = load_config(find_config(preset))
         after = load_config([find_config(preset), find_config(name)])
+        if name == "scalar_rm":  # PPO on another critic is what it is for
+            kind = before.critic.model_copy(update={"kind": "scalar_model"})
+            before = before.model_copy(update={"critic": kind})
         assert before.model_dump(exclude={"credit", "ppo"}) == after.model_dump(exclude={"credit", "ppo"})
         assert (before.ppo.steps, before.ppo.lr) == (after.ppo.steps, after.ppo.lr)
 
@@ -327,7 +330,7 @@ def test_an_override_leaves_its_neighbours_alone(tmp_path: Path) -> None:
     [
         (["--ppo.lrr", "1"], r"unknown setting 'ppo.lrr' \(did you mean 'ppo.lr'\?\)"),
         (["--poo.lr", "1"], r"unknown setting 'poo' \(did you mean 'ppo'\?\)"),
-        (["--run.lr", "1"], r"unknown setting 'run.lr'.*'sft.lr' or .* or 'ppo.lr'\?"),
+        (["--run.lr", "1"], r"unknown setting 'run.lr'.*'sft.lr' or .* or 'ppo.lr' or"),
         (["--reward_model.trainning.lr", "1"], r"did you mean 'reward_model.training'\?"),
         (["--run.xyzzy", "1"], r"run has folder, seed, threads"),
         (["--xyzzy.xyzzy", "1"], r"sections are run, task, policy"),

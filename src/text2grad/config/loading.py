@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from text2grad.config.reference import accepts, explain, section_at, suggestion
-from text2grad.config.sections import TINY, Config
+from text2grad.config.sections import TINY, Config, RewardModelSettings, ScalarModelSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.settings import YAMLMistakeError, parse_yaml
+from text2grad.train.settings import DPOSettings
+
+S = TypeVar("S", RewardModelSettings, ScalarModelSettings, DPOSettings)
 
 PRESETS = Path(__file__).parents[1] / "configs"
 RECIPES = PRESETS / "recipes"
@@ -88,15 +91,22 @@ def laid_over(config: Config, name: str) -> Config:
 
 def with_tiny_rates(config: Config) -> Config:
     """The same job with every learning rate times `tiny.learning_rate_factor`, where the policy is tiny."""
-    factor, model, ppo = config.tiny.learning_rate_factor, config.reward_model, config.ppo
+    factor, ppo = config.tiny.learning_rate_factor, config.ppo
     if config.policy.model != TINY or factor == 1.0:
         return config
-    training = model.training.model_copy(update={"lr": model.training.lr * factor})
+
+    def faster(section: S) -> S:
+        training = section.training.model_copy(update={"lr": section.training.lr * factor})
+        return section.model_copy(update={"training": training})
+
     rates = {"lr": ppo.lr * factor, "value_lr": ppo.value_lr and ppo.value_lr * factor}
     sections = {
         "sft": config.sft.model_copy(update={"lr": config.sft.lr * factor}),
-        "reward_model": model.model_copy(update={"training": training}),
+        "reward_model": faster(config.reward_model),
+        "scalar_model": faster(config.scalar_model),
+        "dpo": faster(config.dpo),
         "ppo": ppo.model_copy(update=rates),
+        "offline": config.offline.model_copy(update={"lr": config.offline.lr * factor}),
     }
     return config.model_copy(update=sections)
 

@@ -110,9 +110,30 @@ _RENAMED = {
 """What became of the settings of `critic` or `annotate` that are in a section of a critic now, by another name."""
 
 
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "max_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "num_steps": "steps",
+    "max_steps": "steps",
+    "kl_coef": "kl",
+    "train_batch_size": "batch_size",
+    "bs": "batch_size",
+    "name": "model",
+    "model_name": "model",
+    "dataset": "data",
+    "path": "data",
+}
+"""What settings are called in other programs -> what they are called here, in whatever section."""
+
+
 def _nearest_setting(key: str) -> str:
     section, _, last = key.rpartition(".")
     siblings = list((section_at(section) or Config).model_fields)
+    if (ours := _ELSEWHERE.get(last)) in siblings:
+        return f"did you mean {f'{section}.{ours}'.lstrip('.')!r}?"
     near = suggestion(last, siblings, f"{section}." if section else "")
     namesakes = [each.key for each in describe_settings() if each.key.rpartition(".")[2] == last]
     if section in ("critic", "annotate"):

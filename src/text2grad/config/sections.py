@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from text2grad.align import CreditSettings
 from text2grad.critics.noise import NoiseSettings
 from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
+from text2grad.eval.settings import BertScoreSettings
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox import SandboxSettings
 from text2grad.settings import Settings
-from text2grad.tasks.base import TaskSettings
-from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
+from text2grad.tasks.base import TaskSettings, is_class_name
+from text2grad.train.settings import (
+    DPOSettings,
+    EarlyStoppingSettings,
+    OfflineSettings,
+    PPOSettings,
+    SupervisedSettings,
+)
 
 TINY = "tiny"
 
@@ -81,7 +89,28 @@ class RewardModelSettings(Settings):
     )
 
 
-CriticKind = Literal["reward_model", "program", "reference", "prompted", "human"]
+class ScalarModelSettings(Settings):
+    """A scalar reward model, trained on preference pairs: one number for an answer (paper, appendix N)."""
+
+    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
+    training: SupervisedSettings = SupervisedSettings(epochs=1)
+    batch_size: int = Field(default=32, ge=1, description="answers scored at a time")
+
+
+CRITICS = ("reward_model", "scalar_model", "program", "reference", "prompted", "human")
+"""The critics that come with the package; any other is a class of the user's own."""
+
+
+def _critic_name(name: str) -> str:
+    if name not in CRITICS and not is_class_name(name):
+        near = difflib.get_close_matches(name, CRITICS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"{hint}one of {', '.join(CRITICS)}, or module:Class")
+    return name
+
+
+CriticKind = Annotated[str, AfterValidator(_critic_name)]
+"""One of `CRITICS`, or a class of one's own written as `module:Class`."""
 
 
 class ProgramSettings(Settings):
@@ -103,17 +132,26 @@ class RewardModelCriticSettings(ReadingSettings):
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
 
 
+class ScalarModelCriticSettings(Settings):
+    """The trained scalar reward model as a critic: a verdict without spans."""
+
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+
+
 class CriticSettings(Settings):
     """Who gives the feedback: while annotating, and in the training loop."""
 
     kind: CriticKind = Field(
         default="reward_model",
-        description="reward_model: trained here; program: runs tests; reference: compares with the reference"
-        " answer; prompted: any OpenAI-compatible endpoint; human: what people said of these very responses",
+        description="reward_model: trained here; scalar_model: trained here on preference pairs, gives a verdict"
+        " without spans; program: runs tests; reference: compares with the reference"
+        " answer; prompted: any OpenAI-compatible endpoint; human: what people said of these very responses;"
+        " module:Class: a critic of your own",
     )
     prompted: PromptedSettings = PromptedSettings()
     program: ProgramSettings = ProgramSettings()
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
+    scalar_model: ScalarModelCriticSettings = ScalarModelCriticSettings()
     noise: NoiseSettings | None = Field(
         default=None, description="noise in the spans of the critic, for experiments; null: none"
     )
@@ -143,6 +181,15 @@ class AnnotateSettings(Settings):
     )
 
 
+class RefineSettings(Settings):
+    """How answers are revised by their critiques (`refine`, `evaluate --reflect`)."""
+
+    samples: int = Field(default=4, ge=1, description="revisions of each answer that refine asks for")
+    prompt: str = Field(
+        default="refine", description="name of the prompt, or a .txt file of your own, with {{meta.critique}}"
+    )
+
+
 class EvaluateSettings(Settings):
     """How a policy is measured on the held-out prompts."""
 
@@ -164,11 +211,18 @@ class EvaluateSettings(Settings):
         description="another policy (sft, a run, a folder, a hub name) that reads the answers: entropy, KL,"
         " perplexity; empty: none",
     )
+    perplexity: str = Field(
+        default="",
+        description="model (sft, a run, a folder, a hub name) that tells the perplexity of answers; empty: none",
+    )
+    bertscore: BertScoreSettings = BertScoreSettings()
     marks: Path | None = Field(
         default=None, description="JSON Lines of people's marks of the reward model's critiques: id, correct"
     )
     judge: str = Field(
-        default="", description="chat model that compares the reward model's critiques with others; empty: none"
+        default="",
+        description="chat model that compares the reward model's critiques with others, compares answers"
+        " (--against), and rates those to MT-Bench; empty: none",
     )
     judge_url: str | None = Field(default=None, description="of the judge; null: the OpenAI service")
     against: Path | None = Field(
@@ -188,10 +242,14 @@ class Config(Settings):
     tiny: TinySettings = TinySettings()
     sft: SupervisedSettings = SupervisedSettings()
     reward_model: RewardModelSettings = RewardModelSettings()
+    scalar_model: ScalarModelSettings = ScalarModelSettings()
     critic: CriticSettings = CriticSettings()
     credit: CreditSettings = CreditSettings()
     ppo: PPOSettings = PPOSettings()
+    offline: OfflineSettings = OfflineSettings()
+    dpo: DPOSettings = DPOSettings()
     generation: GenerationSettings = GenerationSettings()
     annotate: AnnotateSettings = AnnotateSettings()
+    refine: RefineSettings = RefineSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     sandbox: SandboxSettings = SandboxSettings()

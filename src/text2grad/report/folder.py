@@ -120,8 +120,9 @@ class RunFolder:
     @property
     def is_empty(self) -> bool:
         """True when no stage has left anything here."""
-        parts = (self.summary, self.sft, self.reward_model, self.methods, self.feedback, self.before_after)
-        return not any((*parts, self.evaluation, self.seeds))
+        figures = self.summary.get("rows") or self.summary.get("reward_model")
+        parts = (figures, self.sft, self.reward_model, self.methods, self.feedback, self.before_after)
+        return not any((*parts, self.evaluation)) and all(seed.is_empty for seed in self.seeds)
 
 
 P = TypeVar("P", bound=BaseModel)
@@ -154,7 +155,7 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
         config=_read_text(path / "config.yaml"),
         sft=_read_metrics(path / "sft" / "metrics.jsonl", notes),
         reward_model=_read_metrics(path / "reward_model" / "metrics.jsonl", notes),
-        methods=_read_methods(path / "ppo", notes),
+        methods=_read_methods(path, notes),
         feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
         before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
         evaluation=_read_evaluation(path / "evaluation"),
@@ -163,14 +164,17 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
     )
 
 
-def _read_methods(path: Path, notes: list[str]) -> list[Method]:
+def _read_methods(run: Path, notes: list[str]) -> list[Method]:
+    """The PPO runs of a run folder, or the one that `train_ppo` wrote into a folder of its own."""
+    own, path = run / "samples.jsonl", run / "ppo"
+    folders = [run] if own.is_file() and not path.is_dir() else path.glob("*")
     methods = [
         Method(
-            name=folder.name,
+            name=folder.resolve().name,
             metrics=_read_metrics(folder / "metrics.jsonl", notes),
             samples=read_lines(folder / "samples.jsonl", Sample, notes),
         )
-        for folder in sorted(path.glob("*"), key=lambda folder: (folder.name != "text2grad", folder.name))
+        for folder in sorted(folders, key=lambda folder: (folder.name != "text2grad", folder.name))
         if folder.is_dir()
     ]
     return [method for method in methods if method.metrics or method.samples]
@@ -180,7 +184,7 @@ def _read_evaluation(path: Path) -> dict[str, Row]:
     """The figures of the reward model and of imports, and those of each policy by the task it was measured on."""
     found = {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
     for file in sorted(path.glob("*/*.json")):
-        if not file.name.endswith(".answers.json"):
+        if not file.name.endswith((".answers.json", ".scores.json")):
             found[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = _read_object(file)
     return found
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Span, read_jsonl
+from text2grad.report.advice import judgement, what_next
 from text2grad.report.pages import render_page, write_page
 
 Offsets = list[tuple[int, int]]
@@ -38,7 +39,7 @@ _SECTIONS = {
     "Labels": "labelled_share good_share several_annotators agreement_alpha",
 }
 """What the page shows, by section."""
-_COUNTED = ("records_without_spans", "records_all_good", "omissions", "canaries", "canaries_moved")
+_COUNTED = ("records_without_spans", "scored", "records_all_good", "omissions", "canaries", "canaries_moved")
 _LENGTHS = ("count", "mean", "min", "q1", "q2", "q3", "max", "position")
 
 
@@ -67,6 +68,7 @@ def report_quality(
         quality.add_canary(record)
     figures = quality.figures()
     figures["agreement"] = dict(list(figures["agreement"].items())[:named])
+    figures |= {"judgement": judgement(figures), "next": what_next(figures)}
     if page is not None:
         write_page(page, quality_page(source.name, figures))
         figures["out"] = str(page)
@@ -83,7 +85,8 @@ def quality_page(name: str, figures: dict[str, Any]) -> str:
         label: [_shown(figures[f"{label}_spans"].get(key)) for key in _LENGTHS] for label in ("good", "poor")
     }
     agreement, failed = dict(list(figures["agreement"].items())[:MOST_NAMED]), figures["failed"]
-    values = {"sections": sections, "lengths": lengths, "failed": failed, "agreement": agreement}
+    told = [*figures["judgement"], *figures["next"]]
+    values = {"told": told, "sections": sections, "lengths": lengths, "failed": failed, "agreement": agreement}
     return render_page("quality.html.j2", name=name, keys=_LENGTHS, **values)
 
 
@@ -143,6 +146,7 @@ class Quality:
         self.counts["good_tokens"] += labels.count(1)
         self.counts["labelled_tokens"] += len(labels) - labels.count(0)
         self.counts["records_without_spans"] += not record.spans
+        self.counts["scored"] += record.score is not None
         self.counts["records_all_good"] += bool(tokens) and labels.count(1) == len(tokens)
         # What an annotator writes to point at spans: the quotes, and a label each (paper, table 12).
         written = sum(len(self.tokenize(span.text)) + 1 for span in record.spans)

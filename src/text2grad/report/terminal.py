@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from text2grad.feedback import Failure, Feedback, Judgement, Span
 from text2grad.report.folder import Sample
 from text2grad.report.tables import REWARD_MODEL_COLUMNS, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.visible import stripped
 
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
+
+NARROWEST = 36
+"""Characters of a column of answers."""
 
 
 def results_table(summary: Mapping[str, Any]) -> Table:
@@ -136,6 +140,94 @@ def _token_texts(sample: Sample) -> Iterator[str]:
 def _sign(delta: float | None) -> int:
     value = delta or 0.0
     return (value > 0) - (value < 0)
+
+
+class Told(NamedTuple):
+    """What one policy answered, and what a critic said of it, if it was asked."""
+
+    name: str
+    response: str
+    judgement: Judgement | None = None
+
+
+def show_answers(console: Console, prompt: str, answers: Sequence[Told]) -> None:
+    """Print the answers to a prompt side by side, or below each other where a column would be too narrow.
+
+    What a critic marked is coloured, with its reasons and the critique beneath.
+    """
+    brackets = console.no_color or not console.is_terminal
+    views = [told_view(told, brackets) for told in answers]
+    if prompt:
+        console.print(Text(stripped(prompt), style="bold"))
+    if len(views) > 1 and console.width >= NARROWEST * len(views):
+        table = Table(expand=True)
+        for told in answers:
+            table.add_column(Text(stripped(told.name)), ratio=1)
+        table.add_row(*views)
+        console.print(table)
+        return
+    for told, view in zip(answers, views, strict=True):
+        if len(views) > 1:
+            console.rule(Text(stripped(told.name)), align="left")
+        console.print(view)
+    console.print()
+
+
+def show_feedback(console: Console, records: Sequence[Feedback], figures: Mapping[str, Any]) -> None:
+    """Print records, coloured, then what the figures of their file mean and what to write next."""
+    brackets = console.no_color or not console.is_terminal
+    for record in records:
+        asked = " ".join(record.prompt[-1].content.split())
+        console.print(Text(stripped(f"{record.id}: {asked[:200]}"), style="bold"))
+        console.print(told_view(Told("", record.response, record.judgement()), brackets))
+        console.print()
+    shown = f", the {len(records)} worst above" if records else ""
+    console.print(Text(f"{figures['records']} records, {figures['spans']} spans{shown}"))
+    for sentence in figures["judgement"]:
+        console.print(Text(sentence, style="bold"))
+    for sentence in figures["next"]:
+        console.print(Text(f"- {sentence}"))
+    if "out" in figures:
+        console.print(Text(f"page: {figures['out']}"), soft_wrap=True)
+
+
+def told_view(told: Told, brackets: bool) -> Group:
+    """One answer: its text, coloured where it was judged, and the judgement beneath."""
+    if told.judgement is None:
+        return Group(Text(stripped(told.response.rstrip())))
+    if isinstance(told.judgement, Failure):
+        why = f"no critique: {told.judgement.kind}: {told.judgement.message}"
+        return Group(Text(stripped(told.response.rstrip())), Text(stripped(why), style="yellow"))
+    spans, score = told.judgement.spans, told.judgement.score
+    text = Text(stripped(told.judgement.text), style="italic")
+    verdict = [] if score is None else [Text(f"score {score:+.2f}")]
+    reasons = [_reason(span) for span in spans if span.reason]
+    return Group(coloured_spans(told.response, spans, brackets), *reasons, text, *verdict)
+
+
+def _reason(span: Span) -> Text:
+    sign, words = "+" if span.label > 0 else "-", " ".join(span.text.split())
+    shown = words if len(words) <= 40 else f"{words[:37]}..."
+    return Text(stripped(f"  {sign} {shown}: {span.reason}"), STYLES[span.label])
+
+
+def coloured_spans(response: str, spans: Sequence[Span], brackets: bool) -> Text:
+    """A response with its spans in colour; with `brackets`, in brackets as well. What is both good and poor is
+    plain.
+    """
+    edges = sorted({0, len(response), *(edge for span in spans for edge in (span.start, span.end))})
+    pieces = [
+        ({span.label for span in spans if span.start <= start and end <= span.end}, response[start:end])
+        for start, end in pairwise(edges)
+    ]
+    text = Text()
+    for sign, run in groupby(pieces, key=lambda piece: sum(piece[0])):
+        opening, closing = BRACKETS[sign] if brackets else ("", "")
+        text.append(
+            f"{opening}{stripped(''.join(piece for _, piece in run))}{closing}", STYLES[sign] if sign else ""
+        )
+    text.rstrip()
+    return text
 
 
 def _critique(sample: Sample) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,12 +10,13 @@ from pathlib import Path
 from text2grad.config import Config, CriticKind
 from text2grad.critics.program import preference_pairs
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, read_jsonl, write_jsonl
-from text2grad.stages.critics import make_critic, runner_of
+from text2grad.feedback import Feedback, read_jsonl, refuse_folder, write_jsonl
+from text2grad.stages.critics import make_critic, refuse_unfit, runner_of
 from text2grad.stages.items import Item, Items, check_items, read_items
 from text2grad.stages.paid import AnnotateOptions, annotate_paid, left, plan_for, refuse_endpoint_options
 from text2grad.stages.records import PairsSummary, criticise
 from text2grad.stages.summary import Summary
+from text2grad.tasks.base import feedback_split
 
 
 def run_annotate(
@@ -30,17 +31,21 @@ def run_annotate(
     Writes `out` (by default `feedback.jsonl` of the run) and, of held-out prompts,
     `feedback_heldout.jsonl` beside it, so that a reward model can be measured on responses to
     prompts it has never seen. With `pairs`, passing and failing programs of one question go into
-    `pairs.jsonl`.
+    `pairs.jsonl`, those of held-out prompts into `pairs_heldout.jsonl`.
 
     Raises:
         UsageError: an option that is of no use with this critic.
         UserError: an item is bad (before any is judged), or a mistake that fails every critique.
     """
     kind = config.annotate.critic or config.critic.kind
+    if out is not None:
+        refuse_folder(out)
     if kind != "prompted":
         refuse_endpoint_options(options)
     if pairs:
         refuse_pairs(config, responses)
+    if options.start and (responses is not None or options.anchor):
+        raise UsageError("--from names the policy that answers, and none is sampled", "leave out --from")
     if options.budget_usd is None:
         options = replace(options, budget_usd=config.critic.prompted.budget_usd)
     if responses is None:
@@ -79,6 +84,7 @@ def annotate_samples(
     folder = prepare(config)
     task, target = task_of(config), out or folder / "feedback.jsonl"
     heldout = target.with_name("feedback_heldout.jsonl")
+    refuse_unfit(kind, task.examples(feedback_split(config.task)))
     with runner_of(config) as runner:
         critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
         tested = runner if critic is None and config.annotate.run_tests else None
@@ -91,8 +97,7 @@ def annotate_samples(
             return _paid_samples(config, (items, target), (held, heldout), options)
         tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
         others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
-    made = [record for record in read_jsonl(target, Feedback) if record.source.kind == "program"] if pairs else []
-    return tally.summary(target, others, write_pairs(config, made) if pairs else None)
+    return tally.summary(target, others, write_pairs(config, target, heldout) if pairs else None)
 
 
 def _paid_samples(
@@ -120,10 +125,20 @@ def refuse_pairs(config: Config, responses: Path | None = None) -> None:
         raise UsageError("--pairs needs several answers to a prompt", "set --annotate.samples_per_prompt 8")
 
 
-def write_pairs(config: Config, records: Sequence[Feedback]) -> PairsSummary:
-    """Chosen and rejected programs of the same question, for DPO or a pairwise reward model: `pairs.jsonl`."""
+def write_pairs(config: Config, source: Path, heldout: Path) -> PairsSummary:
+    """Chosen and rejected programs of the same question, for DPO or a pairwise reward model: `pairs.jsonl`.
+
+    Those of held-out questions go into `pairs_heldout.jsonl`.
+    """
+    path, beside = (config.run.folder / f"{name}.jsonl" for name in ("pairs", "pairs_heldout"))
+    unpaired, made = _write_pairs(config, source, path)
+    held = _write_pairs(config, heldout, beside)[1] if heldout.is_file() else None
+    return PairsSummary(pairs=made, heldout_pairs=held, unpaired_prompts=unpaired, pairs_out=str(path))
+
+
+def _write_pairs(config: Config, source: Path, path: Path) -> tuple[int, int]:
+    """Questions of a feedback file without a pair, and how many pairs were written."""
+    records = [record for record in read_jsonl(source, Feedback) if record.source.kind == "program"]
     made = list(preference_pairs(records, config.annotate.pairs_per_prompt))
-    path = config.run.folder / "pairs.jsonl"
     write_jsonl(path, made)
-    unpaired = len({record.id for record in records}) - len({pair.id for pair in made})
-    return PairsSummary(pairs=len(made), unpaired_prompts=unpaired, pairs_out=str(path))
+    return len({record.id for record in records}) - len({pair.id for pair in made}), len(made)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
@@ -13,11 +15,12 @@ from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.reference import ReferenceCritic
+from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.durable.identity import digest_of_texts, flatten, sha256
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Source
+from text2grad.feedback import Critic, Example, Source, from_json
 from text2grad.sandbox import Runner
-from text2grad.tasks.base import Task, load_task, prompt_version, read_prompt
+from text2grad.tasks.base import Task, is_class_name, load_class, load_task, prompt_version, read_prompt
 
 if TYPE_CHECKING:
     from text2grad.policy.model import Policy
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 REWARD_MODEL_PROMPT = "reward_model"
 ADAPTER = "reward_model"
 ANCHOR = "anchor"
+SCALE_FILE = "scale.json"
+"""Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 """Prompts that show the tests' outcome, by those that do not."""
 
@@ -39,7 +44,7 @@ def runner_of(config: Config) -> Runner:
 def open_critic(
     config: Config,
     kind: CriticKind,
-    task: Task,
+    task: Task | None,
     runner: Runner,
     policy: Policy | None = None,
     journal: Path | None = None,
@@ -69,9 +74,54 @@ def make_critic(
         "prompted": lambda: prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task),
         "reference": ReferenceCritic,
         "reward_model": lambda: reward_model_critic(config, policy),
+        "scalar_model": lambda: scalar_model_critic(config),
     }
-    critic = makers[kind]()
+    critic = makers[kind]() if kind in makers else own_critic(kind)
     return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
+
+
+def refuse_unfit(kind: CriticKind, examples: Sequence[Example]) -> None:
+    """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
+
+    Raises:
+        UserError: `program`, and there are no tests; `reference`, and there are no reference answers.
+    """
+    needs = {"program": "tests", "reference": "reference answers"}
+    if kind not in needs:
+        return
+    judged = any(each.meta.get("tests") if kind == "program" else each.reference for each in examples)
+    if examples and not judged:
+        others = ", ".join(each for each in ("reference", "prompted", "reward_model") if each != kind)
+        message = f"no prompt has {needs[kind]}, which the {kind} critic judges by"
+        raise UserError(message, f"choose another critic ({others}), or data with {needs[kind]}")
+
+
+def own_critic(name: str) -> Critic:
+    """A critic of the user's own, written as `module:Class`; the class is called without arguments.
+
+    Raises:
+        UserError: there is no such module or class, it raises when it is called, or it is not a `Critic`.
+    """
+    made = load_class("critic", name, name)
+    try:
+        critic = made()
+    except Exception as error:  # whatever a class of the user's raises
+        where = f"line {_last_line(error)}: " if _last_line(error) else ""
+        said = " ".join(str(error).split())[:200]
+        cure = "it is called without arguments"
+        raise UserError(f"critic {name!r} cannot be made: {where}{type(error).__name__}: {said}", cure) from error
+    if not callable(getattr(critic, "critique", None)):
+        cure = "it needs a method critique(examples, responses), one Critique or Failure for each"
+        raise UserError(f"critic {name!r} is not a Critic: it has no method critique", cure)
+    if not isinstance(getattr(critic, "source", None), Source):
+        raise UserError(f"critic {name!r} is not a Critic: it has no source", 'source = Source(kind="program")')
+    return cast(Critic, critic)
+
+
+def _last_line(error: BaseException) -> int:
+    """The line of the user's own module in which an error arose; 0 if it arose in the call itself."""
+    trace = traceback.extract_tb(error.__traceback__)
+    return (trace[-1].lineno or 0) if len(trace) > 1 else 0
 
 
 def human_critic(config: Config) -> Critic:
@@ -125,11 +175,13 @@ def reward_model_folder(config: Config) -> Path:
 
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
-    kinds = ("prompted", "program", "reward_model")
+    kinds = ("prompted", "program", "reward_model", "scalar_model")
     manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}
     found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
     if config.critic.kind in kinds:
         found |= flatten(manner, **{f"critic.{config.critic.kind}": getattr(config.critic, config.critic.kind)})
+    if is_class_name(config.critic.kind):
+        found["the critic"] = _digest_of_module(config.critic.kind)
     if config.critic.kind == "program":
         found |= flatten({"sandbox.workers"}, sandbox=config.sandbox)
     if config.critic.kind == "human":
@@ -141,9 +193,22 @@ def critic_inputs(config: Config) -> dict[str, str]:
             "reward_model.grounded": settings.grounded,
             "reward_model.whole_quotes": str(settings.whole_quotes),
         }
-        files = sorted(path for path in reward_model_folder(config).rglob("*") if path.is_file())
-        found["the reward model"] = digest_of_texts(f"{path.name} {sha256(path)}" for path in files)
+        found["the reward model"] = digest_of_folder(reward_model_folder(config))
+    if config.critic.kind == "scalar_model":
+        found["the scalar reward model"] = digest_of_folder(scalar_model_folder(config))
     return found
+
+
+def digest_of_folder(folder: Path) -> str:
+    """A digest of all files in a folder and below."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return digest_of_texts(f"{path.name} {sha256(path)}" for path in files)
+
+
+def _digest_of_module(name: str) -> str:
+    """The text of the module that a critic of the user's own is in."""
+    place = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
+    return sha256(Path(place)) if place else ""
 
 
 def reward_model_critic(config: Config, policy: Policy | None = None) -> PromptedCritic:
@@ -181,6 +246,31 @@ def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=name, prompt_version=version)
     return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), source, reading)
+
+
+def scalar_model_folder(config: Config) -> Path:
+    """Where the scalar reward model is: the one named, or this run's own."""
+    return config.critic.scalar_model.folder or config.run.folder / "scalar_model" / "policy"
+
+
+def scalar_model_critic(config: Config) -> ScalarCritic:
+    """The scalar reward model that was trained on preference pairs.
+
+    Raises:
+        UserError: there is none, or its training was not finished.
+    """
+    from text2grad.policy.load import load_frozen
+    from text2grad.policy.scores import LocalScorer
+    from text2grad.policy.settings import PolicySettings
+
+    folder = scalar_model_folder(config)
+    cure = f"text2grad train-reward --pairs FILE --run.folder {config.run.folder}"
+    if not (folder / SCALE_FILE).is_file():
+        raise UserError(f"no scalar reward model in {folder}", cure)
+    scale = Scale(**from_json((folder / SCALE_FILE).read_text(encoding="utf-8")))
+    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
+    scorer = LocalScorer(load_frozen(settings), config.scalar_model.batch_size)
+    return ScalarCritic(scorer, scale, Source(kind="reward_model", model=str(folder), prompt_version="scalar"))
 
 
 def judge_of(config: Config) -> Critic | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,25 +14,34 @@ from text2grad.align.variety import variety
 from text2grad.config import Config
 from text2grad.critics.program import Attempt, run_attempts
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UserError
-from text2grad.eval.choices import choice_figures, choose, has_choices
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.alpaca import model_outputs
+from text2grad.eval.choices import choose
 from text2grad.eval.code import judge_samples, passed_or_none, sample_summary
 from text2grad.eval.drift import drift
+from text2grad.eval.letters import choice_figures, has_choices, letter_rows, with_letters
 from text2grad.eval.metrics import mean
 from text2grad.eval.reward_model import reward_report
-from text2grad.feedback import Critic, Example, from_json, to_json, write_jsonl
+from text2grad.feedback import Critic, Example, from_json, reading, to_json, write_jsonl
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
+from text2grad.stages.answers import TextMeasures, text_measures, theirs_of
 from text2grad.stages.critics import judge_of, runner_of
-from text2grad.stages.folder import measured_on, policy_name, prepare, task_of, write_json
+from text2grad.stages.folder import policy_name, prepare, task_of
+from text2grad.stages.judging import judged_against, pair_with, refuse_no_judge
+from text2grad.stages.mt_bench import MTBenchSummary, run_mt_bench
+from text2grad.stages.results import ANSWERS, SCORES, measured_on, write_json, write_results
 from text2grad.stages.sampling import sample
 from text2grad.stages.summary import Summary, inlined
+from text2grad.tasks.arc import lettered
 from text2grad.tasks.base import Task, load_task, question_of, words_of
+from text2grad.tasks.mt_bench import has_turns
 
-ANSWERS = ".answers.json"
 PATIENCE = 5
+LETTER_ROOM = 32
+"""New tokens for a letter: some models say more around it."""
 MAIN = ("pass", "rouge_l")
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
@@ -50,13 +60,16 @@ class PolicySummary(Summary):
     samples: float
     figures: Mapping[str, float] = inlined()
     tier: str | None = None
+    measured_by: Mapping[str, str] | None = None
+    judged: Mapping[str, float | str] = inlined()
 
 
 class Measured(NamedTuple):
-    """A policy's figures, and its greedy answers."""
+    """A policy's figures, its greedy answers, and of each way to answer the means of every problem by its id."""
 
     summary: PolicySummary
     answers: list[Row]
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,29 +80,69 @@ class SamplesSummary(Summary):
     out: str
 
 
-def run_evaluate(config: Config, target: str) -> PolicySummary:
-    """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts."""
+def run_evaluate(
+    config: Config, target: str, against: str | None = None, outputs: Path | None = None
+) -> PolicySummary | MTBenchSummary:
+    """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts.
+
+    With `against` a judge compares its greedy answers with those in that file, or with the "references"; `outputs`:
+    they are also written there, as AlpacaEval's `model_outputs.json`.
+    """
+    if against is not None:
+        refuse_no_judge(config, "--against")
     folder = prepare(config)
     task = task_of(config)
     heldout = task.examples("heldout")[: config.evaluate.limit]
     if not heldout:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
-    if has_choices(heldout[0]):
-        measured = evaluate_choices(_policy(config, target), heldout, config)
-    else:
-        validation = validation_prompts(task, config)
-        policy = _policy(config, target)
-        reference = _policy(config, config.evaluate.reference) if config.evaluate.reference else None
-        critic = judge_of(config)
-        with runner_of(config) as runner:
-            measure = measure_with(task, runner)
-            measured = evaluate_policy(policy, heldout, config, measure, critic, validation, reference)
-    name = target if target.isidentifier() else Path(target).name
-    on = measured_on(config)
-    write_json(folder / "evaluation" / on / f"{name}.json", measured.summary.as_dict())
-    write_json(folder / "evaluation" / on / f"{name}{ANSWERS}", measured.answers)
+    if (against or outputs) and (has_turns(heldout[0]) or has_choices(heldout[0])):
+        raise UsageError("--against and --write-outputs are for answers in words", "leave them out on this task")
+    others = _others(against, heldout)
+    if outputs is not None:
+        model_outputs(heldout, [""] * len(heldout), target)  # before anything is sampled
+    if has_turns(heldout[0]):
+        return run_mt_bench(config, target_name(target), partial(_policy, config, target))
+    measured = _measured(config, target, task, heldout)
+    name, on = target_name(target), measured_on(config)
+    write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
+    if measured.scores:
+        write_json(folder / "evaluation" / on / f"{name}{SCORES}", measured.scores)
+    texts = [str(row["response"]) for row in measured.answers]
+    if outputs is not None:
+        write_json(outputs, model_outputs(heldout, texts, name))
+    if against is not None:
+        judged = judged_against(config, against, pair_with(name, against, heldout, texts, others))
+        judged |= {"failed_records": judged["judge_failed"]}
+        measured = measured._replace(summary=replace(measured.summary, judged=judged))
+        write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
     write_before_after(folder, on, heldout)
     return measured.summary
+
+
+def target_name(target: str) -> str:
+    """What the results of a policy are called."""
+    return target if target.isidentifier() else Path(target).name
+
+
+def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
+    """The answers that a policy's are compared with, by id; checked before anything is sampled."""
+    if against is None:
+        return {}
+    others = theirs_of(against, heldout, lambda: {example.id: example for example in heldout})
+    pair_with("the policy", against, heldout, [""] * len(heldout), others)
+    return others
+
+
+def _measured(config: Config, target: str, task: Task, heldout: Sequence[Example]) -> Measured:
+    if has_choices(heldout[0]):
+        return evaluate_choices(_policy(config, target), heldout, config)
+    validation = validation_prompts(task, config)
+    policy = _policy(config, target)
+    reference = _policy(config, config.evaluate.reference) if config.evaluate.reference else None
+    critic = judge_of(config)
+    with runner_of(config) as runner, text_measures(config) as texts:
+        measure = measure_with(task, runner)
+        return evaluate_policy(policy, heldout, config, measure, critic, validation, reference, texts)
 
 
 def _policy(config: Config, target: str) -> Policy:
@@ -118,6 +171,8 @@ def validation_prompts(task: Task, config: Config) -> list[Example]:
 
 def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
     """pass@k of a file of samples on the problems of the task; the result of each is written next to the file."""
+    with reading(samples):
+        samples.open("rb").close()  # before a data set is fetched for nothing
     problems = load_task(config.task).examples("heldout")
     if not problems or not problems[0].meta.get("tests"):
         raise UserError(f"task {config.task.name!r} has no held-out problems with tests", "--task humaneval")
@@ -150,8 +205,12 @@ def measure_with(task: Task, runner: Runner) -> Measure:
 
 
 def evaluate_choices(policy: Policy, heldout: Sequence[Example], config: Config) -> Measured:
-    """Questions with given answers, by likelihood."""
+    """Questions with given answers, by likelihood and by generation of a letter (greedily)."""
     rows = choose(policy, heldout, config.generation.batch_size)
+    room = min(LETTER_ROOM, config.generation.max_new_tokens)
+    greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": room})
+    said = [text for _, text in sample(policy, [lettered(example) for example in heldout], greedy)]
+    rows = with_letters(rows, letter_rows(heldout, said))
     return Measured(PolicySummary(prompts=float(len(rows)), samples=0.0, figures=choice_figures(rows)), rows)
 
 
@@ -163,11 +222,13 @@ def evaluate_policy(
     critic: Critic | None = None,
     validation: Sequence[Example] = (),
     reference: Policy | None = None,
+    texts_by: TextMeasures | None = None,
 ) -> Measured:
     """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
 
     With `validation` prompts also sampled at the best of `evaluate.temperatures`. With a critic (the run's reward
-    model) its token reward is measured on the same answers; with a `reference` the `drift` from it.
+    model) its token reward is measured on the same answers; with a `reference` the `drift` from it. With `texts_by`
+    answers in words are measured against the prompts' references, too.
     """
     figures: dict[str, float] = {}
     rows: dict[str, list[Row]] = {}
@@ -181,6 +242,7 @@ def evaluate_policy(
         rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
         found = mean_scores(rows[way])  # first, and a measure of the task keeps its name
         found = found | {"length": mean([len(each) for each in ids]), **variety(ids)} | found
+        found = found | word_figures(texts_by, examples, texts) | found
         if critic is not None:
             table = TokenTable(policy.tokenizer)
             aligned = [table.align(each) for each in ids]
@@ -200,9 +262,30 @@ def evaluate_policy(
         figures["best_temperature"] = max(tried, key=tried.__getitem__)
         answer("best_temperature", figures["best_temperature"], config.evaluate.samples)
     tiers = {row["tier"] for answers_of in rows.values() for row in answers_of if "tier" in row}
-    counts = {"prompts": float(len(heldout)), "samples": float(config.evaluate.samples)}
-    summary = PolicySummary(**counts, figures=figures, tier="/".join(sorted(tiers)) or None)
-    return Measured(summary, rows["greedy"])
+    named = texts_by.named if texts_by else {}
+    summary = PolicySummary(
+        prompts=float(len(heldout)),
+        samples=float(config.evaluate.samples),
+        figures=figures,
+        tier="/".join(sorted(tiers)) or None,
+        measured_by=named or None,
+    )
+    return Measured(summary, rows["greedy"], {way: by_problem(answered) for way, answered in rows.items()})
+
+
+def word_figures(
+    measure: TextMeasures | None, examples: Sequence[Example], texts: Sequence[str]
+) -> dict[str, float]:
+    """The figures of answers in words, of those whose prompt has a reference in words; none of programs."""
+    pairs = [
+        (example, text)
+        for example, text in zip(examples, texts, strict=True)
+        if example.reference.strip() and "tests" not in example.meta
+    ]
+    if measure is None or not pairs:
+        return {}
+    found = measure([example for example, _ in pairs], [text for _, text in pairs])
+    return {name: value for name, value in found.items() if isinstance(value, float)}
 
 
 def try_temperatures(
@@ -226,6 +309,14 @@ def try_temperatures(
     return tried
 
 
+def by_problem(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """The mean of every measure over the answers to each problem."""
+    answers: dict[str, list[Row]] = {}
+    for row in rows:
+        answers.setdefault(row["id"], []).append(row)
+    return {problem: mean_scores(of_problem) for problem, of_problem in answers.items()}
+
+
 def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
     """Mean of every measure over the answers that have it."""
     names = sorted({name for row in rows for name in row["scores"]})
@@ -235,7 +326,7 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> None:
     """Greedy answers of every policy measured so far side by side, SFT first, for the report.
 
-    Those to the prompts of other tasks than `on` (`folder.measured_on`) stay in the file.
+    Those to the prompts of other tasks than `on` (`results.measured_on`) stay in the file.
     """
     files = {file.name.removesuffix(ANSWERS): file for file in (folder / "evaluation" / on).glob(f"*{ANSWERS}")}
     answers = {

@@ -20,9 +20,10 @@ from text2grad.durable.identity import flatten
 from text2grad.durable.processes import Ranks, joined, profile_shards
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, read_jsonl, to_json
+from text2grad.feedback import Feedback, read_jsonl
 from text2grad.policy.gguf import is_gguf, origin_of
 from text2grad.policy.settings import PolicySettings
+from text2grad.stages.results import refuse_unwritable, write_json, write_whole
 from text2grad.tasks.base import Task, load_task
 
 IMPORTED = "imported"
@@ -50,9 +51,7 @@ def prepare(config: Config) -> Path:
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
     seed_everything(config.run.seed)
     folder = config.run.folder
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise UserError(f"cannot write to {folder}: {place} is not a writable folder", "set --run.folder FOLDER")
+    refuse_unwritable(folder)
     return folder
 
 
@@ -92,7 +91,7 @@ def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
     """
     if begins and (folder / "config.yaml").exists():
         return
-    _write_whole(folder / "config.yaml", dump_config(config))
+    write_whole(folder / "config.yaml", dump_config(config))
     if origin := origin_of(config.policy.model):
         write_json(folder / MODEL_NOTE, origin)
     else:
@@ -109,8 +108,12 @@ def task_of(config: Config) -> Task:
     return load_task(config.task.model_copy(update={"data": str(path)}))
 
 
-def start_policy(config: Config) -> PolicySettings:
-    """The SFT policy of this run if there is one, else the model of the config."""
+def start_policy(config: Config, target: str = "") -> PolicySettings:
+    """The policy that a target names (`policy_name`); without one the SFT policy of this run if there is one, else
+    the model of the config.
+    """
+    if target:
+        return config.policy.model_copy(update={"model": policy_name(config, target)})
     folder = config.run.folder / "sft" / "policy"
     if folder.is_dir():
         return config.policy.model_copy(update={"model": str(folder)})
@@ -131,19 +134,13 @@ def policy_name(config: Config, target: str) -> str:
 
 
 def find_policy(config: Config, target: str) -> Path:
-    """`sft`, the name of a PPO run, or a model folder."""
-    run = config.run.folder
-    for place in (run / target / "policy", run / "ppo" / target / "policy", Path(target)):
+    """`sft`, the name of a PPO run, a model folder, or the folder of a training run with its `policy` in it."""
+    run, own = config.run.folder, Path(target)
+    for place in (run / target / "policy", run / "ppo" / target / "policy", own, own / "policy"):
         if place.is_dir() and (place / "tokenizer_config.json").is_file():
             return place
     known = sorted(path.parent.name for path in run.glob("ppo/*/policy"))
     raise UserError(f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder")
-
-
-def measured_on(config: Config) -> str:
-    """The task and data that a policy is measured on, as the name of a folder in `evaluation`."""
-    data = Path(config.task.data).name.partition(".json")[0]
-    return re.sub(r"[^\w.+-]", "_", f"{config.task.name}-{data}" if data else config.task.name)
 
 
 def read_feedback(path: Path) -> list[Feedback]:
@@ -154,15 +151,3 @@ def read_feedback(path: Path) -> list[Feedback]:
     if not records:
         raise UserError(f"{path} holds no records", "text2grad annotate, or text2grad import, first")
     return records
-
-
-def write_json(path: Path, data: object) -> None:
-    """Write one JSON file at once."""
-    _write_whole(path, to_json(data, indent=1) + "\n")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

@@ -19,7 +19,8 @@ from text2grad.errors import UserError
 from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.load import is_adapter, load_model, merge_layers
 from text2grad.report.pages import render_text
-from text2grad.stages.folder import MODEL_NOTE, find_policy, measured_on, prepare
+from text2grad.stages.folder import MODEL_NOTE, find_policy, prepare
+from text2grad.stages.results import measured_on
 from text2grad.stages.summary import Summary
 
 REWARD_MODEL = "reward_model"

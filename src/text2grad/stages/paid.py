@@ -30,8 +30,9 @@ from text2grad.stages.summary import Summary, inlined
 class AnnotateOptions:
     """What the command line says beside the settings: how far to go this time.
 
-    All but `limit` are for a critic behind an endpoint. `canaries` None: wherever it is asked now, not where
-    requests or answers are a file. `add_requests`: the file of requests keeps those it holds.
+    All but `limit` and `start` (the policy that answers; "": the SFT policy) are for a critic behind an endpoint.
+    `canaries` None: wherever it is asked now, not where requests or answers are a file. `add_requests`: the file of
+    requests keeps those it holds.
     """
 
     plan: bool = False
@@ -45,6 +46,7 @@ class AnnotateOptions:
     answers: Path | None = None
     canaries: bool | None = None
     add_requests: bool = False
+    start: str = ""
 
     @property
     def asks(self) -> bool:
@@ -101,7 +103,7 @@ class PlanSummary(Summary):
 
 def refuse_endpoint_options(options: AnnotateOptions) -> None:
     """A critic that answers at once has no journal and no price: it must not seem to have planned anything."""
-    given, usual = asdict(options), asdict(AnnotateOptions(limit=options.limit))
+    given, usual = asdict(options), asdict(AnnotateOptions(limit=options.limit, start=options.start))
     words = {"requests": "write-requests", "answers": "read-answers", "resume": "no-resume"}
     if options.canaries is False:
         words["canaries"] = "no-canaries"

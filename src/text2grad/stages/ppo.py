@@ -12,7 +12,7 @@ from text2grad.durable.run import OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.feedback import Critic
 from text2grad.policy.load import load_policy
-from text2grad.stages.critics import critic_inputs, open_critic, runner_of
+from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
 from text2grad.stages.summary import Summary
 from text2grad.train.ppo import train_ppo
@@ -33,6 +33,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
         with ranks.barrier():
             folder = prepare(config)
             task = task_of(config)
+            examples = task.examples("train")
+            refuse_unfit(config.critic.kind, examples)
             policy = load_policy(start_policy(config))
             seed_everything(config.run.seed)
             runner = stack.enter_context(runner_of(config))
@@ -51,7 +53,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             noise_of(critic, ranks),
         )
         ppo = with_tiny_rates(config).ppo
-        train_ppo(policy, task.examples("train"), critic, ppo, config.credit, config.generation, options)
+        train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)
         if ranks.first:
             note_settings(config, folder / "ppo" / name)
     return TrainSummary(steps=config.ppo.steps, out=str(folder / "ppo" / name / "policy"))

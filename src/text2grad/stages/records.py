@@ -13,7 +13,7 @@ from typing import Any
 from text2grad.chat.journal import STATE_OF, STATES
 from text2grad.critics.program import outcome_counts
 from text2grad.eval.metrics import mean
-from text2grad.feedback import Critic, Failure, Feedback, read_jsonl, write_jsonl
+from text2grad.feedback import Critic, Failure, Feedback, judgements_of, read_jsonl, write_jsonl
 from text2grad.stages.items import Item, Items
 from text2grad.stages.summary import Summary, inlined
 
@@ -23,11 +23,12 @@ AT_A_TIME = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class PairsSummary(Summary):
-    """Preference pairs that were made, and the prompts that gave none."""
+    """Preference pairs that were made, of held-out prompts too, and the prompts that gave none."""
 
     pairs: int
-    unpaired_prompts: int
-    pairs_out: str
+    heldout_pairs: int | None = None
+    unpaired_prompts: int = 0
+    pairs_out: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ def judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
     """The records of what a critic says, in the order of the items."""
     waiting = iter(items)
     while chunk := list(islice(waiting, AT_A_TIME)):
-        said = critic.critique([item.example for item in chunk], [item.response for item in chunk])
+        said = judgements_of(critic, [item.example for item in chunk], [item.response for item in chunk])
         for item, judgement in zip(chunk, said, strict=True):
             yield Feedback.of(item.example, item.response, judgement, critic.source)
 

@@ -19,7 +19,17 @@ from text2grad.policy.model import Policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import read_feedback, task_of
 from text2grad.stages.sampling import TOKEN_IDS
-from text2grad.tasks.base import SHARES, Split, feedback_split, question_of, read_prompt, split_of, words_of
+from text2grad.tasks.base import (
+    SHARES,
+    Split,
+    Task,
+    TaskSettings,
+    feedback_split,
+    question_of,
+    read_prompt,
+    split_of,
+    words_of,
+)
 from text2grad.train.pairs import Marked, Pair
 
 
@@ -33,7 +43,7 @@ def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
     records = read_feedback(folder / "feedback.jsonl")
     beside = folder / "feedback_heldout.jsonl"
     heldout = list(read_jsonl(beside, Feedback)) if beside.is_file() else []
-    known, sampled_apart = _splits_of_task(config), bool(heldout)
+    known, sampled_apart = splits_of_task(config), bool(heldout)
     out = {words_of(question_of(record)) for record in heldout}
     for record in records:
         question = words_of(question_of(record))
@@ -50,12 +60,16 @@ def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
     return train, heldout
 
 
-def _splits_of_task(config: Config) -> dict[str, Split]:
+def splits_of_task(config: Config) -> dict[str, Split]:
     """Question -> split, where it takes the task's data to tell: with `task.split` or `task.heldout_data`."""
     if config.task.split is None and not config.task.heldout_data:
         return {}
-    task = task_of(config)
-    splits: tuple[Split, ...] = ("heldout", *(SHARES if config.task.split else ("train",)))
+    return splits_of(task_of(config), config.task)
+
+
+def splits_of(task: Task, settings: TaskSettings) -> dict[str, Split]:
+    """Question -> split, of all prompts of a task on which there may be feedback."""
+    splits: tuple[Split, ...] = ("heldout", *(SHARES if settings.split else ("train",)))
     return {words_of(question_of(example)): split for split in splits for example in task.examples(split)}
 
 
@@ -79,12 +93,17 @@ def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
 
 
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
-    """The part of a critique that the reward model learns to write: a small model cannot learn all of it."""
+    """The part of a critique that the reward model learns to write: a small model cannot learn all of it.
+
+    What is missing from an answer is said in the critique's words; grounded decoding has no list for it.
+    """
     spans = critique.spans
     if settings.reasons != "full":
         short = settings.reasons == "short"
         spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)
-    return critique.model_copy(update={"text": critique.text if settings.critique else "", "spans": spans})
+    omissions = critique.omissions if settings.grounded == "off" else ()
+    text = critique.text if settings.critique else ""
+    return critique.model_copy(update={"text": text, "spans": spans, "omissions": omissions})
 
 
 def shortened_reason(reason: str) -> str:

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from text2grad.align import TokenTable
-from text2grad.chat import Chat, EndpointSettings, OpenAIChat
+from text2grad.chat import Chat
 from text2grad.config import Config, with_tiny_rates
 from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.errors import UserError
 from text2grad.eval.judge import Pair as JudgedPair
-from text2grad.eval.judge import compare_critics
+from text2grad.eval.judge import compare_critics, is_verdict
 from text2grad.eval.marks import agreement, read_marks
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
@@ -37,8 +37,9 @@ from text2grad.stages.folder import (
     read_feedback,
     run_inputs,
     start_policy,
-    write_json,
 )
+from text2grad.stages.judging import LONGEST_VERDICT, open_judge
+from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import question_of, read_prompt, words_of
@@ -244,8 +245,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     if config.evaluate.marks:
         report["people"] = agreement(read_marks(config.evaluate.marks), {record.id for record in records})
     if config.evaluate.judge:
-        asked = EndpointSettings(model=config.evaluate.judge, base_url=config.evaluate.judge_url, max_tokens=16)
-        with OpenAIChat(asked, folder / "judge.journal") as judge:
+        with open_judge(config, is_verdict, LONGEST_VERDICT) as judge:
             report["judge"] = compared(config, judge, said, records)
     write_json(folder / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)

@@ -45,7 +45,7 @@ def sources_of(
         held = [_sampled(example, longest) for example in heldout * few]
         return items, held
     else:
-        policy = load_frozen(start_policy(config))
+        policy = load_frozen(start_policy(config, options.start))
         items = sampled_items(policy, train, config, samples, config.annotate.swapped)
         held = sampled_items(policy, heldout, config, few)
     items, held = items[: options.limit], held[: options.limit]

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from text2grad import wire
 from text2grad.config import TINY, Config, with_tiny_rates
 from text2grad.critics.prompted import judge_messages
-from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.run import CHECKPOINTS, ResumeMode, RunOptions
+from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span
-from text2grad.policy.load import load_policy
+from text2grad.policy.load import choose_device, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
 from text2grad.stages.summary import Summary, inlined
-from text2grad.tasks.base import Task, read_prompt
+from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import train_supervised
 
@@ -36,9 +37,10 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     with processes(config) as ranks:
         with ranks.barrier():
             folder = prepare(config)
-            task = task_of(config)
-            examples = [example for example in task.examples("sft") if example.reference]
-            base = base_policy(config, task, examples) if ranks.first else None
+            refuse_finished(config, resume)
+            choose_device(config.policy.device)  # before a tiny model is made
+            examples = answered(task_of(config).examples("sft"))
+            base = base_policy(config, examples) if ranks.first else None
         base = ranks.broadcast(base)
         with ranks.barrier():
             assert base is not None
@@ -53,7 +55,34 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     return SFTSummary(examples=len(pairs), metrics=metrics, out=str(folder / "sft" / "policy"))
 
 
-def base_policy(config: Config, task: Task, examples: Sequence[Example]) -> PolicySettings:
+def refuse_finished(config: Config, resume: ResumeMode) -> None:
+    """Refuse to train again what is finished: all later stages began from it.
+
+    Raises:
+        UserError: there is a policy and no unfinished run.
+    """
+    folder = config.run.folder / "sft"
+    if resume == "auto" and (folder / "policy").is_dir() and not (folder / CHECKPOINTS).is_dir():
+        cure = "--restart trains it again, another --run.folder beside it"
+        raise UserError(f"sft is finished: {folder / 'policy'}", cure)
+
+
+def answered(examples: Sequence[Example]) -> list[Example]:
+    """The examples with a reference answer, which are what is imitated.
+
+    Raises:
+        UserError: there are none.
+    """
+    found = [example for example in examples if example.reference]
+    if not found:
+        cure = (
+            "add 'response' (the answer to imitate) to your questions, or go on without sft: --policy.model MODEL"
+        )
+        raise UserError(f"{len(examples)} question{'s' * (len(examples) != 1)}, none has a reference answer", cure)
+    return found
+
+
+def base_policy(config: Config, examples: Sequence[Example]) -> PolicySettings:
     """The model to start from; `tiny` is made on the spot from the task's own training texts."""
     if config.policy.model != TINY:
         return config.policy

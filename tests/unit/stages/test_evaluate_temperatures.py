@@ -134,3 +134,6 @@ def test_questions_with_choices_have_a_file_of_their_own(tmp_path: Path) -> None
     assert [row["id"] for row in answers] == ["q0", "q1", "q2"]
     right = sum(row["response"] == "rain" for row in answers)
     assert summary.figures["likelihood_normalised"] == right / 3
+    said = sum(row["letter"] == "A" for row in answers)
+    assert summary.figures["generated"] == said / 3
+    assert summary.figures["unreadable"] == sum(row["letter"] == "" for row in answers)

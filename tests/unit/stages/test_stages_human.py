@@ -18,7 +18,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
-from text2grad.stages import evaluate, folder, ppo, reward_data, reward_model, supervised
+from text2grad.stages import evaluate, folder, ppo, results, reward_data, reward_model, supervised
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.intake import run_import
 from text2grad.stages.ppo import run_train
@@ -292,7 +292,7 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
     ]
     for name, answers in {"text2grad": ("same", "new"), "sft": ("same", "old"), "a_run": ("same", "old")}.items():
         rows = [{"id": str(n), "response": text, "scores": {"x": 1.0}} for n, text in enumerate(answers)]
-        folder.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
+        results.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
     (tmp_path / "before_after.jsonl").write_text('{"task": "mbpp", "id": "m"}\n{"task": "qa", "id": "old"}\n')
     evaluate.write_before_after(tmp_path, "qa", examples)
     lines = [json.loads(line) for line in (tmp_path / "before_after.jsonl").read_text().splitlines()]
@@ -328,6 +328,20 @@ def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Con
     places = [(span.start, span.end, span.label) for span in record.spans]
     assert [(span.start, span.end, span.label) for span in bare.spans] == places
     assert {span.reason for span in read(reasons="short").spans} == {"Unverifiable"}
+
+
+def test_a_grounded_model_is_not_taught_a_list_it_cannot_write(config: Config) -> None:
+    record = next(each for each in feedback(config) if each.spans).model_copy(
+        update={"meta": {"omissions": ["how"]}}
+    )
+    targets = {
+        grounded: reward_data.reward_pair(record, RewardModelSettings(grounded=grounded))
+        for grounded in ("off", "auto", "on")
+    }
+    assert {name: "omissions" in pair.target for name, pair in targets.items() if pair} == {
+        **dict.fromkeys(("auto", "on"), False),
+        "off": True,
+    }
 
 
 @pytest.mark.parametrize(

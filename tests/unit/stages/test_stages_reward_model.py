@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from span_cases import TEXT, critique, word_span, words_aligned
-from text2grad.chat import Completion, Conversation, EndpointSettings, ScriptedChat
+from text2grad.chat import Completion, Conversation, ScriptedChat
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
@@ -69,28 +69,21 @@ def test_marks_of_people(tmp_path: Path) -> None:
         reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
 
 
-class Judge(ScriptedChat):
+def prefers(conversation: Conversation) -> Completion:
     """Prefers the annotations, which have spans, to silence."""
+    first, second = conversation[-1].content.split('<critique number="second">')
+    preferred = (
+        "tie" if ("because" in first) == ("because" in second) else "first" if "because" in first else "second"
+    )
+    return Completion(text=preferred)
 
-    def __init__(self, settings: EndpointSettings, journal: Path) -> None:
-        super().__init__(self.prefers, settings.model)
 
-    @staticmethod
-    def prefers(conversation: Conversation) -> Completion:
-        first, second = conversation[-1].content.split('<critique number="second">')
-        preferred = (
-            "tie" if ("because" in first) == ("because" in second) else "first" if "because" in first else "second"
-        )
-        return Completion(text=preferred)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
+def judge(*_: object) -> AbstractContextManager[ScriptedChat]:
+    return nullcontext(ScriptedChat(prefers))
 
 
 def test_the_judge_compares_with_the_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_model, "OpenAIChat", Judge)
+    monkeypatch.setattr(reward_model, "open_judge", judge)
     report = reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.judge", "judge"))
     assert (
         report.report["judge"]["win"],
@@ -100,7 +93,7 @@ def test_the_judge_compares_with_the_annotations(tmp_path: Path, monkeypatch: py
 
 
 def test_the_others_must_have_judged_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_model, "OpenAIChat", Judge)
+    monkeypatch.setattr(reward_model, "open_judge", judge)
     others = tmp_path / "others.jsonl"
     options = ("--evaluate.judge", "judge", "--evaluate.against", str(others))
     write_jsonl(others, [record("a"), record("a#2"), record("b")])

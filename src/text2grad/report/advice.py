@@ -1,0 +1,97 @@
+"""What the figures of a file of feedback mean for training on it: one sentence each, and what to write next."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from text2grad.feedback import Feedback, read_jsonl
+
+Figures = Mapping[str, Any]
+Rule = tuple[Callable[[Figures], Any], str]
+"""What is wrong if it is not zero (or None), and what to do; `{name}` is a figure, `{0}` the value."""
+LOPSIDED, FEW = 0.2, 50
+"""A share of praise (or of criticism) below which there is too little of it, and records that are too few."""
+
+
+def judgement(figures: Figures) -> list[str]:
+    """What a policy would learn from this feedback."""
+    share, labelled = figures["good_share"], figures["labelled_share"]
+    if share is None:
+        paid = (
+            "only the verdict of a whole answer is learned from" if figures["scored"] else "nothing can be learned"
+        )
+        return [f"No token is labelled: {paid}."]
+    praise = f"{_percent(share)} of labelled tokens are praise"
+    if share < LOPSIDED:
+        meaning = "the policy will learn to say less."
+    elif share > 1 - LOPSIDED:
+        meaning = "the policy will learn to repeat itself, and little about its mistakes."
+    else:
+        meaning = "it can learn both what to keep and what to leave."
+    return [f"{praise}: {meaning}", f"{_percent(labelled)} of all tokens are labelled."]
+
+
+def what_next(figures: Figures) -> list[str]:
+    """What to write, or to mend, before training on this feedback; the next command if there is nothing."""
+    found = [text.format(value, **figures) for test, text in RULES if (value := test(figures))]
+    return found or ["Nothing is missing: text2grad train-reward learns to write such feedback."]
+
+
+RULES: tuple[Rule, ...] = (
+    (
+        lambda f: f["good_share"] is not None and f["good_share"] < LOPSIDED,
+        "Mark what is right too: 'good' quotes, or [+...+] in the response.",
+    ),
+    (
+        lambda f: f["good_share"] is not None and f["good_share"] > 1 - LOPSIDED,
+        "Mark what is wrong too: 'poor' quotes, or [-...-]{{why}} in the response.",
+    ),
+    (lambda f: f["unmatched"], "Quote the response word for word (quotes that are not in it: {0})."),
+    (lambda f: f["ambiguous"], "Quote a few words more (quotes that are in their response more than once: {0})."),
+    (
+        lambda f: f["records_without_spans"] if 2 * f["records_without_spans"] > f["records"] else 0,
+        "Mark words: {0} of {records} records have none (text2grad annotate --anchor finds those that a critique"
+        " is about).",
+    ),
+    (
+        lambda f: f["records"] - f["scored"] if 2 * f["scored"] < f["records"] else 0,
+        "Give a score from -1 to 1: {0} of {records} records have none, and what is left out of an answer can only"
+        " be paid by it.",
+    ),
+    (
+        lambda f: f["failed"] and sum(f["failed"].values()),
+        "Have failures judged again (records: {0}): text2grad annotate --again.",
+    ),
+    (lambda f: f["repeated_records"], "Leave out what is said twice (records: {0})."),
+    (
+        lambda f: f["agreement_alpha"] is not None and f["agreement_alpha"] < 0.4 and f["several_annotators"],
+        "Write down what counts as good and poor: people agree little (alpha {agreement_alpha}, responses: {0}).",
+    ),
+    (
+        lambda f: f["records"] if f["records"] < FEW else 0,
+        "Write more: {0} records check the path, and teach a model little.",
+    ),
+)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def worst_first(source: Path, count: int) -> list[Feedback]:
+    """The `count` worst judged records of a file: by score, else by the share of poor characters.
+
+    Raises:
+        UserError: see `read_jsonl`.
+    """
+    judged: Iterable[Feedback] = (record for record in read_jsonl(source, Feedback) if record.error is None)
+    return heapq.nsmallest(count, judged, key=_goodness)
+
+
+def _goodness(record: Feedback) -> tuple[float, float]:
+    poor = sum(span.end - span.start for span in record.spans if span.label < 0)
+    left = 1 - 2 * poor / max(1, len(record.response))
+    return (left if record.score is None else record.score), left

@@ -1,0 +1,66 @@
+"""`train --offline`: the policy learns from annotated answers, without a reward model and without sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from text2grad.config import Config, with_tiny_rates
+from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.state import seed_everything
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Feedback
+from text2grad.policy.load import load_policy
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
+from text2grad.stages.logged import answers_in
+from text2grad.stages.sampling import TOKEN_IDS
+from text2grad.stages.summary import Summary, inlined
+from text2grad.train.offline import Logged, train_offline
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineSummary(Summary):
+    """Answers that were learned from, the spans on them, records left out by reason, and the policy's folder."""
+
+    answers: int
+    spans: int
+    left_out: Mapping[str, int] = inlined()
+    metrics: Mapping[str, float] = inlined()
+    out: str
+
+
+def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMode = "auto") -> OfflineSummary:
+    """Learn from the annotated answers in `source`; writes `ppo/<name>`, or resumes an unfinished one.
+
+    Raises:
+        UserError: the file has nothing to learn from (`logged.answers_in`), or no record in it marks words.
+    """
+    with processes(config) as ranks:
+        with ranks.barrier():
+            folder = prepare(config)
+            records, left_out = answers_in(source, config, task_of(config))
+            spans = sum(len(record.spans) for record in records)
+            if not spans and not config.credit.by_score:
+                cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
+                raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
+            policy = load_policy(start_policy(config))
+            seed_everything(config.run.seed)
+            place = folder / "ppo" / name
+            if ranks.first:
+                note_settings(config, place, begins=True)
+        options = RunOptions(place, name, config.run.seed, resume, run_inputs(config, config.policy), ranks)
+        settings = with_tiny_rates(config).offline
+        metrics = train_offline(policy, [logged(record) for record in records], settings, config.credit, options)
+        if ranks.first:
+            note_settings(config, place)
+    return OfflineSummary(
+        answers=len(records), spans=spans, left_out=left_out, metrics=metrics, out=str(place / "policy")
+    )
+
+
+def logged(record: Feedback) -> Logged:
+    """A record as an answer to learn from."""
+    said, ids = record.judgement(), record.meta.get(TOKEN_IDS) or ()
+    assert isinstance(said, Critique)
+    return Logged(record.id, record.prompt, record.response, said, tuple(ids))

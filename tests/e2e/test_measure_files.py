@@ -1,0 +1,47 @@
+"""`evaluate` of files as a user types it: figures as JSON, and mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import Command
+from test_bad_input import FAILED, USAGE, one_line
+
+ROW = {"id": "1", "prompt": "Sum up.", "response": "the cat sat", "reference": "the cat sat down"}
+
+
+def test_a_file_of_answers_is_one_json_object(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "gpt.jsonl").write_text(json.dumps(ROW) + "\n")
+    words = ("--task", "summarization", "--run.folder", tmp_path / "run", "--json")
+    ended = command("evaluate", "--answers", tmp_path / "gpt.jsonl", *words)
+    assert ended.code == 0, ended.err
+    figures = json.loads(ended.out.splitlines()[-1])
+    assert {"rouge1", "rouge2", "rouge_l", "bleu", "bertscore_f1", "empty"} <= figures.keys()
+    assert (figures["rouge1"], figures["bertscore_f1"], figures["empty"]) == (6 / 7, None, 0)
+
+
+def test_annotations_of_alpaca_eval_are_read_back(command: Command, tmp_path: Path) -> None:
+    rows = [{"preference": value, "output_1": "a", "output_2": "bb"} for value in (1, 2, 2, 1.5)]
+    (tmp_path / "annotations.json").write_text(json.dumps(rows))
+    ended = command("evaluate", "--annotations", tmp_path / "annotations.json", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["win_rate"] == 62.5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--answers", "nosuch.jsonl", "--task", "summarization"], FAILED, "nosuch.jsonl"),
+        (["--answers", "a.jsonl", "--samples", "b.jsonl"], USAGE, "exclude each other"),
+        (["--against", "a.jsonl", "--task", "reward-model"], USAGE, "--against is for"),
+        (["--answers", "a.jsonl", "--write-outputs", "b.json"], USAGE, "--write-outputs is for a policy"),
+        (["--answers", "a.jsonl", "--against", "b.jsonl"], USAGE, "--evaluate.judge MODEL"),
+        (["--task", "mt_bench"], FAILED, "--task.data FOLDER"),
+        (["--annotations", "nosuch.json"], FAILED, "nosuch.json"),
+    ],
+)
+def test_a_mistake_costs_one_line(command: Command, tmp_path: Path, words: list[str], code: int, said: str) -> None:
+    one_line(command("evaluate", *words, "--run.folder", tmp_path / "run"), code, said)
+    assert not (tmp_path / "run").exists()

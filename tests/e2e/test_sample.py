@@ -1,0 +1,101 @@
+"""`sample` and `try` over the policies of a small run: what is shown and written, and what a line is answered."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from commands import TOY, Command
+
+ASK = "Write f(x): add one."
+OWN = """
+from text2grad import Critique, Source, Span
+
+class Short:
+    source = Source(kind="program")
+
+    def critique(self, examples, responses):
+        return [Critique(text="Too long.", score=-0.5, spans=(poor(text),)) for text in responses]
+
+def poor(text):
+    return Span(start=0, end=3, label=-1, text=text[:3], reason="why")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a critic of its own in it."""
+    (tmp_path / "my_own_critic.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+def test_side_by_side_with_the_critiques_of_ones_own_critic(command: Command, finished: Path, own: Path) -> None:
+    words = ("sample", ASK, "--with", "base,sft,text2grad", "--run.folder", finished, "--critique")
+    ended = command(*words, "--critic.kind", "my_own_critic:Short", "--generation.temperature", "0")
+    assert ended.code == 0, ended.err
+    for shown in (ASK, "base", "sft", "text2grad", "[-def-] f(x):", "- def: why", "Too long.", "score -0.50"):
+        assert shown in ended.out
+
+
+def test_a_file_of_prompts_is_answered_in_lines_of_json(command: Command, finished: Path, own: Path) -> None:
+    Path("ask.txt").write_text(f"{ASK}\n\nWrite f(x): double it.\n")
+    Path("ask.jsonl").write_text(json.dumps({"id": "q7", "prompt": [{"role": "user", "content": ASK}]}) + "\n")
+    known = ("--run.folder", finished, "--generation.temperature", "0")
+    plain = command("sample", "--prompts", "ask.txt", "--with", "sft", *known, "--json")
+    rows = [json.loads(line) for line in plain.out.splitlines()]
+    assert [row["id"] for row in rows] == ["ask-1", "ask-3"] and [len(row["answers"]) for row in rows] == [1, 1]
+    assert rows[0]["answers"][0]["name"] == "sft" and set(rows[0]["answers"][0]) == {"name", "response"}
+    critic = ("--critique", "--critic.kind", "my_own_critic:Short", "--out", "said.jsonl")
+    assert command("sample", "--prompts", "ask.jsonl", *known, *critic).code == 0
+    row = json.loads(Path("said.jsonl").read_text())
+    assert row["id"] == "q7" and [each["name"] for each in row["answers"]] == ["base", "sft", "text2grad"]
+    assert row["answers"][1]["response"] == rows[0]["answers"][0]["response"]
+    assert (row["answers"][1]["critique"], row["answers"][1]["spans"][0]["label"]) == ("Too long.", -1)
+
+
+def test_try_keeps_the_conversation_until_it_is_told_to_begin_again(
+    command: Command, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("try", "--with", "sft", "--run.folder", finished, "--generation.temperature", "0", "--json")
+    seen = []
+    for lines, option in ((f"{ASK}\n{ASK}\n\n/new\n{ASK}\n", "--keep"), (f"{ASK}\n{ASK}", "--single")):
+        typed(monkeypatch, lines)
+        ended = command(*words, option)
+        assert ended.code == 0, ended.err
+        seen.append([json.loads(line)["answers"][0]["response"] for line in ended.out.splitlines()])
+    kept, single = seen
+    assert len(kept) == 3 and kept[0] == kept[2] == single[0] == single[1]
+    typed(monkeypatch, f"/quit\n{ASK}\n")
+    assert command(*words).out == ""
+
+
+def test_try_begins_again_where_a_line_does_not_fit(
+    command: Command, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed(monkeypatch, f"{'word ' * 3000}\n{ASK}\n")
+    ended = command("try", "--run.folder", finished)
+    assert ended.code == 0 and "too long" in ended.err and "begins again" in ended.err
+    assert "def" in ended.out
+
+
+def test_a_folder_of_a_training_loop_is_a_run_to_report_and_to_ask(
+    command: Command, finished: Path, own: Path
+) -> None:
+    folder = finished / "ppo" / "text2grad"
+    before = set(folder.iterdir())
+    ended = command("report", folder)
+    page = folder / "report.html"
+    assert ended.code == 0 and "text2grad" in page.read_text(encoding="utf-8")
+    page.unlink()
+    assert set(folder.iterdir()) == before
+    asked = command("sample", ASK, "--with", folder, "--run.folder", finished, "--json")
+    assert asked.code == 0 and json.loads(asked.out)["answers"][0]["response"]
+    assert command("evaluate", folder, "--run.folder", own / "elsewhere", *TOY).code == 0
