@@ -864,6 +864,10 @@ def compare(
         int | None,
         typer.Option("--at-once", metavar="N", min=1, help="Commands side by side. [default: cores]"),
     ] = None,
+    tries: Annotated[
+        int,
+        typer.Option("--tries", min=1, max=5, help="Rates tried for each method, on a seed not in the table."),
+    ] = 1,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
     config: Configuration = DEMO,
     as_json: AsJson = False,
@@ -873,15 +877,16 @@ def compare(
     Of every seed, what methods share is made once (SFT, critiques, reward model, pairs); each method then
     trains with the same prompts and rollouts and is measured on the same held-out problems. One table: means
     with bootstrap intervals over problems, differences to text2grad paired by problem, and costs. Run the same
-    command again to continue where it was stopped.
+    command again to continue where it was stopped. With --tries every method first chooses its learning rate:
+    that of the configuration, and the same multiples of it for all.
 
-    Methods: base, sft, rejection (SFT on the best answers), ilf (SFT on refinements), offline (text2grad from
-    records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a reward model of pairs), grpo, paper,
-    text2grad.
+    Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
+    refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a
+    reward model of pairs), grpo, paper, text2grad.
 
     \b
     Examples:
-      text2grad compare --methods sft scalar grpo dpo text2grad --seeds 3 --run.folder runs/compared
+      text2grad compare --methods sft scalar grpo dpo text2grad --tries 3 --run.folder runs/compared
       text2grad compare --config mine.yaml --methods sft offline text2grad --plan
     """
     chosen = _configuration(context, config)
@@ -890,10 +895,12 @@ def compare(
     room = at_once or os.cpu_count() or 1
     names = [name for given in methods for name in given.split(",")]
     if plan:
-        run_stage(lambda: comparison.plan_of(chosen, names, seeds, room), as_json, show=_show_plan)
+        run_stage(lambda: comparison.plan_of(chosen, names, seeds, room, tries), as_json, show=_show_plan)
     else:
         run_stage(
-            lambda: comparison.run_compare(chosen, names, seeds, room), as_json, show=_show_comparison(chosen)
+            lambda: comparison.run_compare(chosen, names, seeds, room, tries),
+            as_json,
+            show=_show_comparison(chosen),
         )
 
 

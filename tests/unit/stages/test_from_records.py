@@ -73,6 +73,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     model = str(tiny_model(tmp_path / "model"))
     words = ["--run.folder", str(tmp_path / "run"), "--policy.model", model, "--generation.max_new_tokens", "6"]
     words += ["--offline.epochs", "1", "--sft.epochs", "1", "--run.threads", "1", "--refine.samples", "2"]
+    words += ["--evaluate.samples", "1"]
     return load_config(PRESETS / "demo.yaml", words)
 
 
@@ -236,15 +237,21 @@ def test_reflection_stops_where_the_critic_finds_nothing_and_shows_it_no_referen
     critic = Blind()
     monkeypatch.setattr(reflect, "open_critic", scripted(critic))
     monkeypatch.setattr(reflect, "sample", lambda *_: [([1, 2], "so x"), ([1, 2, 3], "so a")])
-    asked = speak(monkeypatch, said("still no", "then y"))
+    asked = speak(monkeypatch, said("still no", "then y", "y at once"))
     found = run_reflect(config, str(config.policy.model), 3).as_dict()
-    assert [found[f"{way}_right"] for way in ("greedy", "reflected_1", "reflected_2", "reflected_3")] == [
-        0.5, 0.5, 1.0, 1.0,
-    ]  # fmt: skip
-    assert found["let_stand"] == 2 and len(asked) == 2 and "still no" in asked[1]
-    assert found["policy_output_tokens"] == 5 + 10
+    ways = ("greedy", "greedy_reflected_1", "greedy_reflected_2", "greedy_reflected_3", "sampled_reflected_1")
+    assert [found[f"{way}_right"] for way in ways] == [0.5, 0.5, 1.0, 1.0, 1.0]
+    assert found["let_stand"] == 4 and len(asked) == 3 and "still no" in asked[1]
+    assert found["policy_output_tokens"] == (5 + 10) + (5 + 5)
     assert all(not each.reference and not each.meta for each in critic.shown)
-    assert json.loads(Path(found["out"]).read_text())["reflected_2_right"] == 1.0
+    place = Path(found["out"])
+    assert json.loads(place.read_text())["greedy_reflected_2_right"] == 1.0
+    scores = json.loads(place.with_name(f"{place.stem}.scores.json").read_text())
+    assert scores["sampled"] == {"x": {"right": 1.0}, "y": {"right": 1.0}}
+    assert [row["response"] for row in json.loads(place.with_name(f"{place.stem}.answers.json").read_text())] == [
+        "so x",
+        "then y",
+    ]
 
 
 def test_a_revision_that_is_refused_ends_the_answers_rounds(
@@ -252,9 +259,10 @@ def test_a_revision_that_is_refused_ends_the_answers_rounds(
 ) -> None:
     monkeypatch.setattr(reflect, "open_critic", scripted(Finder()))
     monkeypatch.setattr(reflect, "sample", lambda *_: [([1], "no"), ([1], "no")])
-    asked = speak(monkeypatch, said("no", "y"))
+    asked = speak(monkeypatch, said("no", "y", "no", "no"))
     found = run_reflect(config, str(config.policy.model), 2).as_dict()
-    assert found["refused"] == {"copied": 1} and found["reflected_2_right"] == 0.5 and len(asked) == 2
+    assert found["refused"] == {"copied": 3} and found["greedy_reflected_2_right"] == 0.5 and len(asked) == 4
+    assert found["sampled_reflected_2_right"] == 0.0
 
 
 @pytest.mark.parametrize("kind", ["program", "reference", "human"])
