@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +16,9 @@ from text2grad.eval.metrics import mean_with_interval
 from text2grad.stages.results import SCORES, measured_on
 
 WAYS = ("greedy", "sampled")
+REFLECTED = "sft_reflect_1"
+"""What the results of the reflecting policy are called."""
+WHO = ("policy", "critic")
 
 
 def rows_of(methods: Sequence[str], seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
@@ -30,7 +34,7 @@ Scores = dict[str, dict[str, float]]
 
 def scores_of(seed: Seed, method: str, measure: str) -> Scores:
     """What a policy of a seed reached on each problem."""
-    policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: "sft_reflect_1"}.get(method, method)
+    policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: REFLECTED}.get(method, method)
     place = seed.folder / "evaluation" / measured_on(seed.config) / f"{policy}{SCORES}"
     found: dict[str, dict[str, dict[str, float]]] = json.loads(place.read_text(encoding="utf-8"))
     return {way: {key: scores[measure] for key, scores in found[way].items() if measure in scores} for way in WAYS}
@@ -61,18 +65,18 @@ def over_problems(own: Sequence[Scores], way: str, other: Sequence[Scores] | Non
 
 
 def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
-    """Means over the seeds: rollouts, sampled tokens and seconds of what a method does alone; the seconds of what
-    it shares with others, and the answers that were criticised there; and the largest peak of all its commands."""
+    """Means over the seeds: rollouts, sampled tokens, tokens of the critic and seconds of what a method does alone;
+    the seconds of what it shares with others, and the answers that were criticised there; and the largest peak of
+    all its commands."""
     works = works_of([name])
     notes = [{key: seed.done(key) or {} for key in works} for seed in seeds]
-    steps = [_steps(seed, name) for seed in seeds]
+    spent = [_spent(seed, name) for seed in seeds]
 
     def seconds(keys: Callable[[str], bool]) -> float:
         return round(fmean(sum(each[key].get("seconds", 0.0) for key in each if keys(key)) for each in notes), 1)
 
     return {
-        "rollouts": fmean(rollouts for rollouts, _ in steps),
-        "sampled_tokens": fmean(tokens for _, tokens in steps),
+        **{key: fmean(each[key] for each in spent) for key in ("rollouts", "sampled_tokens", "critic_tokens")},
         "shared_answers": fmean(_answers(seed, works) for seed in seeds),
         "seconds": seconds(lambda key: key in OWN or key == f"evaluate {REFLECTION}"),
         "shared_seconds": seconds(lambda key: key in SHARED),
@@ -80,13 +84,21 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
     }
 
 
-def _steps(seed: Seed, policy: str) -> tuple[float, float]:
-    """Rollouts and sampled tokens of a PPO run; none of a policy that samples nothing."""
-    path = seed.folder / "ppo" / policy / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    lengths = [found["response_length"] for found in map(json.loads, lines) if "response_length" in found]
-    rollouts = seed.config.ppo.rollouts
-    return float(rollouts * len(lengths)), float(rollouts * sum(lengths))
+def _spent(seed: Seed, method: str) -> Counter[str]:
+    """Rollouts, sampled tokens and critic tokens of a method: while it trains, or (reflection) while it answers."""
+    if method == REFLECTION:
+        place = seed.folder / "evaluation" / measured_on(seed.config) / f"{REFLECTED}.json"
+        said: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+        tokens = {who: sum(said.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
+        return Counter(sampled_tokens=tokens["policy"], critic_tokens=tokens["critic"])
+    spent: Counter[str] = Counter()
+    path = seed.folder / "ppo" / method / "metrics.jsonl"
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        if "response_length" in (found := json.loads(line)):  # of a run that samples
+            rollouts = seed.config.ppo.rollouts
+            spent.update(rollouts=rollouts, critic_tokens=found.get("critic_tokens", 0))
+            spent.update(sampled_tokens=round(rollouts * found["response_length"]))
+    return spent
 
 
 def _answers(seed: Seed, works: Mapping[str, Work]) -> int:

@@ -15,6 +15,7 @@ class LocalScorer:
     def __init__(self, model: Policy, batch_size: int) -> None:
         self.model = model
         self.batch_size = batch_size
+        self.tokens = 0.0  # read in all
 
     def scores(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float | None]:
         """The score of `answers[i]` to `prompts[i]`; None where the two are longer than the model's context."""
@@ -24,6 +25,7 @@ class LocalScorer:
         lengths = [len(before) + len(after) for before, after in zip(asked, said, strict=True)]
         fitting = [index for index, length in enumerate(lengths) if context is None or length <= context]
         fitting.sort(key=lengths.__getitem__)
+        self.tokens += sum(lengths[index] for index in fitting)
         found: list[float | None] = [None] * len(said)
         for start in range(0, len(fitting), self.batch_size):
             chosen = fitting[start : start + self.batch_size]

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.revision import finds_nothing
@@ -175,11 +174,10 @@ def reflected(
 def judged(asked: Sequence[Example], state: Reflection, critic: Critic) -> dict[int, Case]:
     """What the critic says of the answers that are open, by place; those it finds fault with."""
     examples, responses = [asked[i] for i in state.open], [state.responses[i] for i in state.open]
-    before = spent(critic, [])
+    before = Counter(used_by(critic))
     said = critic.critique(examples, responses) if examples else []
-    after = spent(critic, list(zip(examples, responses, strict=True)))
-    for name, count in after.items():
-        state.tokens[f"critic_{name}"] += count - before.get(name, 0)
+    for name, count in (Counter(used_by(critic)) - before).items():
+        state.tokens[f"critic_{name}"] += count
     cases = {}
     for place, example, response, judgement in zip(state.open, examples, responses, said, strict=True):
         if isinstance(judgement, Failure):
@@ -192,14 +190,6 @@ def judged(asked: Sequence[Example], state: Reflection, critic: Critic) -> dict[
     return cases
 
 
-def spent(critic: Critic, pairs: Sequence[tuple[Example, str]]) -> dict[str, int]:
-    """Tokens: all that a local model has read and written so far, or what an endpoint's answers about `pairs`
-    took."""
-    chat = critic.chat if isinstance(critic, PromptedCritic) else None
-    if isinstance(chat, LocalChat):
-        return dict(chat.usage)
-    total: Counter[str] = Counter()
-    if isinstance(critic, PromptedCritic) and isinstance(chat, OpenAIChat):
-        for record in critic.feedback(pairs):
-            total.update({name: int(n) for name, n in record.usage.items() if name.endswith("tokens")})
-    return dict(total)
+def used_by(critic: Critic) -> Mapping[str, int]:
+    """Tokens that a critic has read and written so far, by name."""
+    return critic.usage if isinstance(critic, PromptedCritic) else {}

@@ -183,12 +183,15 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
         (seed.folder / "feedback.jsonl").write_text("{}\n" * 5, encoding="utf-8")
         run = seed.folder / "ppo" / "text2grad"
         run.mkdir(parents=True)
-        (run / "metrics.jsonl").write_text('{"step": 0, "response_length": 10.0}\n' * 3, encoding="utf-8")
+        (run / "metrics.jsonl").write_text(
+            '{"response_length": 10.0, "critic_tokens": 7.0}\n' * 3, encoding="utf-8"
+        )
     rows = comparison.rows_of(list(rates), seeds, "pass")
     assert rows["sft"]["seeds"] == [0.25, 0.125] and rows["sft"]["metric"] == 0.1875
     assert rows["sft"]["difference"] == pytest.approx(-0.25) and "difference" not in rows["text2grad"]
     batch = config.ppo.rollouts
     assert (rows["text2grad"]["rollouts"], rows["text2grad"]["sampled_tokens"]) == (3 * batch, 30 * batch)
+    assert (rows["text2grad"]["critic_tokens"], rows["sft"]["critic_tokens"]) == (21, 0)
     assert (rows["sft"]["shared_answers"], rows["text2grad"]["shared_answers"]) == (0, 5)
     assert rows["sft"]["rollouts"] == 0 and rows["text2grad"]["peak_mb"] == 10.0
     assert list(comparison.collapsed(["sft", "text2grad"], seeds, "pass")) == []
@@ -208,3 +211,19 @@ def test_an_option_may_list_its_words() -> None:
     words = ["compare", "--methods", "sft", "dpo", "--seeds", "3"]
     assert _listed(words) == ["compare", "--methods", "sft", "--methods", "dpo", "--seeds", "3"]
     assert _listed(["train", "--name", "a", "b"]) == ["train", "--name", "a", "b"]
+
+
+def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:
+    seed = seed_of(config, 0, "reflection")
+    place = seed.folder / "evaluation" / "demo" / "sft_reflect_1.json"
+    place.parent.mkdir(parents=True)
+    tokens = {
+        "policy_output_tokens": 5,
+        "policy_input_tokens": 2,
+        "critic_input_tokens": 30,
+        "critic_output_tokens": 3,
+    }
+    place.write_text(json.dumps(tokens), encoding="utf-8")
+    (seed.folder / "feedback.jsonl").write_text("{}\n", encoding="utf-8")
+    cost = comparison.cost_of("reflection", [seed])
+    assert (cost["rollouts"], cost["sampled_tokens"], cost["critic_tokens"]) == (0, 7, 33)
