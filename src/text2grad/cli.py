@@ -311,6 +311,9 @@ def sft(
         str | None,
         name_option("--name", help="Of --records: its folder in <run.folder>/ppo. [default: imitation]"),
     ] = None,
+    revise: Annotated[
+        bool, typer.Option("--revise", help="Of --records learn to revise: from what fell short to what passed.")
+    ] = False,
     start: Start = None,
     restart: Restart = False,
     force: Force = False,
@@ -323,7 +326,8 @@ def sft(
     reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
 
     With --records the SFT policy goes on from answers that annotate or refine wrote: on the best of several
-    samples this is rejection sampling, on refinements ILF.
+    samples this is rejection sampling, on refinements ILF. With --revise it learns to refine, which a model must
+    that is too small to be asked: refine --from NAME.
 
     \b
     Examples:
@@ -332,25 +336,28 @@ def sft(
     """
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)
     if records is not None:
-        _sft_on_records(chosen, records, name or "imitation", (best, above or 0.0), start, mode, as_json)
+        _sft_on_records(chosen, records, name or "imitation", (best, above or 0.0, revise), start, mode, as_json)
         return
-    if lone := [f"--{word}" for word, given in _of_records(best, above, name, start) if given]:
+    if lone := [f"--{word}" for word, given in _of_records(best, above, name, revise, start) if given]:
         raise UsageError(f"{lone[0]} is for --records", "add --records FILE")
     from text2grad.stages.supervised import run_sft
 
     run_stage(lambda: run_sft(chosen, mode), as_json)
 
 
-def _of_records(best: bool, above: float | None, name: str | None, start: str | None) -> list[tuple[str, bool]]:
+def _of_records(
+    best: bool, above: float | None, name: str | None, revise: bool, start: str | None
+) -> list[tuple[str, bool]]:
     """The options of `sft` that only --records has, and whether they are given."""
-    return [("best", best), ("above", above is not None), ("name", name is not None), ("from", start is not None)]
+    given = [("best", best), ("above", above is not None), ("name", name is not None), ("revise", revise)]
+    return [*given, ("from", start is not None)]
 
 
 def _sft_on_records(
     config: Config,
     source: Path,
     name: str,
-    chosen: tuple[bool, float],
+    chosen: tuple[bool, float, bool],
     start: str | None,
     mode: ResumeMode,
     as_json: bool,

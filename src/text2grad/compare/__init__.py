@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from text2grad.compare.figures import collapsed, rows_of, summary_of, table_of
+from text2grad.compare.figures import collapsed, curves_of, rows_of, summary_of, table_of
 from text2grad.compare.methods import METRICS, measure_of, methods_of, works_of
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import tuned, tuning_seed
@@ -40,6 +40,7 @@ def run_compare(config: Config, methods: Sequence[str], seeds: int, at_once: int
         "methods": rows_of(chosen, each, measure),
         "collapsed": list(collapsed(chosen, each, measure)),
         "rates": factors,
+        "curves": {name: curve for name in chosen if (curve := curves_of(name, each, measure))},
     }
     write_json(root / "compare.json", figures)
     write_whole(root / "compare.md", table_of(figures, METRICS[measure], len(each)))

@@ -19,6 +19,7 @@ WAYS = ("greedy", "sampled")
 REFLECTED = "sft_reflect_1"
 """What the results of the reflecting policy are called."""
 WHO = ("policy", "critic")
+PHASES = ("generate", "critique", "score", "update")
 
 
 def rows_of(methods: Sequence[str], seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
@@ -26,6 +27,29 @@ def rows_of(methods: Sequence[str], seeds: Sequence[Seed], measure: str) -> dict
     difference to text2grad, and what it cost beyond the work that all share."""
     found = {name: [scores_of(seed, name, measure) for seed in seeds] for name in methods}
     return {name: _row(name, found, seeds) for name in methods}
+
+
+def curves_of(name: str, seeds: Sequence[Seed], measure: str) -> list[dict[str, float]]:
+    """The held-out curve of a run of PPO (`ppo.heldout_every`), mean over the seeds.
+
+    Each point has the rollouts and seconds so far, without those of measuring, and the measure of each way.
+    """
+    by_step: dict[int, list[dict[str, float]]] = {}
+    for seed in seeds:
+        seconds = 0.0
+        for number, row in enumerate(_metrics(seed, name), start=1):
+            seconds += sum(row.get(f"seconds_{phase}", 0.0) for phase in PHASES)
+            if f"heldout_sampled_{measure}" in row:
+                values = {way: row[f"heldout_{way}_{measure}"] for way in WAYS}
+                place = {"rollouts": float(number * seed.config.ppo.rollouts), "seconds": seconds}
+                by_step.setdefault(number, []).append({**place, **values})
+    return [{key: fmean(point[key] for point in points) for key in points[0]} for points in by_step.values()]
+
+
+def _metrics(seed: Seed, method: str) -> list[dict[str, float]]:
+    """What the steps of a method's run have noted; nothing of a method that does not train by steps of its own."""
+    path = seed.folder / "ppo" / method / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 Scores = dict[str, dict[str, float]]
@@ -92,11 +116,10 @@ def _spent(seed: Seed, method: str) -> Counter[str]:
         tokens = {who: sum(said.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
         return Counter(sampled_tokens=tokens["policy"], critic_tokens=tokens["critic"])
     spent: Counter[str] = Counter()
-    path = seed.folder / "ppo" / method / "metrics.jsonl"
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        if "response_length" in (found := json.loads(line)):  # of a run that samples
+    for found in _metrics(seed, method):
+        if "response_length" in found:  # of a run that samples
             rollouts = seed.config.ppo.rollouts
-            spent.update(rollouts=rollouts, critic_tokens=found.get("critic_tokens", 0))
+            spent.update(rollouts=rollouts, critic_tokens=round(found.get("critic_tokens", 0)))
             spent.update(sampled_tokens=round(rollouts * found["response_length"]))
     return spent
 

@@ -52,7 +52,17 @@ SHARED = {
         restart=False,
     ),
     "scalar model": Work(("train-reward", "--pairs", PAIRS), after=("pairs",), reads=("scalar_model",)),
-    "refine": Work(("refine", FEEDBACK, "--out", REFINED), after=("annotate",), reads=("refine",)),
+    "refiner": Work(
+        ("sft", "--name", "refiner", "--records", FEEDBACK, "--revise"),
+        after=("annotate",),
+        reads=("sft", "refine"),
+    ),
+    "refine": Work(
+        ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED),
+        after=("refiner",),
+        reads=("refine",),
+        restart=False,
+    ),
 }
 """What methods share, once a seed."""
 

@@ -48,7 +48,8 @@ class Seed:
     def digest(self, name: str) -> str:
         """Of all that a work depends on but the data: its words, the settings it reads, and the works before it."""
         work = self.works[name]
-        settings = self.settings(work).model_dump_json(include={*COMMON, *work.reads}, exclude=PLACES)
+        read = {*COMMON, *work.reads}
+        settings = self.settings(work).model_dump_json(include=read, exclude=PLACES, exclude_defaults=True)
         before = [self.digest(earlier) for earlier in work.after]
         return hashlib.sha256(f"{settings} {work.words} {before}".encode()).hexdigest()[:16]
 

@@ -26,7 +26,8 @@ def tuning_seed(config: Config, methods: Sequence[str], tries: int) -> Seed:
     """The seed that rates are chosen on, with all that is run there."""
     number = config.run.seed + APART
     works = trying(methods, FACTORS[:tries]) if tries > 1 else {}
-    return Seed(config, number, config.run.folder / f"seed-{number}", works)
+    unwatched = config.model_copy(update={"ppo": config.ppo.model_copy(update={"heldout_every": None})})
+    return Seed(unwatched, number, config.run.folder / f"tuning-{number}", works)
 
 
 def tuned(config: Config, methods: Sequence[str], tries: int, measure: str, at_once: int) -> dict[str, float]:

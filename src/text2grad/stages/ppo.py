@@ -14,6 +14,7 @@ from text2grad.feedback import Critic
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
+from text2grad.stages.heldout import heldout_curve
 from text2grad.stages.summary import Summary
 from text2grad.train.ppo import train_ppo
 
@@ -50,13 +51,24 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             resume,
             run_inputs(config, config.policy, **critic_inputs(config)),
             ranks,
-            noise_of(critic, ranks),
+            all_of(noise_of(critic, ranks), heldout_curve(config, task, policy, runner, ranks)),
         )
         ppo = with_tiny_rates(config).ppo
         train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)
         if ranks.first:
             note_settings(config, folder / "ppo" / name)
     return TrainSummary(steps=config.ppo.steps, out=str(folder / "ppo" / name / "policy"))
+
+
+def all_of(*hooks: OnStep | None) -> OnStep | None:
+    """One hook that calls those that there are, in their order."""
+    known = [hook for hook in hooks if hook]
+
+    def on_step(step: int, metrics: dict[str, float]) -> None:
+        for hook in known:
+            hook(step, metrics)
+
+    return on_step if known else None
 
 
 def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:

@@ -172,6 +172,12 @@ class PPOSettings(Settings):
         ge=0,
         description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
     )
+    heldout_every: int | None = Field(
+        default=None,
+        ge=1,
+        description="steps between measurements on held-out prompts, as `evaluate` does, among the metrics of a"
+        " step; null: none",
+    )
     samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
     samples_written: int = Field(default=8, ge=0, description="token strips written each time")
 

@@ -118,7 +118,7 @@ def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(conf
 def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "seed-100" / "evaluation" / "demo"
+    folder = tmp_path / "tuning-100" / "evaluation" / "demo"
     folder.mkdir(parents=True)
     reached = {"scalar": 0.5, "scalar_x2": 0.75, "scalar_x0p5": 0.7, "rejection": 0.6, "rejection_x2": 0.6}
     for name, value in {**reached, "rejection_x0p5": 0.1}.items():

@@ -186,11 +186,22 @@ def test_refine_revises_what_was_blamed_and_keeps_what_is_of_use(
     summary = run_refine(config, file_of(config, [each for each in RECORDS if each.id != "c"])).as_dict()
     assert "wants a" in asked[0] and "so b" in asked[0] and "wants b" in asked[2]
     assert (summary["answers"], summary["nothing_to_mend"], summary["revisions"]) == (3, 1, 4)
+    assert summary["answers_revised"] == 2
     assert summary["refused"] == {"copied": 1, "truncated": 1}
     assert (summary["records"], summary["passed"], summary["output_tokens"]) == (2, 2, 20)
     kept = list(read_jsonl(config.run.folder / "refined.jsonl", Feedback))
     assert [(each.id, each.response, each.score) for each in kept] == [("a", "so a", 1.0), ("b", "really: b", 1.0)]
     assert run_sft_on_records(config, Path(summary["out"]), "ilf", Choice(best=True)).imitated == 2
+
+
+def test_refine_takes_so_many_answers_of_each_prompt(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refine, "open_critic", scripted(Finder()))
+    records = [record("a", "so b"), record("a", "so c"), record("b", "so c")]
+    once = config.model_copy(update={"refine": config.refine.model_copy(update={"answers_per_prompt": 1})})
+    asked = speak(monkeypatch, said("so a", "so a", "so b", "so b"))
+    summary = run_refine(once, file_of(config, records)).as_dict()
+    assert summary["answers_revised"] == 2 and summary["nothing_to_mend"] == 0
+    assert not any("so c" in each and "Say a" in each for each in asked)
 
 
 def test_refine_without_anything_to_revise_or_to_keep_is_one_line(
@@ -202,6 +213,25 @@ def test_refine_without_anything_to_revise_or_to_keep_is_one_line(
     with pytest.raises(UserError, match="no revision of 2 is of use: 1 empty, 1 unsupported"):
         run_refine(config, file_of(config, [RECORDS[1]]))
     assert not (config.run.folder / "refined.jsonl").exists()
+
+
+def test_a_refiner_learns_from_what_fell_short_to_what_passed(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def train(policy: object, pairs: Sequence[Any], *rest: object) -> dict[str, float]:
+        seen.extend(pairs)
+        return {}
+
+    monkeypatch.setattr(imitate, "train_supervised", train)
+    records = [record("a", "so b"), record("a", "a"), record("b", "so c"), record("a", "then c")]
+    run_sft_on_records(config, file_of(config, records), "refiner", Choice(revise=True))
+    assert [pair.target for pair in seen] == ["a", "a"], "b has no answer that passed"
+    asked = [pair.prompt[-1].content for pair in seen]
+    assert "so b" in asked[0] and "then c" in asked[1] and all("wants a" in each for each in asked)
+    with pytest.raises(UserError, match="no prompt has an answer that passed and one with something to mend"):
+        run_sft_on_records(config, file_of(config, records[1:3]), "refiner", Choice(revise=True))
 
 
 class scripted:
