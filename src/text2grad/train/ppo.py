@@ -37,6 +37,7 @@ from text2grad.train.update import next_coefficient
 UNCHECKED = {
     "ppo.checkpoint_every",
     "ppo.heldout_every",
+    "ppo.keep_every",
     "ppo.max_failed",
     "ppo.max_kl",
     "ppo.overlap",

@@ -1,4 +1,4 @@
-"""The held-out curve of a run: what it adds, and that it changes nothing."""
+"""What `train` does beside each step: what it adds, and that it changes nothing."""
 
 from __future__ import annotations
 
@@ -83,3 +83,15 @@ def test_without_held_out_prompts_nothing_begins(tmp_path: Path, task: Lengths) 
     with pytest.raises(UserError, match="no held-out prompts to measure on"):
         run_train(config_in(tmp_path, "--ppo.heldout_every", "1"), "mine")
     assert not (tmp_path / "run" / "ppo" / "mine" / "metrics.jsonl").exists()
+
+
+def test_policies_on_the_way_are_kept_under_names_of_their_own(tmp_path: Path, task: Lengths) -> None:
+    for name in ("plain", "kept"):
+        (tmp_path / name).mkdir()
+    _, before = trained(tmp_path / "plain", "--ppo.steps", "2")
+    _, after = trained(tmp_path / "kept", "--ppo.keep_every", "2")
+    place = tmp_path / "kept" / "run" / "ppo" / "mine"
+    assert [each.name for each in place.glob("mine-step-*")] == ["mine-step-2"]
+    on_the_way = load_file(place / "mine-step-2" / "model.safetensors")
+    assert all(on_the_way[key].equal(before[key]) for key in before), "as a run of two steps ends"
+    assert not all(on_the_way[key].equal(after[key]) for key in after)

@@ -1,21 +1,60 @@
-"""The held-out curve of a run: its policy measured every few steps while it trains, which changes nothing in it."""
+"""What `train` does beside each step: it changes nothing in the run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from text2grad.config import Config
+from text2grad.critics.noise import NoisyCritic
 from text2grad.durable.processes import Ranks
-from text2grad.durable.run import OnStep
+from text2grad.durable.run import OnStep, save_policy
 from text2grad.durable.state import Randomness
 from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Critic
 from text2grad.policy.model import Policy
+from text2grad.policy.shard import assembled
 from text2grad.sandbox import Runner
 from text2grad.stages.evaluate import MAIN, evaluate_policy, measure_with
 from text2grad.tasks.base import Task
 
 WAYS = ("greedy", "sampled")
+
+
+def on_step_of(*hooks: OnStep | None) -> OnStep | None:
+    """One hook that calls those that there are, in their order."""
+    known = [hook for hook in hooks if hook]
+
+    def on_step(step: int, metrics: dict[str, float]) -> None:
+        for hook in known:
+            hook(step, metrics)
+
+    return on_step if known else None
+
+
+def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:
+    """What adds the noise of a step to its metrics, where the critic has some; all processes must call it."""
+    if not isinstance(critic, NoisyCritic):
+        return None
+    return lambda step, metrics: metrics.update(ranks.all_reduce(critic.counts()))
+
+
+def kept_policies(config: Config, policy: Policy, folder: Path, ranks: Ranks) -> OnStep | None:
+    """What writes the policy every `ppo.keep_every` steps: `folder/<its name>-step-<steps>`, which `evaluate` takes
+    as any other policy. All processes must call it; the first writes."""
+    every = config.ppo.keep_every
+    if every is None:
+        return None
+
+    def on_step(step: int, metrics: dict[str, float]) -> None:
+        if (step + 1) % every == 0:
+            whole = assembled(policy, keep=ranks.first)
+            with ranks.barrier():
+                if whole is not None:
+                    save_policy(whole, folder / f"{folder.name}-step-{step + 1}")
+
+    return on_step
 
 
 def heldout_curve(config: Config, task: Task, policy: Policy, runner: Runner, ranks: Ranks) -> OnStep | None:
