@@ -150,6 +150,9 @@ def export_feedback(
     source: FeedbackFile,
     kind: Annotated[str, typer.Option("--as", metavar="KIND", help=WRITTEN_KINDS)],
     out: Annotated[Path, file_option("--out", help="Where to write.")],
+    pairs_per_prompt: Annotated[
+        int, typer.Option("--pairs-per-prompt", min=1, help="Of preference: the best over the worst, and so on.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Write feedback records in the format of another tool or trainer.
@@ -161,14 +164,14 @@ def export_feedback(
       text2grad export feedback.jsonl --as label_studio --out tasks.json
     """
     _no_settings(context, "export")
-    run_stage(lambda: _exported(source, kind, out), as_json)
+    run_stage(lambda: _exported(source, kind, out, pairs_per_prompt), as_json)
 
 
-def _exported(source: Path, kind: str, out: Path) -> dict[str, Any]:
+def _exported(source: Path, kind: str, out: Path, pairs: int) -> dict[str, Any]:
     from text2grad.feedback import Feedback, read_jsonl
     from text2grad.formats.export import export, left_out
 
-    rows = export(read_jsonl(source, Feedback), kind, out)
+    rows = export(read_jsonl(source, Feedback), kind, out, pairs)
     return {"rows": rows, **left_out(read_jsonl(source, Feedback), kind), "out": str(out)}
 
 

@@ -47,7 +47,7 @@ SHARED = {
     "annotate": Work(("annotate",), after=("sft",), reads=("annotate", "critic"), restart=False),
     "reward model": Work(("train-reward",), after=("annotate",), reads=("reward_model", "critic")),
     "pairs": Work(
-        ("export", FEEDBACK, "--as", "preference", "--out", PAIRS),
+        ("export", FEEDBACK, "--as", "preference", "--pairs-per-prompt", "4", "--out", PAIRS),
         after=("annotate",),
         restart=False,
     ),
