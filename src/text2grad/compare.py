@@ -29,6 +29,7 @@ from text2grad.eval.metrics import mean_with_interval
 from text2grad.report.viewer import build_report
 from text2grad.stages.results import SCORES, measured_on, write_json, write_whole
 from text2grad.tasks.base import load_task
+from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE = "text2grad", "base"
 DONE = "done"
@@ -60,6 +61,8 @@ SHARED = {
         restart=False,
     ),
     "scalar model": Work(("train-reward", "--pairs", "{folder}/pairs.jsonl"), after=("pairs",)),
+    "step model": Work(("train-reward", "--units", "steps"), after=("annotate",)),
+    "token model": Work(("train-reward", "--units", "tokens"), after=("annotate",)),
     "refine": Work(("refine", "{folder}/feedback.jsonl", "--out", "{folder}/refined.jsonl"), after=("annotate",)),
 }
 """What methods share, once a seed."""
@@ -79,6 +82,8 @@ OWN = {
     "paper": _ppo("paper", "paper"),
     "text2grad": _ppo("text2grad"),
     "scalar_rm": _ppo("scalar_rm", "scalar_rm", "scalar model"),
+    "prm": _ppo("prm", "prm", "step model"),
+    "dense": _ppo("dense", "dense", "token model"),
     "dpo": Work(("train", "--name", "dpo", "--pairs", "{folder}/pairs.jsonl"), after=("pairs",)),
     "offline": Work(("train", "--name", "offline", "--offline", "{folder}/feedback.jsonl"), after=("annotate",)),
     "rejection": Work(
@@ -97,6 +102,8 @@ METHODS = {
     "dpo": "DPO",
     "scalar": "scalar PPO",
     "scalar_rm": "PPO on a scalar reward model",
+    "prm": "PRM-PPO",
+    "dense": "PPO on dense token labels",
     "grpo": "GRPO",
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
@@ -117,6 +124,8 @@ def methods_of(names: Sequence[str], config: Config) -> list[str]:
         raise UsageError("nothing to compare", f"--methods takes {', '.join(METHODS)}")
     if BASE in names and config.policy.model == TINY:
         raise UsageError("the tiny model is made by sft, so it has no base", "leave base out")
+    if "prm" in names and is_ultrafeedback(config.task):
+        raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
     for name in names:
         if recipe := OWN.get(name, NOTHING).recipe:
             _refuse_unfit(config, name, recipe)
