@@ -27,6 +27,7 @@ from text2grad.stages.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
+    from text2grad.critics.units import Units
     from text2grad.durable.run import ResumeMode
     from text2grad.stages.talk import Asked
 
@@ -83,6 +84,13 @@ READ_KINDS = (
 WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
 MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
+
+
+class UnitsOfModel(StrEnum):
+    """What a unit model labels."""
+
+    STEPS = "steps"
+    TOKENS = "tokens"
 
 
 class Launcher(StrEnum):
@@ -408,6 +416,9 @@ def refine(
 def train_reward(
     context: typer.Context,
     pairs: PairsData = None,
+    units: Annotated[
+        UnitsOfModel | None, typer.Option("--units", help="Learn which units of an answer are right.")
+    ] = None,
     restart: Restart = False,
     force: Force = False,
     config: Configuration = DEMO,
@@ -422,12 +433,21 @@ def train_reward(
     With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
     answers. train --config scalar_rm is PPO on it.
 
+    With --units it labels each step of an answer (the statements of a program, sentences and clauses), right or
+    wrong, or each token, and writes nothing. train --config prm and --config dense are PPO on them.
+
     \b
     Examples:
       text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
       text2grad train-reward --config mine.yaml --pairs pairs.jsonl
+      text2grad train-reward --config mine.yaml --units steps
     """
+    if pairs is not None and units is not None:
+        raise UsageError("--pairs and --units are two models", "one run each")
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)
+    if units is not None:
+        _train_unit_model(chosen, units.value, mode, as_json)
+        return
     if pairs is not None:
         _train_scalar_model(chosen, pairs, mode, as_json)
         return
@@ -440,6 +460,12 @@ def _train_scalar_model(config: Config, pairs: str, mode: ResumeMode, as_json: b
     from text2grad.stages.preference import run_train_scalar_model
 
     run_stage(lambda: run_train_scalar_model(config, pairs, mode), as_json)
+
+
+def _train_unit_model(config: Config, units: Units, mode: ResumeMode, as_json: bool) -> None:
+    from text2grad.stages.units import run_train_unit_model
+
+    run_stage(lambda: run_train_unit_model(config, units, mode), as_json)
 
 
 @with_settings()

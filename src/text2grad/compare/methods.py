@@ -11,6 +11,7 @@ from text2grad.config import TINY, Config, laid_over
 from text2grad.errors import UsageError, UserError
 from text2grad.stages.reflect import refuse_knowing_critic
 from text2grad.tasks.base import load_task
+from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
 METRICS = {"pass": "held-out pass@1", "rouge_l": "held-out ROUGE-L"}
@@ -52,6 +53,8 @@ SHARED = {
         restart=False,
     ),
     "scalar model": Work(("train-reward", "--pairs", PAIRS), after=("pairs",), reads=("scalar_model",)),
+    "step model": Work(("train-reward", "--units", "steps"), after=("annotate",), reads=("unit_model",)),
+    "token model": Work(("train-reward", "--units", "tokens"), after=("annotate",), reads=("unit_model",)),
     "refiner": Work(
         ("sft", "--name", "refiner", "--records", FEEDBACK, "--revise"),
         after=("annotate",),
@@ -79,9 +82,14 @@ def _imitating(name: str, records: str, after: str) -> Work:
 OWN = {
     "scalar": _ppo("scalar", "scalar"),
     "grpo": _ppo("grpo", "grpo"),
+    "sdpo": _ppo("sdpo", "sdpo"),
+    "rlsd": _ppo("rlsd", "rlsd"),
+    "routed": _ppo("routed", "routed"),
     "paper": _ppo("paper", "paper"),
     "text2grad": _ppo("text2grad"),
     "scalar_rm": _ppo("scalar_rm", "scalar_rm", "scalar model"),
+    "prm": _ppo("prm", "prm", "step model"),
+    "dense": _ppo("dense", "dense", "token model"),
     "dpo": Work(
         ("train", "--name", "dpo", "--pairs", PAIRS), after=("pairs",), reads=("dpo",), rate="dpo.training.lr"
     ),
@@ -106,7 +114,12 @@ METHODS = {
     "dpo": "DPO",
     "scalar": "scalar PPO",
     "scalar_rm": "PPO on a scalar reward model",
+    "prm": "PRM-PPO",
+    "dense": "PPO on dense token labels",
     "grpo": "GRPO",
+    "sdpo": "SDPO",
+    "rlsd": "RLSD",
+    "routed": "span routing",
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }
@@ -126,6 +139,8 @@ def methods_of(names: Sequence[str], config: Config) -> list[str]:
         raise UsageError("nothing to compare", f"--methods takes {', '.join(METHODS)}")
     if BASE in names and config.policy.model == TINY:
         raise UsageError("the tiny model is made by sft, so it has no base", "leave base out")
+    if "prm" in names and is_ultrafeedback(config.task):
+        raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
     if REFLECTION in names:
         refuse_knowing_critic(config)
     for name in names:
