@@ -76,6 +76,9 @@ LATER = ("credit", "ppo", "dpo", "offline", "evaluate")
 OWN = {
     "scalar": _ppo("scalar", "scalar"),
     "grpo": _ppo("grpo", "grpo"),
+    "sdpo": _ppo("sdpo", "sdpo"),
+    "rlsd": _ppo("rlsd", "rlsd"),
+    "routed": _ppo("routed", "routed"),
     "paper": _ppo("paper", "paper"),
     "text2grad": _ppo("text2grad"),
     "scalar_rm": _ppo("scalar_rm", "scalar_rm", "scalar model"),
@@ -98,6 +101,9 @@ METHODS = {
     "scalar": "scalar PPO",
     "scalar_rm": "PPO on a scalar reward model",
     "grpo": "GRPO",
+    "sdpo": "SDPO",
+    "rlsd": "RLSD",
+    "routed": "span routing",
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }
