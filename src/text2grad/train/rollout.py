@@ -41,7 +41,11 @@ class Answered:
 @dataclass(frozen=True)
 class Rollout:
     """The same batch in numbers. All (B, T), response-aligned; `learned` is `mask` without failed critiques and
-    without what `ppo.mask_truncated` and `ppo.drop_equal_groups` leave out of the loss."""
+    without what `ppo.mask_truncated` and `ppo.drop_equal_groups` leave out of the loss.
+
+    Of a teacher (`train.teacher`), as far as its kind needs it: its log-probabilities `teacher`, those of the ids
+    `support` (B, T, K), and the weights `route` of the KL on spans, below 0 for reverse, above 0 for forward.
+    """
 
     batch: TokenBatch
     learned: Tensor
@@ -53,6 +57,10 @@ class Rollout:
     rewards: Tensor
     advantages: Tensor
     returns: Tensor
+    teacher: Tensor | None = None
+    support: Tensor | None = None
+    teacher_support: Tensor | None = None
+    route: Tensor | None = None
 
 
 def draws_of(seed: int, step: int, rows: slice, tokens: int) -> Tensor:
@@ -140,6 +148,7 @@ class Measured(NamedTuple):
     """What a policy and its reference say of a batch, whatever a critic says of it.
 
     Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the values after the responses (B,).
+    `top` (B, T, K): the ids that a teacher is compared on (`ppo.teacher`).
     """
 
     logp: Tensor
@@ -147,6 +156,7 @@ class Measured(NamedTuple):
     entropy: Tensor
     values: Tensor
     last_value: Tensor
+    top: Tensor
 
 
 def measure(
@@ -160,7 +170,9 @@ def measure(
     share = size.ranks.share(len(batch.mask))
     device = batch.mask.device
     logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(4))
-    found = Measured(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device))
+    width = settings.teacher.width
+    top = torch.zeros((*batch.mask.shape, width), dtype=torch.long, device=device)
+    found = Measured(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device), top)
 
     def fill(rows_each: int) -> None:
         index = torch.arange(share.start, share.stop, device=device)
@@ -168,8 +180,8 @@ def measure(
         surplus = passes[-1:] * (size.ranks.passes(len(batch.mask), rows_each) - len(passes))
         for rows in (*passes, *surplus):
             part = batch.rows(rows).trimmed()
-            output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued)
-            for name in ("logp", "kl", "entropy"):
+            output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued, top=width)
+            for name in ("logp", "kl", "entropy", *(["top"] if width else [])):
                 getattr(found, name)[rows, : part.width] = getattr(output, name)
             found.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
             found.last_value[rows] = output.last_value
