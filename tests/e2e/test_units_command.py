@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import TOY, Command
 
-from text2grad.errors import EXIT_FAILED, EXIT_USAGE
+from text2grad.errors import EXIT_FAILED
 
 ANNOTATE = ("--annotate.critic", "program", "--annotate.samples_per_prompt", "2", "--task.heldout_share", "0.3")
 TRAINING = ("--unit_model.training.epochs", "1", "--unit_model.training.batch_size", "4")
