@@ -71,6 +71,8 @@ def test_the_presets_are_one_set_of_files() -> None:
 # Configurations laid over each other
 
 TAUGHT = ("sdpo", "rlsd", "routed")
+OTHER_CRITICS = {"scalar_rm": "scalar_model", "prm": "unit_model", "dense": "unit_model"}
+"""Recipes of PPO on another critic than the preset's."""
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name != "smollm2"])
@@ -80,9 +82,9 @@ def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name:
         if name in TAUGHT and not before.reward_model.critique:
             continue
         after = load_config([find_config(preset), find_config(name)])
-        if name == "scalar_rm":  # PPO on another critic is what it is for
-            kind = before.critic.model_copy(update={"kind": "scalar_model"})
-            before = before.model_copy(update={"critic": kind})
+        if name in OTHER_CRITICS:
+            assert after.critic.kind == OTHER_CRITICS[name]
+            before = before.model_copy(update={"critic": after.critic})
         assert before.model_dump(exclude={"credit", "ppo"}) == after.model_dump(exclude={"credit", "ppo"})
         assert (before.ppo.steps, before.ppo.lr) == (after.ppo.steps, after.ppo.lr)
 
