@@ -53,6 +53,13 @@ class Seed:
         before = [self.digest(earlier) for earlier in work.after]
         return hashlib.sha256(f"{settings} {work.words} {before}".encode()).hexdigest()[:16]
 
+    def with_those_before(self, name: str) -> dict[str, Work]:
+        """A work and all that it waits for, by name."""
+        found: dict[str, Work] = {}
+        for earlier in self.works[name].after:
+            found |= self.with_those_before(earlier)
+        return {**found, name: self.works[name]}
+
     def settings(self, work: Work) -> Config:
         """The configuration of a work: with its recipe, and its rate times its factor."""
         settings = laid_over(self.config, work.recipe) if work.recipe else self.config
