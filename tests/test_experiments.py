@@ -18,80 +18,82 @@ import credit_signs
 import noise
 import pretrained
 import sample_efficiency
+import text_task
 from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
-from text2grad.config import Config, find_config, load_config
+from text2grad.compare.methods import methods_of
+from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.feedback import Critique, Span
 
 
-def run(arm: str, seed: int, *rates: float, stopped: str | None = None) -> dict[str, Any]:
-    curve = [{"rollouts": 100 * n, "sampled": rate, "greedy": rate} for n, rate in enumerate(rates)]
-    return {"arm": arm, "seed": seed, "lr": 1e-4, "steps": 2, "curve": curve, "stopped": stopped}
+def curve(*rates: float) -> list[dict[str, float]]:
+    return [{"rollouts": 100.0 * n, "sampled": rate} for n, rate in enumerate(rates, start=1)]
+
+
+def found(ours: list[Any], scalar: list[Any]) -> dict[str, Any]:
+    """The figures of a comparison on two seeds, SFT at .2 and .4."""
+    ends = {"text2grad": ours, "scalar": scalar}
+    rows = {name: {"metric": sum(each[-1]["sampled"] for each in seeds) / 2} for name, seeds in ends.items()}
+    return {"methods": {"sft": {"seeds": [0.2, 0.4]}, **rows}, "curves": ends, "collapsed": []}
 
 
 def test_sample_efficiency_compares_curves_on_each_seed() -> None:
-    runs = [
-        run("text2grad", 0, 0.2, 0.6, 0.8), run("scalar", 0, 0.2, 0.3, 0.5),
-        run("text2grad", 1, 0.4, 0.5, 0.7), run("scalar", 1, 0.4, 0.5, 0.6),
-    ]  # fmt: skip
-    found = sample_efficiency.figures(runs)
-    assert found["text2grad_final"] == 0.75 and found["scalar_final"] == 0.55
-    assert found["collapsed"] == []
-    ratios = [found["seeds"][seed]["rollout_ratio"] for seed in (0, 1)]
+    comparison = found([curve(0.6, 0.8), curve(0.5, 0.7)], [curve(0.3, 0.5), curve(0.5, 0.6)])
+    figures = sample_efficiency.figures(comparison, ["text2grad", "scalar"], [0, 1])
+    assert figures["text2grad_final"] == 0.75 and figures["scalar_final"] == 0.55
+    assert figures["collapsed"] == []
+    ratios = [figures["seeds"][seed]["rollout_ratio"] for seed in (0, 1)]
     assert ratios == [pytest.approx(75 / 200), pytest.approx(150 / 200)]  # between two measurements, by a line
-    assert found["rollout_ratio"] == pytest.approx(sum(ratios) / 2)
-    assert "| text2grad | 0.0001 | 0.800 / 0.700 | 0.750 |" in sample_efficiency.table([], runs)
+    assert figures["rollout_ratio"] == pytest.approx(sum(ratios) / 2)
+    lines = list(sample_efficiency.lines(comparison, ["text2grad", "scalar"]))
+    assert [line.thin for line in lines] == [True, True, False] * 2
+    assert lines[2].points == (
+        (0.0, pytest.approx(0.3)),
+        (100.0, pytest.approx(0.55)),
+        (200.0, pytest.approx(0.75)),
+    )
 
 
-def test_sample_efficiency_counts_what_fell_and_what_never_arrives() -> None:
-    runs = [
-        run("text2grad", 0, 0.4, 0.5, 0.3), run("scalar", 0, 0.4, 0.5, 0.6),
-        run("text2grad", 1, 0.4, 0.9, stopped="4 of 7 critiques failed"), run("scalar", 1, 0.4, 0.5, 0.6),
-    ]  # fmt: skip
-    found = sample_efficiency.figures(runs)
-    assert found["collapsed"] == ["text2grad 0", "text2grad 1"]
-    assert found["rollout_ratio"] is None and found["seeds"][0]["rollout_ratio"] is None
+def test_sample_efficiency_says_what_never_arrives() -> None:
+    comparison = found([curve(0.5, 0.3), curve(0.9)], [curve(0.5, 0.6), curve(0.5, 0.4)])
+    figures = sample_efficiency.figures(comparison, ["text2grad", "scalar"], [0, 1])
+    assert figures["rollout_ratio"] is None and figures["seeds"][0]["rollout_ratio"] is None
+    assert figures["seeds"][1]["rollout_ratio"] == 0.0
 
 
-def test_the_best_rate_is_the_one_that_ends_highest_on_the_tuning_seeds() -> None:
-    tried = [run("scalar", 100, 0.2, rate) | {"lr": lr} for lr, rate in ((1e-5, 0.3), (1e-4, 0.6), (1e-3, 0.1))]
-    assert sample_efficiency.best_rate([1e-5, 1e-4, 1e-3], tried) == 1e-4
+def test_a_method_of_parts_is_one_recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["", "--out", str(tmp_path), "--arms", "scalar", "scalar+kl_0.05", "--steps", "7"]
+    )
+    chosen = sample_efficiency.options()
+    config = sample_efficiency.preset(chosen)
+    names = [sample_efficiency.method_of(arm, chosen) for arm in chosen.arms]
+    methods = methods_of(names, config)
+    assert list(methods) == ["scalar", "scalar+kl_0.05"]
+    own = laid_over(config, methods["scalar+kl_0.05"].recipe)
+    assert (own.credit.scheme, own.ppo.gamma, own.ppo.kl_coefficient, own.ppo.steps) == ("last_token", 1.0, 0.05, 7)
+    assert laid_over(config, "scalar").ppo.kl_coefficient == 0.2
 
 
-def test_another_recipe_under_the_same_name_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {
-        "arm": "no_verdict",
-        "lr": 1e-4,
-        "seed": 3,
-        "out": tmp_path,
-        "steps": 2,
-        "every": 1,
-        "samples": 1,
-        "set": [],
+def test_the_text_task_lays_parts_over_its_own_scalar_method(tmp_path: Path) -> None:
+    config = text_task.preset(tmp_path, {"ppo.lr": 3e-4})
+    path = text_task.written("scalar_ppo+group", config)
+    own = laid_over(config, methods_of([path], config)["scalar_ppo+group"].recipe)
+    assert (own.credit.scheme, own.ppo.advantage, own.ppo.lr) == ("last_token", "group", 3e-4)
+    assert own.ppo.kl_coefficient == config.ppo.kl_coefficient
+    rows = {"text2grad": {"seeds": [0.5, 0.25], "greedy": {"seeds": [0.5, 0.5]}}}
+    rows["scalar_ppo+group"] = {"seeds": [0.25, 0.5], "greedy": {"seeds": [0.5, 0.25]}}
+    assert text_task.ahead(rows, list(rows)) == {
+        "ahead": {"greedy_rouge_l": [0.0, 0.25], "sampled_rouge_l": [0.25, -0.25]}
     }
-    (tmp_path / "seed-3").mkdir()
-    trained = []
-
-    def train(given: dict[str, Any], config: Any, name: str) -> tuple[list[dict[str, float]], None]:
-        trained.append(config)
-        return [{"rollouts": 0, "sampled": 0.5}], None
-
-    monkeypatch.setattr(sample_efficiency, "train", train)
-    first = sample_efficiency.trained(one)
-    assert sample_efficiency.trained(one) == first and len(trained) == 1
-    assert trained[0].credit.outcome_weight == 0 and trained[0].run.seed == 3
-    monkeypatch.setitem(sample_efficiency.PARTS, "no_verdict", {"credit.outcome_weight": 0.1})
-    sample_efficiency.trained(one)
-    assert len(trained) == 2
-    demo = load_config(find_config("demo"))
-    elsewhere = demo.model_copy(update={"run": demo.run.model_copy(update={"folder": tmp_path})})
-    assert recipe_of(demo) == recipe_of(elsewhere) != recipe_of(trained[0])
+    assert text_task.of_seeds([{"a": 1.0}, {"a": 2.0}]) == {"a": {"mean": 1.5, "spread": 1.0}}
 
 
 def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
     def of(*words: str) -> Config:
         return load_config(find_config("demo"), [f"--run.folder={tmp_path}", *words])
 
+    assert recipe_of(of()) == recipe_of(of("--run.threads=7")) != recipe_of(of("--ppo.lr=1e-3"))
     refuse_other_recipe(of())
     refuse_other_recipe(of("--ppo.lr=1e-3", "--credit.outcome_weight=0"))
     with pytest.raises(SystemExit, match="made with other settings: take another --out"):

@@ -176,7 +176,8 @@ def _fitted(name: str, work: Work, config: Config) -> Work:
         return work
     critic = settings.critic
     model = UNIT_MODELS[critic.unit_model.units] if critic.kind == "unit_model" else MODELS.get(critic.kind)
-    return replace(work, after=(model,)) if model else work
+    reads = (*work.reads, "reward_model") if model == "reward model" else work.reads  # how it is grounded
+    return replace(work, after=(model,), reads=reads) if model else work
 
 
 def measure_of(config: Config) -> str:

@@ -208,6 +208,20 @@ def test_the_held_out_curve_of_each_seed(config: Config) -> None:
     assert curves == {"scalar": [[point]]}
 
 
+def test_what_was_stopped_goes_on_and_starts_over_only_with_other_settings(
+    config: Config, commands: list[list[str]]
+) -> None:
+    seed = seed_of(config, 3, "sft", "offline")
+    for _ in range(2):
+        with pytest.raises(UserError, match="offline failed"):
+            side_by_side([seed], 1)
+    other = config.model_copy(update={"offline": config.offline.model_copy(update={"lr": 1.0})})
+    with pytest.raises(UserError, match="offline failed"):
+        side_by_side([seed_of(other, 3, "sft", "offline")], 1)
+    tried = ["--restart" in words for words in commands if "offline" in words]
+    assert tried == [False, False, True]
+
+
 def test_differences_are_paired_by_problem_and_seed() -> None:
     own = [{"sampled": {"a": 1.0, "b": 0.0}}, {"sampled": {"a": 0.5, "c": 1.0}}]
     ours = [{"sampled": {"a": 0.5, "b": 0.5}}, {"sampled": {"a": 0.5, "c": 0.0}}]
