@@ -206,6 +206,11 @@ def overlap_of(critic: object) -> Overlap:
     return able
 
 
+def tokens_of(critic: object) -> float:
+    """Tokens that a critic has read and written so far, by its `tokens`; 0 of one that is no model."""
+    return float(getattr(critic, "tokens", 0.0))
+
+
 class Feedback(Record):
     """One line of a feedback file: an answered prompt with its critique, or with the error that replaced it."""
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import test_advantage
+import test_distill
 import test_loss
 import test_offline
 import test_preference
@@ -26,6 +27,7 @@ FAULTS = Path(__file__).parent / "faults"
 SOURCES = Path(rl.__file__).parent
 TESTS = {
     "advantage": test_advantage,
+    "distill": test_distill,
     "loss": test_loss,
     "offline": test_offline,
     "preference": test_preference,

@@ -89,6 +89,17 @@ def laid_over(config: Config, name: str) -> Config:
     return Config.model_validate(data)
 
 
+def times(config: Config, key: str, factor: float) -> Config:
+    """A configuration in which one number, named `section.key`, is multiplied."""
+    data = config.model_dump()
+    *sections, last = key.split(".")
+    place = data
+    for section in sections:
+        place = place[section]
+    place[last] *= factor
+    return Config.model_validate(data)
+
+
 def with_tiny_rates(config: Config) -> Config:
     """The same job with every learning rate times `tiny.learning_rate_factor`, where the policy is tiny."""
     factor, ppo = config.tiny.learning_rate_factor, config.ppo

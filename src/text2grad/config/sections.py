@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from text2grad.align import CreditSettings
 from text2grad.critics.noise import NoiseSettings
@@ -203,6 +203,9 @@ class RefineSettings(Settings):
     """How answers are revised by their critiques (`refine`, `evaluate --reflect`)."""
 
     samples: int = Field(default=4, ge=1, description="revisions of each answer that refine asks for")
+    answers_per_prompt: int | None = Field(
+        default=None, ge=1, description="refine at most this many answers to each prompt, from the first; null: all"
+    )
     prompt: str = Field(
         default="refine", description="name of the prompt, or a .txt file of your own, with {{meta.critique}}"
     )
@@ -272,3 +275,13 @@ class Config(Settings):
     refine: RefineSettings = RefineSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     sandbox: SandboxSettings = SandboxSettings()
+
+    @model_validator(mode="after")
+    def _teacher_has_words(self) -> Config:
+        kind = self.critic.kind
+        silent = kind == "scalar_model" or (kind == "reward_model" and not self.reward_model.critique)
+        if self.ppo.teacher.kind != "none" and silent:
+            raise ValueError(
+                f"ppo.teacher is shown a critique in words, which critic.kind {kind} does not write here"
+            )
+        return self

@@ -30,17 +30,22 @@ POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 @dataclass(frozen=True)
 class PolicyOutput:
     """`logp`, `entropy`, `kl` (B, T), 0 outside the mask, None if not asked for; `values` (B, T) = V(s_t);
-    `last_value` (B,) = V of the state after the response. Without a value function all values are 0."""
+    `last_value` (B,) = V of the state after the response. Without a value function all values are 0.
+    `top` (B, T, k) and `support` (B, T, K) are as in `rl.vocabulary.TokenScores`."""
 
     logp: Tensor
     entropy: Tensor | None
     kl: Tensor | None
     values: Tensor
     last_value: Tensor
+    top: Tensor | None = None
+    support: Tensor | None = None
 
 
 def _spread(column: Tensor, mask: Tensor) -> Tensor:
-    """(N,) numbers of the True positions of `mask` (B, T), put where they belong; 0 elsewhere."""
+    """(N, ...) numbers of the True positions of `mask` (B, T), put where they belong, (B, T, ...); 0 elsewhere."""
+    while mask.ndim <= column.ndim:
+        mask = mask[..., None].expand(*mask.shape, column.shape[mask.ndim - 1])
     return column.new_zeros(mask.shape).masked_scatter(mask, column)
 
 
@@ -188,13 +193,16 @@ class Policy(nn.Module):
         kl: KLKind | None = None,
         fixed: bool = False,
         valued: bool = True,
+        top: int = 0,
+        support: Tensor | None = None,
     ) -> PolicyOutput:
         """What the policy says about the sampled tokens, and their values, in one pass over the trunk.
 
         The head reads response tokens alone, a few at a time (`rl.vocabulary`): the logits of the prompt, of
         padding or of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
         gradients reach only what belongs to the value function, and nothing is kept for the rest. Without `valued`
-        the value function is not asked.
+        the value function is not asked. `top` asks for the likeliest ids at each place, `support` (B, T, K) for the
+        log-probabilities of ids.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             hidden, view, _ = self.reader(self.model, batch)
@@ -202,7 +210,17 @@ class Policy(nn.Module):
                 raise RuntimeError("freeze_reference() was not called before training")
             reference = self.reference.view(batch) if kl and self.reference else None
             ids = batch.response_ids[batch.mask]
-            scores = score_tokens(view, ids, temperature, entropy=entropy, reference=reference, kl=kl or "full")
+            wanted = None if support is None else support[batch.mask]
+            scores = score_tokens(
+                view,
+                ids,
+                temperature,
+                entropy=entropy,
+                reference=reference,
+                kl=kl or "full",
+                top=top,
+                support=wanted,
+            )
         values = self._values(hidden, batch) if valued else hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
         lengths = batch.mask.sum(dim=1, keepdim=True)
         return PolicyOutput(
@@ -211,6 +229,8 @@ class Policy(nn.Module):
             kl=None if scores.kl is None else _spread(scores.kl, batch.mask),
             values=values[:, :-1],
             last_value=values.gather(1, lengths).squeeze(1),
+            top=None if scores.top is None else _spread(scores.top, batch.mask),
+            support=None if scores.support is None else _spread(scores.support, batch.mask),
         )
 
     def _values(self, hidden: Tensor, batch: TokenBatch) -> Tensor:

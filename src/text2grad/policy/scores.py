@@ -15,6 +15,7 @@ class LocalScorer:
     def __init__(self, model: Policy, batch_size: int) -> None:
         self.model = model
         self.batch_size = batch_size
+        self.tokens = 0.0  # read in all
 
     def scores(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float | None]:
         """The score of `answers[i]` to `prompts[i]`; None where the two are longer than the model's context."""
@@ -24,6 +25,7 @@ class LocalScorer:
         lengths = [len(before) + len(after) for before, after in zip(asked, said, strict=True)]
         found: list[float | None] = [None] * len(said)
         for chosen in alike(lengths, context, self.batch_size):
+            self.tokens += sum(lengths[index] for index in chosen)
             with self.model.evaluating():
                 scores = self.model.scores(self.model.pack([asked[i] for i in chosen], [said[i] for i in chosen]))
             for index, score in zip(chosen, scores.tolist(), strict=True):

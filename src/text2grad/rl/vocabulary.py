@@ -44,11 +44,16 @@ class View(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """What one policy says about N tokens, all (N,): None is what was not asked for."""
+    """What one policy says about N tokens, all (N,): None is what was not asked for.
+
+    `top` (N, k): the ids of the k likeliest tokens at each place. `support` (N, K): log-probabilities of given ids.
+    """
 
     logp: Tensor
     entropy: Tensor | None = None
     kl: Tensor | None = None
+    top: Tensor | None = None
+    support: Tensor | None = None
 
 
 def score_tokens(
@@ -60,8 +65,11 @@ def score_tokens(
     reference: View | None = None,
     kl: KLKind = "full",
     rows: int | None = None,
+    top: int = 0,
+    support: Tensor | None = None,
 ) -> TokenScores:
-    """Log-probabilities of the sampled ids (N,), and if asked for the entropy and the KL to a reference.
+    """Log-probabilities of the sampled ids (N,), and if asked for the entropy and the KL to a reference, the `top`
+    likeliest ids at each place, and the log-probabilities of the ids `support` (N, K).
 
     The same numbers as `advantage.token_logps`, `entropy`, `kl_full`, `kl_k1` and `kl_k3` of all logits, with
     the logits of `rows` tokens in memory (`View.rows` by default). Gradients reach the states and the
@@ -76,20 +84,30 @@ def score_tokens(
         raise ValueError(f"{count} ids for {', '.join(map(str, states))} states (policy, reference)")
     rows = rows or view.rows()
     trained = torch.is_grad_enabled() and view.states.requires_grad
-    if trained and view.weight is not None and not (view.weight.requires_grad or entropy or reference):
+    plain = not (entropy or reference or top) and support is None
+    if trained and view.weight is not None and plain and not view.weight.requires_grad:
         return TokenScores(linear_logps(view.states, view.weight, ids, temperature, rows))
     parts: list[tuple[Tensor, ...]] = []
     for start in range(0, max(count, 1), rows):
         here = slice(start, start + rows)
-        asked = (view, ids, here, temperature, entropy, reference, kl)
+        asked = (view, ids, here, temperature, entropy, reference, kl, top, support)
         kept = count <= rows or not torch.is_grad_enabled()
         parts.append(_score(*asked) if kept else checkpoint(_score, *asked, use_reentrant=False))
     columns = iter([torch.cat(column) for column in zip(*parts, strict=True)])
-    return TokenScores(next(columns), next(columns) if entropy else None, next(columns) if reference else None)
+    asked_for = (entropy, reference is not None, top > 0, support is not None)
+    return TokenScores(next(columns), *(next(columns) if wanted else None for wanted in asked_for))
 
 
 def _score(
-    view: View, ids: Tensor, here: slice, temperature: float, entropy: bool, reference: View | None, kl: KLKind
+    view: View,
+    ids: Tensor,
+    here: slice,
+    temperature: float,
+    entropy: bool,
+    reference: View | None,
+    kl: KLKind,
+    top: int,
+    support: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """The columns of `TokenScores` that are asked for, for the tokens `here`."""
     log_p = adv.log_probs(view.head(view.states[here]), temperature)
@@ -98,6 +116,10 @@ def _score(
     if reference:
         log_ref = adv.log_probs(reference.head(reference.states[here]), temperature)
         columns.append(_kl(kl, log_p, log_ref, logp, ids[here]))
+    if top:
+        columns.append(log_p.topk(top, dim=-1).indices)
+    if support is not None:
+        columns.append(log_p.gather(-1, support[here]))
     return tuple(columns)
 
 

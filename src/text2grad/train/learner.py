@@ -29,6 +29,7 @@ from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.rollout import Answered, Measured, Rollout, draws_of, judge, measure, merge, respond
 from text2grad.train.settings import PPOSettings
+from text2grad.train.teacher import Teacher, describe_lessons, lessons, read, spread, with_teacher
 from text2grad.train.update import update
 
 A = TypeVar("A")
@@ -51,6 +52,7 @@ class Learner:
     optimizers: Optimizers
     size: PassSize
     seed: int
+    teacher: Teacher | None = None
     batch: tuple[Answered, Rollout] | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
 
@@ -86,11 +88,29 @@ class Learner:
         )
         return merge(self._ranks.all_gather(answered)), Measured(*self._ranks.all_gather_rows(measured))
 
+    def teach(
+        self, answered: Answered, measured: Measured, rollout: Rollout, step: int
+    ) -> tuple[Rollout, dict[str, float]]:
+        """A scored batch as the teacher changes it, and what there is to say of that; without one as it is."""
+        if self.teacher is None:
+            return rollout, {}
+        settings, size = self.settings.teacher, self.settings.samples_per_prompt
+        found, too_long = lessons(self.policy.tokenizer, answered, settings, size, self.policy.context)
+        with self._ranks.barrier(), self.teacher.in_force():
+            part = read(self.policy, found, answered, measured.top, self.generation.temperature, self.size)
+        logp, support = self._ranks.all_gather_rows(part)
+        taught = spread(found, logp, support, len(answered.samples))
+        metrics = describe_lessons(rollout, taught, answered, too_long)
+        return with_teacher(rollout, taught, measured.top, answered, self.settings, step), metrics
+
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""
         warming = step < self.settings.warmup_steps
         temperature = self.generation.temperature
-        return update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self.size)
+        terms = update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self.size)
+        if self.teacher is not None:
+            self.teacher.follow()
+        return terms
 
     def strips(self, step: int, count: int | None = None) -> Iterator[dict[str, Any]] | None:
         """Token strips of the first `count` responses of the batch, all by default; None without a batch."""

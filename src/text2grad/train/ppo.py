@@ -32,9 +32,18 @@ from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.rollout import refuse_diverged, refuse_failures, score
 from text2grad.train.settings import PPOSettings
+from text2grad.train.teacher import Teacher, refuse_unfit, teacher_version
 from text2grad.train.update import next_coefficient
 
-UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.max_kl", "ppo.overlap", "ppo.prompts"}
+UNCHECKED = {
+    "ppo.checkpoint_every",
+    "ppo.heldout_every",
+    "ppo.keep_every",
+    "ppo.max_failed",
+    "ppo.max_kl",
+    "ppo.overlap",
+    "ppo.prompts",
+}
 """What may change when a run is resumed: it does not change what is learned, or (prompts) has a digest."""
 
 
@@ -58,10 +67,11 @@ def ppo_step(
     answered, measured = learner.judge_and_measure(examples, samples, batch)
     refuse_failures(answered.judgements, learner.settings.max_failed)
     rollout = score(batch, answered, measured, learner.settings, beta)  # r_t = delta_t - beta kl_t -> A_t
+    rollout, lesson = learner.teach(answered, measured, rollout, step)  # log pi(y | x, critique), with a teacher
     learner.watch.lap("score")
     learner.batch = answered, rollout
     refuse_diverged(rollout, learner.settings.max_kl)
-    metrics = describe(answered, rollout, beta) | learner.update(rollout, step)  # the clipped objective
+    metrics = describe(answered, rollout, beta) | lesson | learner.update(rollout, step)  # the clipped objective
     learner.watch.lap("update")
     return metrics | learner.watch.seconds
 
@@ -90,17 +100,28 @@ def train_ppo(
         raise UserError("no prompts to train on", "check task.data, task.limit and the split")
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     _refuse_unfit(critic, settings, generation, ranks)
+    taught = settings.teacher.kind != "none"
+    if taught:
+        refuse_unfit(policy, examples, settings.teacher, ranks.sharded)
     identity = {
         **flatten(UNCHECKED, ppo=settings, credit=credit, generation=generation),
         **identity_of(policy, examples, critic),
+        **({"the teacher's prompt": teacher_version()} if taught else {}),
     }
     policy.freeze_reference()
     policy.eval()  # dropout off: the first ratio of every step is exactly 1
     ranks.broadcast_weights(policy)
     optimizers = make_optimizers(policy, settings)
-    training = Training(policy, (optimizers.policy, optimizers.value), optimizers.schedule, settings.kl_coefficient)
+    teacher = Teacher(policy, settings.teacher) if taught else None
+    training = Training(
+        policy,
+        (optimizers.policy, optimizers.value),
+        optimizers.schedule,
+        settings.kl_coefficient,
+        keeper=teacher,
+    )
     size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", ranks)
-    learner = Learner(policy, critic, settings, credit, generation, optimizers, size, options.seed)
+    learner = Learner(policy, critic, settings, credit, generation, optimizers, size, options.seed, teacher)
     cures = Cures(
         memory=f"lower ppo.micro_batch_size ({settings.micro_batch_size}) or"
         f" generation.batch_size ({generation.batch_size})",

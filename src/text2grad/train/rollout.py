@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, scored
 from text2grad.errors import CritiquesFailed
-from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of
+from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of, tokens_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy
@@ -25,19 +25,27 @@ from text2grad.train.settings import PPOSettings
 
 @dataclass(frozen=True)
 class Answered:
-    """A batch of responses in words: prompts, samples, critiques, and the credit that each got."""
+    """A batch of responses in words: prompts, samples, critiques, and the credit that each got.
+
+    `critic_tokens`: how many each share of the batch took the critic to read and to write.
+    """
 
     examples: list[Example]
     samples: list[Sample]
     aligned: list[Aligned]
     judgements: list[Judgement]
     credits: list[Credit]
+    critic_tokens: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Rollout:
     """The same batch in numbers. All (B, T), response-aligned; `learned` is `mask` without failed critiques and
-    without what `ppo.mask_truncated` and `ppo.drop_equal_groups` leave out of the loss."""
+    without what `ppo.mask_truncated` and `ppo.drop_equal_groups` leave out of the loss.
+
+    Of a teacher (`train.teacher`), as far as its kind needs it: its log-probabilities `teacher`, those of the ids
+    `support` (B, T, K), and the weights `route` of the KL on spans, below 0 for reverse, above 0 for forward.
+    """
 
     batch: TokenBatch
     learned: Tensor
@@ -49,6 +57,10 @@ class Rollout:
     rewards: Tensor
     advantages: Tensor
     returns: Tensor
+    teacher: Tensor | None = None
+    support: Tensor | None = None
+    teacher_support: Tensor | None = None
+    route: Tensor | None = None
 
 
 def draws_of(seed: int, step: int, rows: slice, tokens: int) -> Tensor:
@@ -94,13 +106,14 @@ def judge(
 ) -> Answered:
     """Show the critic the text of the sampled ids, and tie what it says to those ids."""
     aligned = [table.align(sample.ids) for sample in samples]
+    before = tokens_of(critic)
     said = judgements_of(critic, examples, [item.text for item in aligned])
     judgements = [scored(each, settings) for each in said]
     credits = [
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
-    return Answered(list(examples), list(samples), aligned, judgements, credits)
+    return Answered(list(examples), list(samples), aligned, judgements, credits, [tokens_of(critic) - before])
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
@@ -135,6 +148,7 @@ class Measured(NamedTuple):
     """What a policy and its reference say of a batch, whatever a critic says of it.
 
     Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the values after the responses (B,).
+    `top` (B, T, K): the ids that a teacher is compared on (`ppo.teacher`).
     """
 
     logp: Tensor
@@ -142,6 +156,7 @@ class Measured(NamedTuple):
     entropy: Tensor
     values: Tensor
     last_value: Tensor
+    top: Tensor
 
 
 def measure(
@@ -155,7 +170,9 @@ def measure(
     share = size.ranks.share(len(batch.mask))
     device = batch.mask.device
     logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(4))
-    found = Measured(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device))
+    width = settings.teacher.width
+    top = torch.zeros((*batch.mask.shape, width), dtype=torch.long, device=device)
+    found = Measured(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device), top)
 
     def fill(rows_each: int) -> None:
         index = torch.arange(share.start, share.stop, device=device)
@@ -163,8 +180,8 @@ def measure(
         surplus = passes[-1:] * (size.ranks.passes(len(batch.mask), rows_each) - len(passes))
         for rows in (*passes, *surplus):
             part = batch.rows(rows).trimmed()
-            output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued)
-            for name in ("logp", "kl", "entropy"):
+            output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued, top=width)
+            for name in ("logp", "kl", "entropy", *(["top"] if width else [])):
                 getattr(found, name)[rows, : part.width] = getattr(output, name)
             found.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
             found.last_value[rows] = output.last_value

@@ -14,6 +14,7 @@ from text2grad.train.optimizers import Optimizers, clip_gradient
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.rollout import Rollout, take_rows
 from text2grad.train.settings import PPOSettings
+from text2grad.train.teacher import policy_terms
 
 
 def update(
@@ -79,11 +80,11 @@ def loss_terms(
 ) -> dict[str, Tensor]:
     """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
     entropy = settings.entropy_coefficient > 0
-    output = policy(part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued)
-    logp = output.logp
-    policy_loss, clipped = losses.policy_loss(
-        logp, part.old_logp, part.advantages, part.learned, settings.clip, settings.clip_high
+    output = policy(
+        part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued, support=part.support
     )
+    logp = output.logp
+    policy_loss, clipped = policy_terms(logp, output.support, part, settings)
     entropy_loss = torch.zeros_like(policy_loss)
     value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns
     if output.entropy is not None:

@@ -21,7 +21,7 @@ from text2grad.tasks.base import read_prompt
 from text2grad.wire.shown import as_data, shown
 
 FOLDER = ROOT / "src/text2grad/tasks/prompts"
-NOT_CRITICS = {"compare_critiques", "compare_answers", "refine"}  # they judge no response alone, or revise it
+NOT_CRITICS = {"compare_critiques", "compare_answers", "refine", "teacher"}  # they judge no response alone
 PROMPTS = sorted(path.stem for path in FOLDER.iterdir() if path.stem not in NOT_CRITICS)
 SOURCE = Source(kind="llm", model="scripted", prompt_version="test@0")
 SHORT = read_prompt("reward_model")

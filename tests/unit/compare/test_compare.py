@@ -11,7 +11,12 @@ import pytest
 
 from text2grad import compare
 from text2grad.cli import _listed
-from text2grad.compare import METHODS, OWN, SHARED, Seed, Work, methods_of, over_problems, side_by_side, works_of
+from text2grad.compare import figures as comparison
+from text2grad.compare import seeds as running
+from text2grad.compare.figures import over_problems
+from text2grad.compare.methods import METHODS, OWN, SHARED, methods_of, trying, works_of
+from text2grad.compare.seeds import Seed, side_by_side
+from text2grad.compare.tuning import tuned
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
@@ -23,8 +28,9 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_every_method_has_its_works() -> None:
-    assert set(METHODS) == {"base", "sft", *OWN}
+    assert set(METHODS) == {"base", "sft", "reflection", *OWN}
     assert list(works_of(["base"])) == ["evaluate base"]
+    assert list(works_of(["reflection"])) == ["sft", "annotate", "reward model", "evaluate reflection"]
     for name in OWN:
         works = list(works_of([name]))
         assert works[0] == "sft" and works[-2:] == [name, f"evaluate {name}"]
@@ -81,36 +87,77 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         log.write_text("error: out of luck\n", encoding="utf-8")
         return (1 if "offline" in command else 0), 10.0
 
-    monkeypatch.setattr(compare, "run_command", run)
+    monkeypatch.setattr(running, "run_command", run)
     return said
 
 
-def jobs(seed: Seed, methods: list[str]) -> list[tuple[Seed, str, Work]]:
-    return [(seed, name, work) for name, work in works_of(methods).items()]
+def seed_of(config: Config, number: int, *methods: str) -> Seed:
+    return Seed(config, number, config.run.folder / f"seed-{number}", works_of(methods))
 
 
 def test_nothing_is_run_twice_and_a_changed_setting_is_run_again(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
-    seed = Seed(config, 3, tmp_path / "seed-3")
-    side_by_side(jobs(seed, ["sft", "scalar"]), 2)
+    side_by_side([seed_of(config, 3, "sft", "scalar")], 2)
     run = [words[0] for words in commands]
     assert sorted(run) == ["annotate", "evaluate", "evaluate", "sft", "train", "train-reward"] and run[0] == "sft"
     assert all("--restart" not in words for words in commands)
     commands.clear()
-    side_by_side(jobs(seed, ["sft", "scalar"]), 2)
+    side_by_side([seed_of(config, 3, "sft", "scalar")], 2)
     assert not commands
     slower = config.model_copy(update={"ppo": config.ppo.model_copy(update={"lr": 1e-9})})
-    side_by_side(jobs(Seed(slower, 3, tmp_path / "seed-3"), ["sft", "scalar"]), 1)
-    assert sorted(words[0] for words in commands) == ["evaluate", "evaluate", "train"], "what is shared stays"
+    side_by_side([seed_of(slower, 3, "sft", "scalar")], 1)
+    assert sorted(words[0] for words in commands) == ["evaluate", "train"], "what does not depend on it stays"
     assert "--restart" in next(words for words in commands if words[0] == "train")
+
+
+def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(config: Config) -> None:
+    def digests(**changes: Any) -> dict[str, str]:
+        seed = seed_of(config.model_copy(update=changes), 3, "scalar", "scalar_rm", "dpo")
+        return {name: seed.digest(name) for name in seed.works}
+
+    before = digests()
+    model = config.reward_model.model_copy(update={"poor_weight": 3.0})
+    after = digests(reward_model=model)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"reward model", "scalar", "evaluate scalar"}
+    assert not {
+        name for name in before if before[name] == digests(sft=config.sft.model_copy(update={"lr": 1.0}))[name]
+    }
+
+
+def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
+    config: Config, commands: list[list[str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "tuning-100" / "evaluation" / "demo"
+    folder.mkdir(parents=True)
+    reached = {"scalar": 0.5, "scalar_x2": 0.75, "scalar_x0p5": 0.7, "rejection": 0.6, "rejection_x2": 0.6}
+    for name, value in {**reached, "rejection_x0p5": 0.1}.items():
+        scores = {way: {"p": {"pass": value}} for way in ("greedy", "sampled")}
+        (folder / f"{name}.scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    factors = tuned(config, ["sft", "reflection", "scalar", "rejection"], 3, "pass", 2)
+    assert factors == {"scalar": 2.0, "rejection": 1.0}
+    trained = {words[words.index("--name") + 1]: words for words in commands if "--name" in words}
+    assert trained.keys() == {"scalar", "scalar_x2", "scalar_x0p5", "rejection", "rejection_x2", "rejection_x0p5"}
+    written = {name: load_config([Path(words[words.index("--config") + 1])]) for name, words in trained.items()}
+    assert (
+        written["scalar_x2"].ppo.lr == 2 * config.ppo.lr and written["rejection_x0p5"].sft.lr == config.sft.lr / 2
+    )
+    assert written["scalar_x2"].run.seed == written["scalar_x2"].task.seed == 100
+    assert json.loads((tmp_path / "tuning.json").read_text())["methods"]["scalar"]["tried"]["2"] == 0.75
+    last = compare.seeds_of(config, ["scalar"], 1, factors)[0]
+    assert last.settings(last.works["scalar"]).ppo.lr == 2 * config.ppo.lr
+    assert tuned(config, ["scalar"], 1, "pass", 2) == {}
+
+
+def test_what_cannot_be_tuned_is_not_tried() -> None:
+    assert trying(["base", "sft", "reflection"], (1.0, 2.0)) == {}
 
 
 def test_a_recipe_lies_over_the_settings_of_its_run(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
-    seed = Seed(config, 3, tmp_path / "seed-3")
-    side_by_side(jobs(seed, ["scalar"]), 1)
+    side_by_side([seed_of(config, 3, "scalar")], 1)
     words = next(words for words in commands if words[0] == "train")
     written = load_config([Path(words[words.index("--config") + 1])], [])
     assert written.credit.scheme == "last_token" and written.run.seed == written.task.seed == 3
@@ -120,10 +167,10 @@ def test_a_recipe_lies_over_the_settings_of_its_run(
 def test_a_command_that_fails_ends_the_comparison_and_what_ended_stays(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
-    seed = Seed(config, 3, tmp_path / "seed-3")
+    seed = seed_of(config, 3, "sft", "offline")
     with pytest.raises(UserError, match="offline failed: out of luck"):
-        side_by_side(jobs(seed, ["sft", "offline"]), 1)
-    assert seed.done("annotate", SHARED["annotate"]) and not seed.done("offline", OWN["offline"])
+        side_by_side([seed], 1)
+    assert seed.done("annotate") and not seed.done("offline")
 
 
 def test_differences_are_paired_by_problem_and_seed() -> None:
@@ -135,10 +182,10 @@ def test_differences_are_paired_by_problem_and_seed() -> None:
 
 
 def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
-    seeds = [Seed(config, number, tmp_path / f"seed-{number}") for number in (0, 1)]
     rates = {"sft": (0.5, 0.25), "text2grad": (0.75, 1.0)}
+    seeds = [seed_of(config, number, *rates) for number in (0, 1)]
+    side_by_side(seeds, 1)
     for number, seed in enumerate(seeds):
-        side_by_side(jobs(seed, list(rates)), 1)
         for name, values in rates.items():
             scores = {way: {"p": {"pass": values[number]}, "q": {"pass": 0.0}} for way in ("greedy", "sampled")}
             place = seed.folder / "evaluation" / "demo" / f"{name}.scores.json"
@@ -147,24 +194,26 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
         (seed.folder / "feedback.jsonl").write_text("{}\n" * 5, encoding="utf-8")
         run = seed.folder / "ppo" / "text2grad"
         run.mkdir(parents=True)
-        (run / "metrics.jsonl").write_text('{"step": 0, "response_length": 10.0}\n' * 3, encoding="utf-8")
-    rows = compare.rows_of(list(rates), seeds, "pass")
+        (run / "metrics.jsonl").write_text(
+            '{"response_length": 10.0, "critic_tokens": 7.0}\n' * 3, encoding="utf-8"
+        )
+    rows = comparison.rows_of(list(rates), seeds, "pass")
     assert rows["sft"]["seeds"] == [0.25, 0.125] and rows["sft"]["metric"] == 0.1875
     assert rows["sft"]["difference"] == pytest.approx(-0.25) and "difference" not in rows["text2grad"]
     batch = config.ppo.rollouts
     assert (rows["text2grad"]["rollouts"], rows["text2grad"]["sampled_tokens"]) == (3 * batch, 30 * batch)
+    assert (rows["text2grad"]["critic_tokens"], rows["sft"]["critic_tokens"]) == (21, 0)
     assert (rows["sft"]["shared_answers"], rows["text2grad"]["shared_answers"]) == (0, 5)
     assert rows["sft"]["rollouts"] == 0 and rows["text2grad"]["peak_mb"] == 10.0
-    assert list(compare.collapsed(["sft", "text2grad"], seeds, "pass")) == []
-    table = compare.table_of({"methods": rows}, "held-out pass@1", 2)
+    assert list(comparison.collapsed(["sft", "text2grad"], seeds, "pass")) == []
+    table = comparison.table_of({"methods": rows}, "held-out pass@1", 2)
     assert "| SFT | 0.188 |" in table and "-0.250 (-0.500 to +0.000)" in table
 
 
 def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
     before = compare.plan_of(config, ["sft", "scalar"], 1, 2)
     assert before["seconds"] is None and before["rollouts"] == config.ppo.steps * config.ppo.rollouts
-    (seed,) = compare.seeds_of(config, 1)
-    side_by_side(jobs(seed, ["sft", "scalar"]), 1)
+    side_by_side(compare.seeds_of(config, ["sft", "scalar"], 1), 1)
     after = compare.plan_of(config, ["sft", "scalar"], 1, 2)
     assert after["seconds"] == 0 and not any(work["left"] for work in after["works"].values())
 
@@ -173,3 +222,19 @@ def test_an_option_may_list_its_words() -> None:
     words = ["compare", "--methods", "sft", "dpo", "--seeds", "3"]
     assert _listed(words) == ["compare", "--methods", "sft", "--methods", "dpo", "--seeds", "3"]
     assert _listed(["train", "--name", "a", "b"]) == ["train", "--name", "a", "b"]
+
+
+def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:
+    seed = seed_of(config, 0, "reflection")
+    place = seed.folder / "evaluation" / "demo" / "sft_reflect_1.json"
+    place.parent.mkdir(parents=True)
+    tokens = {
+        "policy_output_tokens": 5,
+        "policy_input_tokens": 2,
+        "critic_input_tokens": 30,
+        "critic_output_tokens": 3,
+    }
+    place.write_text(json.dumps(tokens), encoding="utf-8")
+    (seed.folder / "feedback.jsonl").write_text("{}\n", encoding="utf-8")
+    cost = comparison.cost_of("reflection", [seed])
+    assert (cost["rollouts"], cost["sampled_tokens"], cost["critic_tokens"]) == (0, 7, 33)
