@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from text2grad.critics.program import Attempt
 from text2grad.critics.program.extract import Program
@@ -22,17 +22,18 @@ def steps_of(example: Example, response: str) -> list[Place]:
     Where the example has tests they are the statements of the program, if there is one; else sentences and clauses.
     """
     program = Attempt(example, response).program if example.meta.get("tests") else None
-    return (program_steps(program) if program else []) or text_steps(response)
+    return (program_steps(program, response) if program else []) or text_steps(response)
 
 
-def program_steps(program: Program) -> list[Place]:
-    """The logical statements of a program, as characters of the response: of a compound one its header.
+def program_steps(program: Program, response: str) -> list[Place]:
+    """The logical statements of the program in a response, as characters of it; of a compound one its header.
 
     `def` lines are dictated by the question and are no steps. A program that Python cannot read has its lines.
     """
     code = read_code(program.code)
     own = [code.extent_of(each) for each in code.statements()] if code else _lines(program.code)
-    return _apart([program.place(start, end) for start, end in own if end > start])
+    places = [program.place(start, end) for start, end in own if end > start]
+    return list(_solid(response, _apart(places)))
 
 
 def text_steps(text: str) -> list[Place]:
@@ -61,15 +62,15 @@ def _lines(code: str) -> list[Place]:
     return [(start, end) for start, end in found if end > start and code[start] != "#"]
 
 
-def _apart(places: Sequence[Place]) -> list[Place]:
-    """Places in their order, each cut where the next one starts."""
+def _apart(places: Sequence[Place]) -> Iterator[Place]:
+    """Places in their order, each cut where the next one starts: the header of a `match` has its first case."""
     ordered = sorted(places)
-    nexts = [start for start, _ in ordered[1:]]
-    cut = [(start, min(end, after)) for (start, end), after in zip(ordered, nexts, strict=False)] + ordered[-1:]
-    return [(start, end) for start, end in cut if end > start]
+    for (start, end), (after, _) in itertools.pairwise(ordered):
+        yield start, min(end, after)
+    yield from ordered[-1:]
 
 
-def _solid(text: str, places: Iterator[Place]) -> Iterator[Place]:
+def _solid(text: str, places: Iterable[Place]) -> Iterator[Place]:
     """Places without the white space around them; blank ones are left out."""
     for start, end in places:
         piece = text[start:end]

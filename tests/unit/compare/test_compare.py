@@ -90,6 +90,17 @@ def test_what_cannot_be_compared(config: Config, names: list[str], changes: dict
         methods_of(names, config.model_copy(update={"ppo": ppo}))
 
 
+@pytest.mark.parametrize("data", ["", "openbmb/UltraFeedback", "tests/data/ultrafeedback.jsonl"])
+def test_step_labels_of_ultrafeedback_are_refused(config: Config, data: str) -> None:
+    task = config.task.model_copy(update={"name": "qa", "data": data})
+    asked = config.model_copy(update={"task": task})
+    with pytest.raises(UsageError, match="prm needs answers with steps"):
+        methods_of(["sft", "prm"], asked)
+    assert methods_of(["dense"], asked) == ["dense"]
+    others = asked.model_copy(update={"task": task.model_copy(update={"data": "questions.jsonl"})})
+    assert methods_of(["prm"], others) == ["prm"]
+
+
 def test_methods_are_in_the_order_of_the_table(config: Config) -> None:
     assert list(methods_of(["text2grad", "sft", "dpo"], config)) == ["sft", "dpo", "text2grad"]
 
