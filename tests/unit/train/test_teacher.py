@@ -134,7 +134,12 @@ class Batch:
         read = teacher.read(self.policy, self.lessons, self.answered, self.measured.top, TEMPERATURE, size)
         self.taught = teacher.spread(self.lessons, *read, len(ids))
         self.rollout: Rollout = teacher.with_teacher(
-            self.scored, self.taught, self.measured.top, self.answered, self.settings, step
+            self.scored,
+            self.taught,
+            self.measured.top,
+            self.answered,
+            self.settings,
+            teacher.weight_at(step, self.settings),
         )
 
     def gap(self, row: int) -> list[float]:
@@ -409,18 +414,16 @@ def test_good_words_of_right_answers_alone_get_forward_kl(model: Path) -> None:
     read = torch.ones(3, 9, dtype=torch.bool)
     labels = teacher.labels_of(answered, read)
     for spans, poor in (("good", 0.0), ("both", 1.0)):
-        found = teacher.route_of(answered, read, TeacherSettings(kind="spans", spans=spans, anneal=0), 0.9)  # type: ignore[arg-type]
+        found = teacher.route_of(answered, read, TeacherSettings(kind="spans", spans=spans), 1.0)  # type: ignore[arg-type]
         assert torch.equal(found[:2], (labels[:2] > 0).float() - poor * (labels[:2] < 0).float())
         assert torch.equal(found[2], -poor * (labels[2] < 0).float()) and (labels[2] > 0).any()
 
 
-def test_the_weight_of_spans_falls_to_nothing(model: Path) -> None:
-    policy = load(model)
-    answered = answered_by(policy, [WRONG])
-    read = torch.ones(1, 9, dtype=torch.bool)
-    settings = TeacherSettings(kind="spans", anneal=0.5)
-    found = [-float(teacher.route_of(answered, read, settings, done).min()) for done in (0, 0.1, 0.25, 0.5, 0.9)]
-    assert found == pytest.approx([1, 0.8, 0.5, 0, 0])
+def test_the_weight_of_spans_falls_to_nothing() -> None:
+    settings = settings_of("spans", anneal=0.5, span_weight=2.0)
+    assert [teacher.weight_at(step, settings) for step in (0, 1, 3, 5, 9)] == pytest.approx([2, 1.6, 0.8, 0, 0])
+    assert teacher.weight_at(9, settings_of("spans", anneal=0)) == 1
+    assert teacher.weight_at(9, settings_of("size")) == 1
 
 
 def test_an_update_of_routed_spans_is_the_slow_formula(model: Path) -> None:
@@ -485,6 +488,8 @@ def test_a_run_with_a_teacher(
     train_ppo(policy, examples, Halves(), settings, CreditSettings(), speech, RunOptions(tmp_path, "x", 5))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 2
+    if kind == "spans":
+        assert "teacher_gap" not in lines.pop()  # annealed: nothing is read any more
     for line in lines:
         assert line["teacher_gap"] > 0 and line["teacher_too_long"] == 0
         assert math.isfinite(line["policy_loss"]) and line["grad_norm"] > 0
