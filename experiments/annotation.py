@@ -18,6 +18,9 @@ what stands in its results.jsonl, and was made with the same settings, is not ru
 
     python experiments/annotation.py [--seeds 0 1 2] [--kinds flip displace irrelevant] [--shares .05 .1 .2]
         [--families list text loop] [--policies clean flip_20 irrelevant_20] [--steps 12] [--out runs/annotation]
+    python experiments/annotation.py --change feedback.jsonl flip_10 noisy.jsonl
+
+The second only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn from.
 
 The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`, `wrong_sign`,
 `poor_f1_<family>` and more, each with its mean and its value on every seed) and `policy` (arm -> held-out pass@1
@@ -40,6 +43,7 @@ from typing import Any
 from recipe import LATER, recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
 from text2grad.critics.noise import NoiseSettings, noisy_spans
+from text2grad.errors import UserError
 from text2grad.eval.spans import span_report
 from text2grad.feedback import Feedback, read_jsonl, write_jsonl
 from text2grad.stages.annotate import run_annotate
@@ -58,13 +62,10 @@ Row = dict[str, Any]
 def main() -> None:
     chosen = options()
     os.environ["OMP_NUM_THREADS"] = "1"
-    arms = [
-        CLEAN,
-        *(f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares),
-        SPANS_ALONE,
-    ]
-    arms += [WITHOUT + family for family in chosen.families]
-    rows = [row for seed in chosen.seeds for row in of_seed(chosen, seed, arms)]
+    if chosen.change:
+        change(*chosen.change, seed=chosen.seeds[0])
+        return
+    rows = [row for seed in chosen.seeds for row in of_seed(chosen, seed, arms_of(chosen))]
     print(json.dumps(summary(rows)))
 
 
@@ -77,10 +78,32 @@ def options() -> argparse.Namespace:
     parser.add_argument("--policies", nargs="*", default=[CLEAN, "flip_20", "irrelevant_20"], metavar="ARM")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("runs/annotation"))
+    parser.add_argument("--change", nargs=3, metavar=("FROM", "ARM", "TO"), help="only write changed records")
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="settings over the demo's"
     )
     return parser.parse_args()
+
+
+def arms_of(chosen: argparse.Namespace) -> list[str]:
+    """All arms, in the order in which they are trained."""
+    noise = [f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares]
+    return [CLEAN, *noise, SPANS_ALONE, *(WITHOUT + family for family in chosen.families)]
+
+
+def change(source: str, arm: str, target: str, seed: int) -> None:
+    """Write the records of a file as an arm with noise has them.
+
+    Raises:
+        SystemExit: there is no such arm, or the file has no records.
+    """
+    kind, _, percent = arm.partition("_")
+    if kind not in KINDS or not percent.isdecimal():
+        raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(KINDS)}, and per cent: flip_10)")
+    try:
+        write_jsonl(Path(target), records_of(arm, list(read_jsonl(Path(source), Feedback)), seed))
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from error
 
 
 def of_seed(chosen: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterator[Row]:
