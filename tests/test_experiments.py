@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from places import ROOT
 
 sys.path.insert(0, str(ROOT / "experiments"))
 
+import annotation
 import credit_signs
 import noise
 import pretrained
@@ -23,7 +25,7 @@ from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.compare.methods import methods_of
 from text2grad.config import Config, find_config, laid_over, load_config
-from text2grad.feedback import Critique, Span
+from text2grad.feedback import Critique, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 
 
 def curve(*rates: float) -> list[dict[str, float]]:
@@ -165,3 +167,92 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
     assert pretrained.config_of(pretrained.words_of(chosen, "code", 0)).critic.kind == "reward_model"
     human = pretrained.config_of(pretrained.words_of(chosen, "human_qa", 0))
     assert (human.policy.model, human.task.name) == ("smollm2", "qa")
+
+
+def record(number: int, response: str, *quotes: str, family: str = "list") -> Feedback:
+    """An annotated answer; its quotes are poor."""
+    places = [(response.index(quote), quote) for quote in quotes]
+    spans = tuple(Span(start=at, end=at + len(quote), label=-1, text=quote) for at, quote in places)
+    prompt = (Message(role="user", content=f"problem {number}"),)
+    meta = {"combination": f"{family}/a/b/c"}
+    said = f"about {number}"
+    return Feedback(
+        id=f"p{number}", prompt=prompt, response=response, critique=said, spans=spans, score=-1.0,
+        source=Source(kind="program"), meta=meta,
+    )  # fmt: skip
+
+
+def test_noise_is_in_the_spans_and_leaves_the_words(tmp_path: Path) -> None:
+    records = [record(n, "x = a + b", "a + b") for n in range(200)]
+    flipped = annotation.records_of("flip_20", records, seed=0)
+    assert 0.1 < annotation.altered_share(records, flipped) < 0.3
+    assert {span.label for each in flipped for span in each.spans} == {1, -1}
+    assert [each.critique for each in flipped] == [each.critique for each in records]
+    moved = annotation.records_of("displace_20", records, seed=0)
+    write_jsonl(tmp_path / "moved.jsonl", moved)
+    assert list(read_jsonl(tmp_path / "moved.jsonl", Feedback)) == moved  # every span still quotes its response
+    assert {span.text for each in moved for span in each.spans} != {"a + b"}
+    assert annotation.records_of("clean", records, seed=0) == records
+
+
+def test_an_irrelevant_critique_is_of_another_problem_and_keeps_the_quotes_that_are_here_too(
+    tmp_path: Path,
+) -> None:
+    records = [record(n, f"y = {n} + 1; z", f"{n} + 1", "z") for n in range(40)]
+    changed = annotation.records_of("irrelevant_20", records, seed=0)
+    hit = [(old, new) for old, new in zip(records, changed, strict=True) if old != new]
+    assert len(hit) == 8 and annotation.altered_share(records, changed) == 0.2
+    for old, new in hit:
+        assert new.critique != old.critique and (new.id, new.response) == (old.id, old.response)
+        assert "z" in [span.text for span in new.spans]
+        assert all(new.response[span.start : span.end] == span.text for span in new.spans)
+    assert annotation.records_of("irrelevant_20", records, seed=1) != changed
+    source = tmp_path / "feedback.jsonl"
+    write_jsonl(source, records)
+    annotation.change(str(source), "irrelevant_20", str(tmp_path / "noisy.jsonl"), seed=0)
+    assert list(read_jsonl(tmp_path / "noisy.jsonl", Feedback)) == changed
+
+
+@pytest.mark.parametrize("arm", ["without_list", "flip", "flip_x", "shuffle_10"])
+def test_only_noise_can_be_put_into_the_records_of_any_run(arm: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"no noise '{arm}'"):
+        annotation.change(str(tmp_path / "feedback.jsonl"), arm, str(tmp_path / "noisy.jsonl"), seed=0)
+    with pytest.raises(SystemExit, match="No such file"):
+        annotation.change(str(tmp_path / "none.jsonl"), "flip_10", str(tmp_path / "noisy.jsonl"), seed=0)
+
+
+def test_a_family_that_is_left_out_is_in_no_training_record() -> None:
+    records = [record(n, "a", family=family) for n, family in enumerate(("list", "text", "list", "loop"))]
+    left = annotation.records_of("without_list", records, seed=0)
+    assert [annotation.family_of(each) for each in left] == ["text", "loop"]
+    assert annotation.altered_share(records, left) == 0.5
+
+
+def test_annotation_means_over_seeds_and_keeps_the_measures_apart() -> None:
+    common = {"arm": "clean", "recipe": "r", "cpu_seconds": 1.0}
+    rows = [{"what": "reward_model", "seed": seed, "poor_f1": f1, **common} for seed, f1 in ((0, 0.8), (1, 0.6))]
+    found = annotation.summary([*rows, {"what": "policy", "seed": 0, "greedy": 0.5, **common}])
+    assert found["reward_model"]["clean"] == {"poor_f1": {"seeds": [0.8, 0.6], "mean": 0.7}}
+    assert found["policy"]["clean"] == {"greedy": {"seeds": [0.5], "mean": 0.5}}
+
+
+def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = "task.limit=64 tiny.hidden=32 tiny.layers=2 tiny.heads=2 tiny.feed_forward=64 sft.epochs=1"
+    small += " annotate.prompts=16 annotate.samples_per_prompt=1 evaluate.limit=4 reward_model.training.epochs=1"
+    small += " reward_model.generation.max_new_tokens=24 generation.max_new_tokens=24"
+    words = f"--seeds 3 --kinds irrelevant --shares .5 --families --policies --out {tmp_path} --set {small}"
+    monkeypatch.setattr(sys, "argv", ["annotation.py", *words.split()])
+    annotation.main()
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(found["reward_model"]) == {"clean", "irrelevant_50", "spans_alone"} and not found["policy"]
+    assert found["reward_model"]["irrelevant_50"]["altered"]["seeds"] == [0.5]
+    clean, noisy = (
+        [(tmp_path / f"seed-3-{arm}" / name).read_bytes() for name in ("feedback.jsonl", "feedback_heldout.jsonl")]
+        for arm in ("clean", "irrelevant_50")
+    )
+    assert clean[0] != noisy[0] and clean[1] == noisy[1]
+    rows = (tmp_path / "results.jsonl").read_bytes()
+    annotation.main()
+    assert (tmp_path / "results.jsonl").read_bytes() == rows  # nothing is run again
