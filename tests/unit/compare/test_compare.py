@@ -96,9 +96,9 @@ def test_step_labels_of_ultrafeedback_are_refused(config: Config, data: str) -> 
     asked = config.model_copy(update={"task": task})
     with pytest.raises(UsageError, match="prm needs answers with steps"):
         methods_of(["sft", "prm"], asked)
-    assert methods_of(["dense"], asked) == ["dense"]
+    assert list(methods_of(["dense"], asked)) == ["dense"]
     others = asked.model_copy(update={"task": task.model_copy(update={"data": "questions.jsonl"})})
-    assert methods_of(["prm"], others) == ["prm"]
+    assert list(methods_of(["prm"], others)) == ["prm"]
 
 
 def test_methods_are_in_the_order_of_the_table(config: Config) -> None:
