@@ -876,8 +876,8 @@ def compare(
     command again to continue where it was stopped.
 
     Methods: base, sft, rejection (SFT on the best answers), ilf (SFT on refinements), offline (text2grad from
-    records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a reward model of pairs), grpo, paper,
-    text2grad.
+    records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a reward model of pairs), grpo, sdpo,
+    rlsd, routed (the policy as its own teacher), paper, text2grad.
 
     \b
     Examples:
