@@ -15,13 +15,14 @@ from places import ROOT
 sys.path.insert(0, str(ROOT / "experiments"))
 
 import credit_signs
+import dense_cost
 import noise
 import pretrained
 import sample_efficiency
 from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
-from text2grad.feedback import Critique, Span
+from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span
 
 
 def run(arm: str, seed: int, *rates: float, stopped: str | None = None) -> dict[str, Any]:
@@ -163,3 +164,25 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
     assert pretrained.config_of(pretrained.words_of(chosen, "code", 0)).critic.kind == "reward_model"
     human = pretrained.config_of(pretrained.words_of(chosen, "human_qa", 0))
     assert (human.policy.model, human.task.name) == ("smollm2", "qa")
+
+
+def test_the_cost_of_a_label_for_every_word() -> None:
+    """Counted in what stands between white space; a failed record is left out."""
+    span = Span(start=0, end=2, label=-1, text="It", reason="who?")
+    prompt, source = (Message(role="user", content="Why?"),), Source(kind="llm")
+    record = Feedback(
+        id="1", prompt=prompt, response="It is so.", critique="Too short.", spans=(span,), source=source
+    )
+    failed = Feedback(id="2", prompt=prompt, response="x", error=Failure(kind="refused", message=""), source=source)
+    found = dense_cost.costs([record, failed], "qa_plain", lambda text: [(0, 0) for _ in text.split()])
+    answers = [found[name] for name in ("records", "span_answer", "span_map", "dense_answer")]
+    assert answers == [1, len(Z.split()), len(Z_MAP.split()), len(DENSE.split())]
+    assert found["answer_ratio"] == answers[3] / answers[1] and found["map_ratio"] == answers[3] / answers[2]
+    whole = found["dense_prompt"] + found["dense_answer"]
+    assert found["ratio"] == whole / (found["span_prompt"] + found["span_answer"])
+    assert 100 < found["dense_prompt"] < found["span_prompt"]
+
+
+Z = '{"critique": "Too short.", "good_spans": [], "poor_spans": [{"quote": "It", "reason": "who?"}]}'
+Z_MAP = '{"critique": "", "good_spans": [], "poor_spans": ["It"]}'
+DENSE = '{"words": [["It", -1], ["is", 0], ["so.", 0]]}'

@@ -918,7 +918,7 @@ def compare(
 
     Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
     refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a
-    reward model of pairs), grpo, paper, text2grad.
+    reward model of pairs), prm (PPO on labels of steps), dense (PPO on labels of tokens), grpo, paper, text2grad.
 
     \b
     Examples:
