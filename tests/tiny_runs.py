@@ -24,9 +24,9 @@ SHAPE: dict[str, Any] = {
 TEXTS = ("keep the even ones", "write a short poem about rain", "def f(x):\n    return x + 1\n", "ok")
 
 
-def tiny_model(path: Path) -> Path:
+def tiny_model(path: Path, context: int = 128) -> Path:
     """A random Llama of two layers and its tokenizer in the folder `path`, always the same."""
-    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=128)
+    settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=context)
     make_tiny_model(path, TEXTS, settings, seed=3)
     return path
 

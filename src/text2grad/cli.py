@@ -918,7 +918,8 @@ def compare(
 
     Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
     refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a
-    reward model of pairs), prm (PPO on labels of steps), dense (PPO on labels of tokens), grpo, paper, text2grad.
+    reward model of pairs), prm (on one of steps), dense (on one of tokens), grpo, sdpo, rlsd, routed (span
+    routing), paper, text2grad. A recipe file (mine.yaml) is PPO with that laid over the configuration.
 
     \b
     Examples:
@@ -927,14 +928,16 @@ def compare(
     """
     chosen = _configuration(context, config)
     from text2grad import compare as comparison
+    from text2grad.compare.tuning import Extent
 
+    extent = Extent.of(chosen.run.seed, seeds, tries)
     room = at_once or os.cpu_count() or 1
     names = [name for given in methods for name in given.split(",")]
     if plan:
-        run_stage(lambda: comparison.plan_of(chosen, names, seeds, room, tries), as_json, show=_show_plan)
+        run_stage(lambda: comparison.plan_of(chosen, names, extent, room), as_json, show=_show_plan)
     else:
         run_stage(
-            lambda: comparison.run_compare(chosen, names, seeds, room, tries),
+            lambda: comparison.run_compare(chosen, names, extent, room),
             as_json,
             show=_show_comparison(chosen),
         )

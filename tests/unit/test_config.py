@@ -81,7 +81,7 @@ OTHER_CRITICS: dict[str, dict[str, Any]] = {
 TAUGHT = ("sdpo", "rlsd", "routed")
 
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name != "smollm2"])
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name not in ("smollm2", "mistral")])
 def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name: str) -> None:
     for preset in preset_names():
         before = load_config(find_config(preset))
@@ -189,6 +189,14 @@ def test_a_models_recipe_over_a_preset(name: str) -> None:
     both = load_config([find_config(name), find_config("smollm2")])
     assert (both.policy.model, both.policy.dtype, both.reward_model.shared) == ("smollm2", "bfloat16", True)
     assert both.task == load_config(find_config(name)).task
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
+def test_table_5_of_the_paper_is_another_policy_and_nothing_else(name: str) -> None:
+    preset, both = (load_config([find_config(n) for n in names]) for names in ([name], [name, "mistral"]))
+    assert both.policy.model == "mistralai/Mistral-7B-Instruct-v0.2"
+    policy = preset.policy.model_copy(update={"model": both.policy.model})
+    assert both == preset.model_copy(update={"policy": policy})
 
 
 def test_a_file_is_laid_over_the_recipe_it_names(minimal: Path, tmp_path: Path) -> None:

@@ -13,58 +13,58 @@ from statistics import fmean
 from typing import Any
 
 from text2grad.compare.figures import collapsed, curves_of, rows_of, summary_of, table_of
-from text2grad.compare.methods import METRICS, measure_of, methods_of, works_of
+from text2grad.compare.methods import METRICS, Methods, measure_of, methods_of, works_of
 from text2grad.compare.seeds import Seed, side_by_side
-from text2grad.compare.tuning import tuned, tuning_seed
+from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config
 from text2grad.report.viewer import build_report
 from text2grad.stages.results import write_json, write_whole
 
 
-def run_compare(config: Config, methods: Sequence[str], seeds: int, at_once: int, tries: int = 1) -> dict[str, Any]:
+def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: int) -> dict[str, Any]:
     """Run what is missing, and write and return the figures: `compare.json`, `compare.md`, `summary.json`.
 
-    With more than one of `tries` every method first chooses its learning rate (`compare.tuning`).
+    With more than one factor in `extent` every method first chooses its learning rate (`compare.tuning`).
 
     Raises:
         UsageError: a method that there is not, or that cannot be run here.
         UserError: the task cannot be measured, or a command failed; what had ended is not done again.
     """
-    chosen, measure = methods_of(methods, config), measure_of(config)
+    methods, measure = methods_of(names, config), measure_of(config)
     started = time.perf_counter()
-    factors = tuned(config, chosen, tries, measure, at_once)
-    each = seeds_of(config, chosen, seeds, factors)
-    side_by_side(each, at_once)
+    factors = tuned(config, methods, extent, measure, at_once)
+    seeds = seeds_of(config, methods, extent.seeds, factors)
+    side_by_side(seeds, at_once)
     root = config.run.folder
     figures = {
-        "methods": rows_of(chosen, each, measure),
-        "collapsed": list(collapsed(chosen, each, measure)),
+        "methods": rows_of(methods, seeds, measure),
+        "collapsed": list(collapsed(methods, seeds, measure)),
         "rates": factors,
-        "curves": {name: curve for name in chosen if (curve := curves_of(name, each, measure))},
+        "curves": curves_of(methods, seeds, measure),
     }
     write_json(root / "compare.json", figures)
-    write_whole(root / "compare.md", table_of(figures, METRICS[measure], len(each)))
-    write_json(root / "summary.json", summary_of(figures, config, measure, each, time.perf_counter() - started))
+    write_whole(root / "compare.md", table_of(figures, METRICS[measure], len(seeds)))
+    write_json(root / "summary.json", summary_of(figures, config, measure, seeds, time.perf_counter() - started))
     build_report(root)
     return figures
 
 
 def seeds_of(
-    config: Config, methods: Sequence[str], count: int, factors: Mapping[str, float] | None = None
+    config: Config, methods: Methods, numbers: Sequence[int], factors: Mapping[str, float] | None = None
 ) -> list[Seed]:
     """The seeds of the table, with all that is run for each."""
-    first, works = config.run.seed, works_of(methods, factors)
-    return [Seed(config, seed, config.run.folder / f"seed-{seed}", works) for seed in range(first, first + count)]
+    works = works_of(methods, factors)
+    return [Seed(config, number, config.run.folder / f"seed-{number}", works) for number in numbers]
 
 
-def plan_of(config: Config, methods: Sequence[str], seeds: int, at_once: int, tries: int = 1) -> dict[str, Any]:
+def plan_of(config: Config, names: Sequence[str], extent: Extent, at_once: int) -> dict[str, Any]:
     """What a comparison would do, before it does it.
 
     `works`: of each kind how many are to do, and the mean seconds of those that have ended (null: none has).
     `seconds`: what is left, divided by how many run at once; null while any kind has never run.
     """
-    chosen = methods_of(methods, config)
-    each = [*seeds_of(config, chosen, seeds), tuning_seed(config, chosen, tries)]
+    methods = methods_of(names, config)
+    each = [*seeds_of(config, methods, extent.seeds), *tuning_seeds(config, methods, extent)]
     rows: dict[str, dict[str, Any]] = {}
     for name in {name: None for seed in each for name in seed.works}:
         notes = [seed.done(name) for seed in each if name in seed.works]

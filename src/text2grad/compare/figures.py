@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.compare.methods import BASE, METHODS, METRICS, OURS, OWN, REFLECTION, SHARED, Work, works_of
+from text2grad.compare.methods import BASE, METHODS, METRICS, NOTHING, OURS, REFLECTION, SHARED, Methods, Work
 from text2grad.compare.seeds import Seed
 from text2grad.config import Config
 from text2grad.eval.metrics import mean_with_interval
@@ -22,28 +22,30 @@ WHO = ("policy", "critic")
 PHASES = ("generate", "critique", "score", "update")
 
 
-def rows_of(methods: Sequence[str], seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
+def rows_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
     """Of each method: the mean of the sampled (and greedy) measure with its interval, the seeds, the paired
     difference to text2grad, and what it cost beyond the work that all share."""
     found = {name: [scores_of(seed, name, measure) for seed in seeds] for name in methods}
     return {name: _row(name, found, seeds) for name in methods}
 
 
-def curves_of(name: str, seeds: Sequence[Seed], measure: str) -> list[dict[str, float]]:
-    """The held-out curve of a run of PPO (`ppo.heldout_every`), mean over the seeds.
+def curves_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, list[list[dict[str, float]]]]:
+    """Of each method with a held-out curve (`ppo.heldout_every`): of each seed its points.
 
-    Each point has the rollouts and seconds so far, without those of measuring, and the measure of each way.
+    A point has the rollouts and seconds so far, without those of measuring, and the measure of each way to answer.
     """
-    by_step: dict[int, list[dict[str, float]]] = {}
-    for seed in seeds:
-        seconds = 0.0
-        for number, row in enumerate(_metrics(seed, name), start=1):
-            seconds += sum(row.get(f"seconds_{phase}", 0.0) for phase in PHASES)
-            if f"heldout_sampled_{measure}" in row:
-                values = {way: row[f"heldout_{way}_{measure}"] for way in WAYS}
-                place = {"rollouts": float(number * seed.config.ppo.rollouts), "seconds": seconds}
-                by_step.setdefault(number, []).append({**place, **values})
-    return [{key: fmean(point[key] for point in points) for key in points[0]} for points in by_step.values()]
+    found = {name: [list(_points(seed, name, measure)) for seed in seeds] for name in methods}
+    return {name: curves for name, curves in found.items() if any(curves)}
+
+
+def _points(seed: Seed, name: str, measure: str) -> Iterator[dict[str, float]]:
+    seconds = 0.0
+    for number, row in enumerate(_metrics(seed, name), start=1):
+        seconds += sum(row.get(f"seconds_{phase}", 0.0) for phase in PHASES)
+        if f"heldout_sampled_{measure}" in row:
+            values = {way: row[f"heldout_{way}_{measure}"] for way in WAYS}
+            rollouts = float(number * seed.settings(seed.works[name]).ppo.rollouts)
+            yield {"rollouts": rollouts, "seconds": round(seconds, 1), **values}
 
 
 def _metrics(seed: Seed, method: str) -> list[dict[str, float]]:
@@ -92,7 +94,7 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
     """Means over the seeds: rollouts, sampled tokens, tokens of the critic and seconds of what a method does alone;
     the seconds of what it shares with others, and the answers that were criticised there; and the largest peak of
     all its commands."""
-    works = works_of([name])
+    works = seeds[0].with_those_before(f"evaluate {name}")
     notes = [{key: seed.done(key) or {} for key in works} for seed in seeds]
     spent = [_spent(seed, name) for seed in seeds]
 
@@ -102,8 +104,8 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
     return {
         **{key: fmean(each[key] for each in spent) for key in ("rollouts", "sampled_tokens", "critic_tokens")},
         "shared_answers": fmean(_answers(seed, works) for seed in seeds),
-        "seconds": seconds(lambda key: key in OWN or key == f"evaluate {REFLECTION}"),
-        "shared_seconds": seconds(lambda key: key in SHARED),
+        "seconds": seconds(lambda key: key == name or key == f"evaluate {REFLECTION}"),
+        "shared_seconds": seconds(lambda key: key in SHARED and key != name),
         "peak_mb": max(each[key].get("peak_mb", 0.0) for each in notes for key in each),
     }
 
@@ -131,14 +133,14 @@ def _answers(seed: Seed, works: Mapping[str, Work]) -> int:
     return sum(text.count("\n") for text in texts)
 
 
-def collapsed(methods: Sequence[str], seeds: Sequence[Seed], measure: str) -> Iterator[str]:
+def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator[str]:
     """The runs that ended below the SFT policy of their seed, sampled, where that is in the table."""
     if "sft" not in methods:
         return
     for seed in seeds:
         start = fmean(scores_of(seed, "sft", measure)["sampled"].values())
-        for name in methods:
-            if name in OWN and fmean(scores_of(seed, name, measure)["sampled"].values()) < start:
+        for name, own in methods.items():
+            if own is not NOTHING and fmean(scores_of(seed, name, measure)["sampled"].values()) < start:
                 yield f"{name} {seed.config.run.seed}"
 
 
@@ -151,7 +153,7 @@ def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
         if "difference" in row:
             apart = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
         cells = [
-            METHODS[name],
+            METHODS.get(name, name),
             f"{row['metric']:.3f}",
             _range(row["interval"]),
             f"{row['greedy']['metric']:.3f}",
@@ -175,7 +177,7 @@ def summary_of(
     """What the page about the run shows."""
     rows = [
         {
-            "name": METHODS[name],
+            "name": METHODS.get(name, name),
             "greedy": row["greedy"]["metric"],
             "sampled": row["metric"],
             "seeds": [

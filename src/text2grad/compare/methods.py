@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -70,8 +71,8 @@ SHARED = {
 """What methods share, once a seed."""
 
 
-def _ppo(name: str, recipe: str = "", after: str = "reward model") -> Work:
-    return Work(("train", "--name", name), recipe, (after,), ("critic", "credit", "ppo"), "ppo.lr")
+def _ppo(name: str, recipe: str = "") -> Work:
+    return Work(("train", "--name", name), recipe, ("sft",), ("critic", "credit", "ppo"), "ppo.lr")
 
 
 def _imitating(name: str, records: str, after: str) -> Work:
@@ -87,9 +88,9 @@ OWN = {
     "routed": _ppo("routed", "routed"),
     "paper": _ppo("paper", "paper"),
     "text2grad": _ppo("text2grad"),
-    "scalar_rm": _ppo("scalar_rm", "scalar_rm", "scalar model"),
-    "prm": _ppo("prm", "prm", "step model"),
-    "dense": _ppo("dense", "dense", "token model"),
+    "scalar_rm": _ppo("scalar_rm", "scalar_rm"),
+    "prm": _ppo("prm", "prm"),
+    "dense": _ppo("dense", "dense"),
     "dpo": Work(
         ("train", "--name", "dpo", "--pairs", PAIRS), after=("pairs",), reads=("dpo",), rate="dpo.training.lr"
     ),
@@ -102,7 +103,10 @@ OWN = {
     "rejection": _imitating("rejection", FEEDBACK, "annotate"),
     "ilf": _imitating("ilf", REFINED, "refine"),
 }
-"""What a method does alone, by the name of the method: it trains the policy of that name."""
+"""What a method does alone, by the name of the method: it trains the policy of that name. A run of PPO waits for
+the model that its critic is, where it is one (`methods_of`)."""
+MODELS = {"reward_model": "reward model", "scalar_model": "scalar model"}
+UNIT_MODELS = {"steps": "step model", "tokens": "token model"}
 
 METHODS = {
     "base": "as it came",
@@ -123,38 +127,57 @@ METHODS = {
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }
-"""Everything that `--methods` takes, in the order of the table, with its title there. `base` is the model that SFT
-starts from; `reflection` trains nothing."""
+"""Everything that `--methods` takes by name, in the order of the table, with its title there. `base` is the model
+that SFT starts from; `reflection` trains nothing."""
+WITHOUT_TRAINING = {"sft": ("sft",), REFLECTION: ("sft", "reward model")}
+"""What methods need that train nothing of their own."""
+
+Methods = Mapping[str, Work]
+"""The methods that are compared, in the order of the table, each with what it does alone; `NOTHING` if nothing."""
+NOTHING = Work(())
 
 
-def methods_of(names: Sequence[str], config: Config) -> list[str]:
-    """The methods to compare, in the order of the table.
+def methods_of(names: Sequence[str], config: Config) -> Methods:
+    """The methods of these names: of `METHODS`, or recipe files, each a run of PPO called as its file.
 
     Raises:
         UsageError: there is no such method, or none, or one that this task or model cannot serve.
+        UserError: a recipe file cannot be read.
     """
-    if unknown := [name for name in names if name not in METHODS]:
-        raise UsageError(f"no method {unknown[0]!r}", f"--methods takes {', '.join(METHODS)}")
+    known = f"--methods takes {', '.join(METHODS)}, and recipe files (mine.yaml)"
+    if unknown := [name for name in names if name not in METHODS and not _is_recipe(name)]:
+        raise UsageError(f"no method {unknown[0]!r}", known)
     if not names:
-        raise UsageError("nothing to compare", f"--methods takes {', '.join(METHODS)}")
+        raise UsageError("nothing to compare", known)
     if BASE in names and config.policy.model == TINY:
         raise UsageError("the tiny model is made by sft, so it has no base", "leave base out")
     if "prm" in names and is_ultrafeedback(config.task):
         raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
     if REFLECTION in names:
         refuse_knowing_critic(config)
-    for name in names:
-        if name in OWN and (recipe := OWN[name].recipe):
-            _refuse_unfit(config, name, recipe)
-    return [name for name in METHODS if name in names]
+    own = OWN | {Path(name).stem: _ppo(Path(name).stem, name) for name in names if _is_recipe(name)}
+    wanted = {Path(name).stem if _is_recipe(name) else name: None for name in names}
+    order = [name for name in METHODS if name in wanted] + [name for name in wanted if name not in METHODS]
+    return {name: _fitted(name, own[name], config) if name in own else NOTHING for name in order}
 
 
-def _refuse_unfit(config: Config, name: str, recipe: str) -> None:
+def _is_recipe(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def _fitted(name: str, work: Work, config: Config) -> Work:
+    """The work of a method, after the model that its critic is; refused where its recipe does not fit."""
     try:
-        laid_over(config, recipe)
+        settings = laid_over(config, work.recipe) if work.recipe else config
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise UsageError(f"{name} does not fit these settings: {problem}", "change them, or leave it out") from None
+    if not work.trains_by_sampling:
+        return work
+    critic = settings.critic
+    model = UNIT_MODELS[critic.unit_model.units] if critic.kind == "unit_model" else MODELS.get(critic.kind)
+    reads = (*work.reads, "reward_model") if model == "reward model" else work.reads  # how it is grounded
+    return replace(work, after=(model,), reads=reads) if model else work
 
 
 def measure_of(config: Config) -> str:
@@ -174,7 +197,7 @@ def measure_of(config: Config) -> str:
     return "rouge_l"
 
 
-def works_of(methods: Sequence[str], factors: Mapping[str, float] | None = None) -> dict[str, Work]:
+def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> dict[str, Work]:
     """All commands of a seed by name, each after those that it waits for.
 
     `factors`: what the rate of a method is multiplied by, where it is not 1.
@@ -183,36 +206,33 @@ def works_of(methods: Sequence[str], factors: Mapping[str, float] | None = None)
 
     def add(name: str, work: Work) -> None:
         for earlier in work.after:
-            add(earlier, OWN.get(earlier) or SHARED[earlier])
+            add(earlier, SHARED[earlier])
         ordered.setdefault(name, work)
 
-    for method in methods:
-        if method in SHARED:
-            add(method, SHARED[method])
-        elif method in OWN:
-            add(method, replace(OWN[method], factor=(factors or {}).get(method, 1.0)))
-        elif method == REFLECTION:
-            for needed in ("sft", "reward model"):
-                add(needed, SHARED[needed])
+    for method, own in methods.items():
+        if own is not NOTHING:
+            add(method, replace(own, factor=(factors or {}).get(method, 1.0)))
+        for needed in WITHOUT_TRAINING.get(method, ()):
+            add(needed, SHARED[needed])
     return {**ordered, **{f"evaluate {method}": _measuring(method) for method in methods}}
 
 
-def trying(methods: Sequence[str], factors: Sequence[float]) -> dict[str, Work]:
+def trying(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
     """The commands of a seed on which rates are chosen: every method that has one, at all factors of it."""
     tuned = tunable(methods)
     ordered = works_of(tuned)
-    for method in tuned:
+    for method, own in tuned.items():
         for factor in factors:
-            name, own = run_name(method, factor), ordered[method]
+            name = run_name(method, factor)
             words = tuple(name if word == method else word for word in own.words)
             ordered[name] = replace(own, words=words, factor=factor)
             ordered[f"evaluate {name}"] = _measuring(name)
     return ordered
 
 
-def tunable(methods: Sequence[str]) -> list[str]:
+def tunable(methods: Methods) -> Methods:
     """The methods that have a rate of their own."""
-    return [name for name in methods if name in OWN and OWN[name].rate]
+    return {name: own for name, own in methods.items() if own.rate}
 
 
 def run_name(method: str, factor: float) -> str:

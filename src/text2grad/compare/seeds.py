@@ -53,19 +53,34 @@ class Seed:
         before = [self.digest(earlier) for earlier in work.after]
         return hashlib.sha256(f"{settings} {work.words} {before}".encode()).hexdigest()[:16]
 
+    def with_those_before(self, name: str) -> dict[str, Work]:
+        """A work and all that it waits for, by name."""
+        found: dict[str, Work] = {}
+        for earlier in self.works[name].after:
+            found |= self.with_those_before(earlier)
+        return {**found, name: self.works[name]}
+
     def settings(self, work: Work) -> Config:
         """The configuration of a work: with its recipe, and its rate times its factor."""
         settings = laid_over(self.config, work.recipe) if work.recipe else self.config
         return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:
-        """The command line of a work; its configuration is written beside its note."""
+        """The command line of a work; its configuration is written beside its note.
+
+        A command that was stopped goes on; one whose settings have changed since is told to start over.
+        """
         work, place = self.works[name], self.note(name).with_suffix(".yaml")
         write_whole(place, dump_config(self.settings(work)))
         filled = [word.format(folder=self.folder, model=self.config.policy.model) for word in work.words]
-        stale = work.restart and self.note(name).is_file()
+        stale = work.restart and self._begun(name) not in ("", self.digest(name))
         configured = [] if work.words[0] == "export" else ["--config", str(place)]
         return [*filled, *configured, *(["--restart"] if stale else []), "--json"]
+
+    def _begun(self, name: str) -> str:
+        """The digest of the last command of this name that was begun here; empty if there was none."""
+        path = self.note(name).with_suffix(".begun")
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     def run(self, name: str) -> None:
         """Run a command, unless it has ended well with these settings, and note what it took.
@@ -76,6 +91,7 @@ class Seed:
         if self.done(name):
             return
         command = [sys.executable, "-m", "text2grad.cli", *self.words(name)]
+        write_whole(self.note(name).with_suffix(".begun"), self.digest(name))  # a run of other settings starts over
         started = time.perf_counter()
         log = self.note(name).with_suffix(".log")
         code, peak = run_command(command, log)

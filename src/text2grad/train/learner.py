@@ -29,7 +29,7 @@ from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.rollout import Answered, Measured, Rollout, draws_of, judge, measure, merge, respond
 from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher import Teacher, describe_lessons, lessons, read, spread, with_teacher
+from text2grad.train.teacher import Teacher, describe_lessons, lessons, read, spread, weight_at, with_teacher
 from text2grad.train.update import update
 
 A = TypeVar("A")
@@ -91,8 +91,9 @@ class Learner:
     def teach(
         self, answered: Answered, measured: Measured, rollout: Rollout, step: int
     ) -> tuple[Rollout, dict[str, float]]:
-        """A scored batch as the teacher changes it, and what there is to say of that; without one as it is."""
-        if self.teacher is None:
+        """A scored batch as the teacher changes it, and what there is to say of that; without a lesson as it is."""
+        weight = weight_at(step, self.settings)
+        if self.teacher is None or weight == 0:
             return rollout, {}
         settings, size = self.settings.teacher, self.settings.samples_per_prompt
         found, too_long = lessons(self.policy.tokenizer, answered, settings, size, self.policy.context)
@@ -101,7 +102,7 @@ class Learner:
         logp, support = self._ranks.all_gather_rows(part)
         taught = spread(found, logp, support, len(answered.samples))
         metrics = describe_lessons(rollout, taught, answered, too_long)
-        return with_teacher(rollout, taught, measured.top, answered, self.settings, step), metrics
+        return with_teacher(rollout, taught, measured.top, answered, self.settings, weight), metrics
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""

@@ -257,37 +257,50 @@ def spread(found: Sequence[Lesson], logp: Tensor, support: Tensor, count: int) -
 
 
 def with_teacher(
-    rollout: Rollout, taught: Taught, support: Tensor, answered: Answered, settings: PPOSettings, step: int
+    rollout: Rollout,
+    taught: Taught,
+    support: Tensor,
+    answered: Answered,
+    settings: PPOSettings,
+    weight: float,
 ) -> Rollout:
     """A scored batch as its teacher changes it: what is learned, by which advantages, and what the loss compares.
 
     The advantages of SDPO are what the feedback says for each token; they are shown, the loss has its own. Rows
-    without a lesson are learned by the verdict alone, and where there is none (SDPO) not at all.
+    without a lesson are learned by the verdict alone, and where there is none (SDPO) not at all. `weight` is that
+    of the KL on spans (`weight_at`).
     """
     own = settings.teacher
-    read = rollout.learned & taught.rows[:, None]
-    gaps = distill.gap(rollout.old_logp, taught.logp, read)
+    told = rollout.learned & taught.rows[:, None]
+    gaps = distill.gap(rollout.old_logp, taught.logp, told)
     if own.width:
         rollout = replace(rollout, support=support, teacher_support=taught.support)
     if own.alone:
-        return replace(rollout, learned=read, advantages=gaps, teacher=taught.logp)
+        return replace(rollout, learned=told, advantages=gaps, teacher=taught.logp)
     if own.kind == "spans":
-        return replace(rollout, route=route_of(answered, read, own, step / settings.steps))
+        return replace(rollout, route=route_of(answered, told, own, weight))
     paid = rollout.delta - rollout.rewards  # beta kl, which is no verdict
     sized = distill.sized(rollout.advantages + paid, gaps, rollout.learned, own.size_clip)
     return replace(rollout, advantages=torch.where(rollout.learned, sized - paid, 0))
 
 
-def route_of(answered: Answered, read: Tensor, settings: TeacherSettings, done: float) -> Tensor:
-    """Weights of the KL on marked words, (B, T): below 0 on poor ones, above 0 on good ones of right answers.
+def weight_at(step: int, settings: PPOSettings) -> float:
+    """The weight of a step's lessons: that of the KL on spans falls linearly to 0, where the verdict takes over."""
+    own = settings.teacher
+    if own.kind != "spans" or not own.anneal:
+        return own.span_weight
+    return own.span_weight * max(0.0, 1 - step / (own.anneal * settings.steps))
 
-    `done` is the share of the steps that are done: with it the weight falls, linearly, to 0.
+
+def route_of(answered: Answered, told: Tensor, settings: TeacherSettings, weight: float) -> Tensor:
+    """-`weight` on the words that a critique blames, +`weight` on those it praises in right answers, 0 elsewhere.
+
+    `told` and the result are (B, T); `told` is True on tokens that the teacher has read and that are learned from.
     """
-    weight = settings.span_weight * (max(0.0, 1 - done / settings.anneal) if settings.anneal else 1.0)
-    labels = labels_of(answered, read)
-    right = torch.tensor([succeeded(each, settings.success) for each in answered.judgements], device=read.device)
-    poor = (labels < 0) & read & (settings.spans != "good")
-    good = (labels > 0) & read & right[:, None] & (settings.spans != "poor")
+    labels = labels_of(answered, told)
+    right = torch.tensor([succeeded(each, settings.success) for each in answered.judgements], device=told.device)
+    poor = (labels < 0) & told & (settings.spans != "good")
+    good = (labels > 0) & told & right[:, None] & (settings.spans != "poor")
     return weight * (good.float() - poor.float())
 
 
@@ -305,23 +318,19 @@ def policy_terms(
     logp: Tensor, support: Tensor | None, part: Rollout, settings: PPOSettings
 ) -> tuple[Tensor, Tensor]:
     """The policy loss per token (B, T), and where the policy ratio was held back, a boolean (B, T)."""
-    kind = settings.teacher.kind
     plain = losses.policy_loss(
         logp, part.old_logp, part.advantages, part.learned, settings.clip, settings.clip_high
     )
-    if kind in ("none", "size"):
-        return plain
     limit = settings.teacher.ratio_limit
     ratio = distill.bounded_ratio(logp, part.old_logp, part.learned, limit)
     held = (ratio >= limit) & part.learned
-    if kind == "sampled":
-        assert part.teacher is not None
+    if support is None or part.teacher_support is None:
+        if part.teacher is None:
+            return plain
         return ratio * distill.sampled_loss(logp, part.teacher, part.learned), held
-    assert support is not None and part.teacher_support is not None
     reverse = distill.divergence(support, part.teacher_support, part.learned)
-    if kind == "divergence":
+    if part.route is None:
         return ratio * reverse, held
-    assert part.route is not None
     forward = distill.divergence(support, part.teacher_support, part.learned, "forward")
     towards = part.route.abs() * ratio * torch.where(part.route < 0, reverse, forward)
     routed = part.route != 0
@@ -331,12 +340,12 @@ def policy_terms(
 def describe_lessons(rollout: Rollout, taught: Taught, answered: Answered, too_long: int) -> dict[str, float]:
     """The metrics of a step's teacher; each name is explained in docs/metrics.md. `rollout` as it was scored."""
     count = len(answered.samples)
-    read = rollout.learned & taught.rows[:, None]
-    gaps = distill.gap(rollout.old_logp, taught.logp, read).abs()
-    on_spans = torch.where(labels_of(answered, read) != 0, gaps, 0)
+    told = rollout.learned & taught.rows[:, None]
+    gaps = distill.gap(rollout.old_logp, taught.logp, told).abs()
+    on_spans = torch.where(labels_of(answered, told) != 0, gaps, 0)
     return {
         "teacher_masked": 1 - float(taught.rows.sum()) / count,
         "teacher_too_long": too_long / count,
-        "teacher_gap": float(masked_mean(gaps, read)),
+        "teacher_gap": float(masked_mean(gaps, told)),
         "teacher_gap_spans": float(on_spans.sum() / gaps.sum().clamp(min=torch.finfo(gaps.dtype).tiny)),
     }

@@ -16,7 +16,7 @@ from text2grad.compare import seeds as running
 from text2grad.compare.figures import over_problems
 from text2grad.compare.methods import METHODS, OWN, SHARED, methods_of, trying, works_of
 from text2grad.compare.seeds import Seed, side_by_side
-from text2grad.compare.tuning import tuned
+from text2grad.compare.tuning import Extent, tuned
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
@@ -27,21 +27,51 @@ def config(tmp_path: Path) -> Config:
     return load_config([find_config("demo")], [f"--run.folder={tmp_path}"])
 
 
-def test_every_method_has_its_works() -> None:
+def test_every_method_has_its_works(config: Config) -> None:
+    def works(*names: str) -> list[str]:
+        return list(works_of(methods_of(names, config)))
+
     assert set(METHODS) == {"base", "sft", "reflection", *OWN}
-    assert list(works_of(["base"])) == ["evaluate base"]
-    assert list(works_of(["reflection"])) == ["sft", "annotate", "reward model", "evaluate reflection"]
+    assert works("sft") == ["sft", "evaluate sft"]
+    assert works("reflection") == ["sft", "annotate", "reward model", "evaluate reflection"]
     for name in OWN:
-        works = list(works_of([name]))
-        assert works[0] == "sft" and works[-2:] == [name, f"evaluate {name}"]
+        assert works(name)[0] == "sft" and works(name)[-2:] == [name, f"evaluate {name}"]
+    before = {name: works(name)[-3] for name in ("text2grad", "scalar_rm", "prm", "dense")}
+    assert list(before.values()) == ["reward model", "scalar model", "step model", "token model"]
+    assert works("offline")[:-2] == ["sft", "annotate"], "no reward model"
     for work in (*OWN.values(), *SHARED.values()):
         assert all(earlier in SHARED for earlier in work.after)
 
 
-def test_a_work_comes_after_those_it_waits_for_and_once() -> None:
-    works = list(works_of(list(METHODS)))
-    assert len(works) == len(set(works)) == len(OWN) + len(SHARED) + len(METHODS)
-    for name, work in works_of(list(METHODS)).items():
+def test_a_critic_that_is_no_model_waits_for_none(config: Config) -> None:
+    tested = config.model_copy(update={"critic": config.critic.model_copy(update={"kind": "program"})})
+    assert list(works_of(methods_of(["text2grad"], tested))) == ["sft", "text2grad", "evaluate text2grad"]
+    with pytest.raises(UsageError, match="the critic program knows what the answers are measured by"):
+        methods_of(["reflection"], tested)
+
+
+def test_a_recipe_file_is_a_method(config: Config, tmp_path: Path, commands: list[list[str]]) -> None:
+    (tmp_path / "far.yaml").write_text("critic: {kind: program}\nppo: {gamma: 0.5}\n", encoding="utf-8")
+    methods = methods_of([str(tmp_path / "far.yaml"), "sft"], config)
+    assert list(methods) == ["sft", "far"]
+    (seed,) = compare.seeds_of(config, methods, [0])
+    side_by_side([seed], 1)
+    assert [words[0] for words in commands] == ["sft", "train", "evaluate", "evaluate"]
+    words = next(words for words in commands if words[0] == "train")
+    assert words[2] == "far" and seed.settings(seed.works["far"]).ppo.gamma == 0.5
+    (tmp_path / "far.yaml").write_text("ppo: {gamma: 0.5, rollouts: 7, samples_per_prompt: 2}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="far does not fit these settings: rollouts 7"):
+        methods_of([str(tmp_path / "far.yaml")], config)
+    with pytest.raises(UserError, match=r"nothing\.yaml"):
+        methods_of(["nothing.yaml"], config)
+
+
+def test_a_work_comes_after_those_it_waits_for_and_once(config: Config) -> None:
+    names = [name for name in METHODS if name != "base"]
+    whole = works_of(methods_of(names, config))
+    works = list(whole)
+    assert len(works) == len(set(works)) == len(OWN) + len(SHARED) + len(names)
+    for name, work in whole.items():
         assert all(works.index(earlier) < works.index(name) for earlier in work.after)
 
 
@@ -72,7 +102,7 @@ def test_step_labels_of_ultrafeedback_are_refused(config: Config, data: str) -> 
 
 
 def test_methods_are_in_the_order_of_the_table(config: Config) -> None:
-    assert methods_of(["text2grad", "sft", "dpo"], config) == ["sft", "dpo", "text2grad"]
+    assert list(methods_of(["text2grad", "sft", "dpo"], config)) == ["sft", "dpo", "text2grad"]
 
 
 @pytest.fixture
@@ -92,7 +122,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def seed_of(config: Config, number: int, *methods: str) -> Seed:
-    return Seed(config, number, config.run.folder / f"seed-{number}", works_of(methods))
+    return Seed(config, number, config.run.folder / f"seed-{number}", works_of(methods_of(methods, config)))
 
 
 def test_nothing_is_run_twice_and_a_changed_setting_is_run_again(
@@ -135,7 +165,8 @@ def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
     for name, value in {**reached, "rejection_x0p5": 0.1}.items():
         scores = {way: {"p": {"pass": value}} for way in ("greedy", "sampled")}
         (folder / f"{name}.scores.json").write_text(json.dumps(scores), encoding="utf-8")
-    factors = tuned(config, ["sft", "reflection", "scalar", "rejection"], 3, "pass", 2)
+    extent = Extent.of(0, 3, tries=3)
+    factors = tuned(config, methods_of(["sft", "reflection", "scalar", "rejection"], config), extent, "pass", 2)
     assert factors == {"scalar": 2.0, "rejection": 1.0}
     trained = {words[words.index("--name") + 1]: words for words in commands if "--name" in words}
     assert trained.keys() == {"scalar", "scalar_x2", "scalar_x0p5", "rejection", "rejection_x2", "rejection_x0p5"}
@@ -145,13 +176,16 @@ def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
     )
     assert written["scalar_x2"].run.seed == written["scalar_x2"].task.seed == 100
     assert json.loads((tmp_path / "tuning.json").read_text())["methods"]["scalar"]["tried"]["2"] == 0.75
-    last = compare.seeds_of(config, ["scalar"], 1, factors)[0]
+    scalar = methods_of(["scalar"], config)
+    (last,) = compare.seeds_of(config, scalar, [0], factors)
     assert last.settings(last.works["scalar"]).ppo.lr == 2 * config.ppo.lr
-    assert tuned(config, ["scalar"], 1, "pass", 2) == {}
+    assert tuned(config, scalar, Extent.of(0, 3), "pass", 2) == {"scalar": 1.0}
+    with pytest.raises(UsageError, match="both tuned on and reported"):
+        tuned(config, scalar, Extent((0, 100), (1.0, 2.0), (100,)), "pass", 2)
 
 
-def test_what_cannot_be_tuned_is_not_tried() -> None:
-    assert trying(["base", "sft", "reflection"], (1.0, 2.0)) == {}
+def test_what_cannot_be_tuned_is_not_tried(config: Config) -> None:
+    assert trying(methods_of(["sft", "reflection"], config), (1.0, 2.0)) == {}
 
 
 def test_a_recipe_lies_over_the_settings_of_its_run(
@@ -171,6 +205,32 @@ def test_a_command_that_fails_ends_the_comparison_and_what_ended_stays(
     with pytest.raises(UserError, match="offline failed: out of luck"):
         side_by_side([seed], 1)
     assert seed.done("annotate") and not seed.done("offline")
+
+
+def test_the_held_out_curve_of_each_seed(config: Config) -> None:
+    seed = seed_of(config, 0, "sft", "scalar")
+    place = seed.folder / "ppo" / "scalar" / "metrics.jsonl"
+    place.parent.mkdir(parents=True)
+    plain = {"seconds_generate": 1.0, "seconds_update": 2.0, "seconds_heldout": 50.0}
+    rows = [plain, plain | {"heldout_greedy_pass": 0.5, "heldout_sampled_pass": 0.25}]
+    place.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    point = {"rollouts": 2.0 * config.ppo.rollouts, "seconds": 6.0, "greedy": 0.5, "sampled": 0.25}
+    curves = comparison.curves_of(methods_of(["sft", "scalar"], config), [seed], "pass")
+    assert curves == {"scalar": [[point]]}
+
+
+def test_what_was_stopped_goes_on_and_starts_over_only_with_other_settings(
+    config: Config, commands: list[list[str]]
+) -> None:
+    seed = seed_of(config, 3, "sft", "offline")
+    for _ in range(2):
+        with pytest.raises(UserError, match="offline failed"):
+            side_by_side([seed], 1)
+    other = config.model_copy(update={"offline": config.offline.model_copy(update={"lr": 1.0})})
+    with pytest.raises(UserError, match="offline failed"):
+        side_by_side([seed_of(other, 3, "sft", "offline")], 1)
+    tried = ["--restart" in words for words in commands if "offline" in words]
+    assert tried == [False, False, True]
 
 
 def test_differences_are_paired_by_problem_and_seed() -> None:
@@ -197,7 +257,8 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
         (run / "metrics.jsonl").write_text(
             '{"response_length": 10.0, "critic_tokens": 7.0}\n' * 3, encoding="utf-8"
         )
-    rows = comparison.rows_of(list(rates), seeds, "pass")
+    methods = methods_of(list(rates), config)
+    rows = comparison.rows_of(methods, seeds, "pass")
     assert rows["sft"]["seeds"] == [0.25, 0.125] and rows["sft"]["metric"] == 0.1875
     assert rows["sft"]["difference"] == pytest.approx(-0.25) and "difference" not in rows["text2grad"]
     batch = config.ppo.rollouts
@@ -205,16 +266,17 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
     assert (rows["text2grad"]["critic_tokens"], rows["sft"]["critic_tokens"]) == (21, 0)
     assert (rows["sft"]["shared_answers"], rows["text2grad"]["shared_answers"]) == (0, 5)
     assert rows["sft"]["rollouts"] == 0 and rows["text2grad"]["peak_mb"] == 10.0
-    assert list(comparison.collapsed(["sft", "text2grad"], seeds, "pass")) == []
+    assert list(comparison.collapsed(methods, seeds, "pass")) == []
     table = comparison.table_of({"methods": rows}, "held-out pass@1", 2)
     assert "| SFT | 0.188 |" in table and "-0.250 (-0.500 to +0.000)" in table
 
 
 def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
-    before = compare.plan_of(config, ["sft", "scalar"], 1, 2)
+    extent = Extent.of(config.run.seed, 1)
+    before = compare.plan_of(config, ["sft", "scalar"], extent, 2)
     assert before["seconds"] is None and before["rollouts"] == config.ppo.steps * config.ppo.rollouts
-    side_by_side(compare.seeds_of(config, ["sft", "scalar"], 1), 1)
-    after = compare.plan_of(config, ["sft", "scalar"], 1, 2)
+    side_by_side(compare.seeds_of(config, methods_of(["sft", "scalar"], config), extent.seeds), 1)
+    after = compare.plan_of(config, ["sft", "scalar"], extent, 2)
     assert after["seconds"] == 0 and not any(work["left"] for work in after["works"].values())
 
 
