@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 
 import annotation
 import credit_signs
+import dense_cost
 import noise
 import pretrained
 import sample_efficiency
@@ -25,7 +26,7 @@ from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.compare.methods import methods_of
 from text2grad.config import Config, find_config, laid_over, load_config
-from text2grad.feedback import Critique, Feedback, Message, Source, Span, read_jsonl, write_jsonl
+from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 
 
 def curve(*rates: float) -> list[dict[str, float]]:
@@ -256,3 +257,25 @@ def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
     rows = (tmp_path / "results.jsonl").read_bytes()
     annotation.main()
     assert (tmp_path / "results.jsonl").read_bytes() == rows  # nothing is run again
+
+
+def test_the_cost_of_a_label_for_every_word() -> None:
+    """Counted in what stands between white space; a failed record is left out."""
+    span = Span(start=0, end=2, label=-1, text="It", reason="who?")
+    prompt, source = (Message(role="user", content="Why?"),), Source(kind="llm")
+    judged = Feedback(
+        id="1", prompt=prompt, response="It is so.", critique="Too short.", spans=(span,), source=source
+    )
+    failed = Feedback(id="2", prompt=prompt, response="x", error=Failure(kind="refused", message=""), source=source)
+    figures = dense_cost.costs([judged, failed], "qa_plain", lambda text: [(0, 0) for _ in text.split()])
+    answers = [figures[name] for name in ("records", "span_answer", "span_map", "dense_answer")]
+    assert answers == [1, len(Z.split()), len(Z_MAP.split()), len(DENSE.split())]
+    assert figures["answer_ratio"] == answers[3] / answers[1] and figures["map_ratio"] == answers[3] / answers[2]
+    whole = figures["dense_prompt"] + figures["dense_answer"]
+    assert figures["ratio"] == whole / (figures["span_prompt"] + figures["span_answer"])
+    assert 100 < figures["dense_prompt"] < figures["span_prompt"]
+
+
+Z = '{"critique": "Too short.", "good_spans": [], "poor_spans": [{"quote": "It", "reason": "who?"}]}'
+Z_MAP = '{"critique": "", "good_spans": [], "poor_spans": ["It"]}'
+DENSE = '{"words": [["It", -1], ["is", 0], ["so.", 0]]}'

@@ -21,6 +21,8 @@ from text2grad.errors import UserError
 Label = Literal[1, -1]
 Place = tuple[int, int]
 """The characters [start, end) of a text."""
+LabelledPlace = tuple[int, int, int]
+"""Start and end of a place, and its label: 1, -1, or 0 for neither."""
 FailureKind = Literal["refused", "invalid", "truncated", "exhausted", "unsupported"]
 DEEPEST_JSON = 100
 """Open brackets around a value of JSON that is read; what is nested deeper could not be written again."""

@@ -18,6 +18,7 @@ NAMES = (
     "code_plain",
     "code_plain_tested",
     "code_tested",
+    "dense",
     "qa",
     "qa_plain",
     "refine",

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from text2grad.critics.steps import steps_of
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Place, Source, Span
+from text2grad.feedback import Critique, Example, Failure, Judgement, LabelledPlace, Message, Place, Source, Span
 
 Units = Literal["steps", "tokens"]
 """What is labelled: the steps of an answer (PRM-PPO), or each of the model's own tokens (dense reward)."""
-Labelled = tuple[int, int, int]
-"""Start and end of a unit in characters, and its label: 1, -1, or 0 for neither."""
 
 
 class Labeller(Protocol):
@@ -22,7 +20,7 @@ class Labeller(Protocol):
         prompts: Sequence[Sequence[Message]],
         answers: Sequence[str],
         places: Sequence[Sequence[Place]] | None,
-    ) -> list[list[Labelled] | Failure]:
+    ) -> list[list[LabelledPlace] | Failure]:
         """The units of `answers[i]` to `prompts[i]` with their labels: those at `places[i]`; None: the tokens."""
         ...
 
@@ -43,7 +41,7 @@ class UnitCritic:
         return [judgement_of(*each) for each in zip(responses, found, strict=True)]
 
 
-def judgement_of(response: str, found: list[Labelled] | Failure) -> Judgement:
+def judgement_of(response: str, found: list[LabelledPlace] | Failure) -> Judgement:
     """What a labeller found in a response, as a critique."""
     if isinstance(found, Failure):
         return found

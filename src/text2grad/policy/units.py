@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from text2grad.align import Aligned, TokenTable
-from text2grad.feedback import Failure, Message, Place
+from text2grad.feedback import Failure, LabelledPlace, Message, Place
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.policy.scores import alike
@@ -22,9 +22,6 @@ from text2grad.rl.units import unit_labels
 TOO_LONG = Failure(kind="unsupported", message="prompt and response are longer than the model's context")
 CHANGED = Failure(kind="unsupported", message="the unit model's tokenizer changes the text that it reads")
 NOT_FINITE = Failure(kind="invalid", message="the unit model's numbers are not finite")
-
-Labelled = tuple[int, int, int]
-"""Start and end of a unit in characters, and its label: 1, -1, or 0 for neither."""
 
 
 class Unit(NamedTuple):
@@ -96,7 +93,7 @@ class LocalUnits:
         prompts: Sequence[Sequence[Message]],
         answers: Sequence[str],
         places: Sequence[Sequence[Place]] | None,
-    ) -> list[list[Labelled] | Failure]:
+    ) -> list[list[LabelledPlace] | Failure]:
         """The units of `answers[i]` to `prompts[i]` with their labels.
 
         They are the steps at `places[i]`, good or poor; without places the tokens, good, poor or neither. A failure
@@ -104,7 +101,7 @@ class LocalUnits:
         """
         steps = places if places is not None else [None] * len(answers)
         cut = [self.divide(*each) for each in zip(answers, steps, strict=True)]
-        found: list[list[Labelled] | Failure] = [CHANGED if each is None else TOO_LONG for each in cut]
+        found: list[list[LabelledPlace] | Failure] = [CHANGED if each is None else TOO_LONG for each in cut]
         known = [(index, each) for index, each in enumerate(cut) if each is not None]
         asked = [encode_prompt(self.model.tokenizer, prompts[index]) for index, _ in known]
         lengths = [len(prompt) + len(each.ids) for prompt, (_, each) in zip(asked, known, strict=True)]
@@ -116,12 +113,12 @@ class LocalUnits:
 
     def _read(
         self, prompts: Sequence[list[int]], answers: Sequence[Divided], neutral: bool
-    ) -> list[list[Labelled] | Failure]:
+    ) -> list[list[LabelledPlace] | Failure]:
         """The labels of answers that fit the model, in one pass."""
         with self.model.evaluating():
             batch = self.model.pack(prompts, [each.ids for each in answers])
             logits = self.model.unit_logits(batch, [each.ends for each in answers])
-        found: list[list[Labelled] | Failure] = []
+        found: list[list[LabelledPlace] | Failure] = []
         for each, own in zip(answers, torch.split(logits, [len(each.units) for each in answers]), strict=True):
             labels = zip(each.units, unit_labels(own, neutral).tolist(), strict=True)
             finite = bool(own.isfinite().all())

@@ -4,6 +4,8 @@ Annotator and reward model write the same JSON object, the critique first, so th
 
     {"critique": "...", "good_spans": ["quote", ...], "poor_spans": [...], "score": 1.0}
 
+or, of a critic that labels every word (`wire.words`), {"words": [["word", 1], ...], "score": 1.0}.
+
 `render` writes it, `parse` reads it or says in a typed `Failure` why it cannot be read. `parse` repairs only
 where one reading is possible; it never guesses where a string ends.
 """
@@ -11,5 +13,16 @@ where one reading is possible; it never guesses where a string ends.
 from text2grad.wire.answer import json_schema, parse, poor_part, render
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.quotes import Ambiguity, occurrences
+from text2grad.wire.words import render_words, words_schema
 
-__all__ = ["Ambiguity", "LocateSettings", "json_schema", "occurrences", "parse", "poor_part", "render"]
+__all__ = [
+    "Ambiguity",
+    "LocateSettings",
+    "json_schema",
+    "occurrences",
+    "parse",
+    "poor_part",
+    "render",
+    "render_words",
+    "words_schema",
+]

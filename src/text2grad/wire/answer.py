@@ -13,6 +13,7 @@ from text2grad.feedback import Critique, Failure, Span, first_error, storable
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes
+from text2grad.wire.words import read_words
 
 # Our keys and those of the two published annotation prompts (paper, figure 2 and appendix B).
 _FIELDS = {
@@ -27,8 +28,9 @@ _FIELDS = {
     "omissions": "omissions",
     "reasoning": "reasoning",
     "score": "score",
+    "words": "words",
 }
-_NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"})
+_NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"}, {"words"})
 _OPTIONAL = {"score", "omissions", "reasoning", "improvable"}
 _LONGEST_LOST = 300
 MOST_CHARACTERS = 1_000_000
@@ -99,7 +101,7 @@ def parse(
     Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
     candidates as `ambiguous` (and mean what `ambiguity` says). `tolerance` says how far a quote may be from the
     letter; without it, not at all. What a critic reasons before its critique is not part of it. Spans come sorted
-    by (start, end, good first), each once.
+    by (start, end, good first), each once. An object that labels every word is read as `wire.words` says.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
@@ -117,6 +119,8 @@ def parse(
 
 def _critique(found: Found, response: str, ambiguity: Ambiguity, tolerance: LocateSettings | None) -> Critique:
     fields = _fields(found)
+    if "words" in fields:
+        return read_words(fields["words"], response).model_copy(update={"score": _score(fields.get("score"))})
     good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity, tolerance)
     poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity, tolerance)
     # Code that works but could be better is neither good nor poor: it is read, and gets no label.

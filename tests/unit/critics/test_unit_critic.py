@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from text2grad.critics.units import Labelled, UnitCritic
-from text2grad.feedback import Critique, Example, Failure, Message, Place, Source
+from text2grad.critics.units import UnitCritic
+from text2grad.feedback import Critique, Example, Failure, LabelledPlace, Message, Place, Source
 
 SOURCE = Source(kind="reward_model", model="m", prompt_version="steps")
 ASKED = Example(id="1", prompt=(Message(role="user", content="?"),))
@@ -23,7 +23,7 @@ class Known:
         prompts: Sequence[Sequence[Message]],
         answers: Sequence[str],
         places: Sequence[Sequence[Place]] | None,
-    ) -> list[list[Labelled] | Failure]:
+    ) -> list[list[LabelledPlace] | Failure]:
         self.places = places
         return [[(0, 3, 1), (4, 7, 0), (8, 11, -1)] if len(answer) < 20 else LONG for answer in answers]
 

@@ -232,6 +232,20 @@ def test_the_response_is_data_and_a_praise_of_everything_is_only_what_it_quotes(
     assert (code, figures(summary)) == (3, (1, 0, 0, 1, 0)), "it quotes what is not there"
 
 
+def test_every_word_is_labelled_by_the_dense_prompt(judge: Any, annotate: Any, tmp_path: Path) -> None:
+    """A list of another length is asked for again, as any answer that cannot be read."""
+    short, whole = '{"words": [["one", 1]], "score": -1}', '{"words": [["one", 1], ["answer.", -1]], "score": -1}'
+    server = judge(lambda name, turn, body: said(short if turn == 0 else whole))
+    file = responses_file(tmp_path / "r.jsonl", ["one"])
+    code, summary, _ = annotate(server, file, "--critic.prompted.prompt", "dense")
+    assert (code, figures(summary), server.turns["one"]) == (0, (1, 1, 0, 0, 0), 2)
+    schema = server.bodies[0]["response_format"]["json_schema"]["schema"]
+    assert list(schema["properties"]) == ["words", "score"]
+    record = records(tmp_path)["one"]
+    assert [(span.text, span.label) for span in record.spans] == [("one", 1), ("answer.", -1)]
+    assert (record.critique, record.score) == ("", -1) and record.source.prompt_version.startswith("dense@")
+
+
 @pytest.mark.parametrize(
     ("understood", "rung"),
     [({"json_schema", "json_object"}, "json_schema"), ({"json_object"}, "json_object"), (set(), "text")],

@@ -44,6 +44,8 @@ class Prompt:
     @cached_property
     def schema(self) -> str:
         """The JSON schema of the answer it asks for, as JSON."""
+        if '"words"' in self.text:
+            return json.dumps(wire.words_schema())
         return json.dumps(wire.json_schema('"reasoning"' in self.text, '"improvable_spans"' in self.text))
 
 

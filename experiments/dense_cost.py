@@ -1,0 +1,78 @@
+"""What it costs to have every word labelled instead of a few spans quoted (paper, Tables 2, 11 and 14).
+
+The same judged answers are written in both formats: as z with its quotes, and as a label for every word
+(`text2grad.wire.render_words`), each beside the prompt that asks for it (`code_plain` and `dense`). Counted are the
+tokens of the prompt and of the answer, by a tokenizer.json, else words and signs. `span_map` is z without the words
+of the critique and the reasons: what the two formats have in common.
+
+    text2grad sft && text2grad annotate
+    python experiments/dense_cost.py runs/demo/feedback.jsonl [--prompt code_plain] [--tokenizer FILE]
+
+The last line of stdout is one JSON object: `records`, mean tokens of `span_prompt`, `span_answer`, `span_map`,
+`dense_prompt`, `dense_answer`, and the ratios dense : span of the answers (`answer_ratio`, `map_ratio`) and of
+prompt and answer together (`ratio`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from text2grad import wire
+from text2grad.critics.prompted import judge_messages
+from text2grad.feedback import Critique, Feedback, read_jsonl
+from text2grad.report.quality import Tokenize, tokenize_by
+from text2grad.tasks.base import read_prompt
+
+DENSE = "dense"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("feedback", type=Path)
+    parser.add_argument("--prompt", default="code_plain")
+    parser.add_argument("--tokenizer", type=Path)
+    chosen = parser.parse_args()
+    records = list(read_jsonl(chosen.feedback, Feedback))
+    found = costs(records, chosen.prompt, tokenize_by(chosen.tokenizer))
+    for name, value in found.items():
+        print(f"{name:14} {value:10,.2f}")
+    print(json.dumps(found))
+
+
+def costs(records: Sequence[Feedback], prompt: str, tokenize: Tokenize) -> dict[str, float]:
+    """Mean tokens of a judged answer in both formats, and their ratios; failed records are left out."""
+    judged = [(record, said) for record in records if isinstance(said := record.judgement(), Critique)]
+
+    def asked(name: str) -> float:
+        text = read_prompt(name)
+        turns = [judge_messages(text, record.example(), record.response) for record, _ in judged]
+        return fmean(sum(len(tokenize(turn.content)) for turn in each) for each in turns)
+
+    def written(write: Callable[[Critique, str], str]) -> float:
+        return fmean(len(tokenize(write(said, record.response))) for record, said in judged)
+
+    found = {
+        "records": float(len(judged)),
+        "span_prompt": asked(prompt),
+        "span_answer": written(wire.render),
+        "span_map": written(lambda said, response: wire.render(without_words(said), response)),
+        "dense_prompt": asked(DENSE),
+        "dense_answer": written(wire.render_words),
+    }
+    ratios = {f"{name}_ratio": found["dense_answer"] / found[f"span_{name}"] for name in ("answer", "map")}
+    dense, span = (found[f"{name}_prompt"] + found[f"{name}_answer"] for name in ("dense", "span"))
+    return found | ratios | {"ratio": dense / span}
+
+
+def without_words(critique: Critique) -> Critique:
+    """Quotes, labels and verdict alone."""
+    spans = tuple(span.model_copy(update={"reason": ""}) for span in critique.spans)
+    return critique.model_copy(update={"text": "", "spans": spans})
+
+
+if __name__ == "__main__":
+    main()

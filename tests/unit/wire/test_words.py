@@ -1,0 +1,100 @@
+"""The dense form of z: a label for every word, each checked against the word at its place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from text2grad.chat.base import Completion
+from text2grad.critics.prompted.messages import Prompt
+from text2grad.critics.prompted.reading import Reader
+from text2grad.critics.prompted.settings import PromptedSettings
+from text2grad.feedback import Critique, Failure, Span
+from text2grad.tasks.base import read_prompt
+from text2grad.wire import parse, render_words, words_schema
+
+RESPONSE = "It is\nnot </response> so."
+TEXT = st.text(alphabet=st.sampled_from("ab \n.\"'{}[]<>/é\u3000"), max_size=30)
+
+
+def words(*labels: object, score: object = None, **changes: str) -> str:
+    """The dense form for RESPONSE, with `changes` of some words."""
+    listed = [[changes.get(word, word), label] for word, label in zip(RESPONSE.split(), labels, strict=False)]
+    return json.dumps({"words": listed, "score": score})
+
+
+def read(z: str, response: str = RESPONSE) -> Critique:
+    found = parse(z, response)
+    assert isinstance(found, Critique), found
+    return found
+
+
+def test_one_span_for_each_word_with_a_label() -> None:
+    found = read(words(1, 0, -1, 0, -1, score=-0.5))
+    assert [(span.text, span.start, span.label) for span in found.spans] == [
+        ("It", 0, 1),
+        ("not", 6, -1),
+        ("so.", 22, -1),
+    ]
+    assert (found.text, found.score, found.quotes.unmatched) == ("", -0.5, 0)
+
+
+def test_a_word_copied_with_the_marks_it_was_shown_with_is_found() -> None:
+    found = read(words(0, 0, 0, -1, 0, **{"</response>": "<\\/response>"}))
+    assert [span.text for span in found.spans] == ["</response>"]
+
+
+def test_a_word_that_is_not_there_has_no_label_and_is_counted() -> None:
+    found = read(words(1, 0, -1, 0, -1, It="That", so="so"))
+    assert [span.text for span in found.spans] == ["not", "so."] and found.lost == ("That",)
+    assert found.quotes.unmatched == 1
+    kept = Reader(PromptedSettings(model="m")).validated(found)
+    assert isinstance(kept, Failure) and "1 of its quotes" in kept.message
+
+
+@pytest.mark.parametrize(
+    ("z", "said"),
+    [
+        (words(1, 0, -1), "labels of 3 words, and the response has 5"),
+        (words(1, 0, 2, 0, 0), "label of 1, 0 or -1"),
+        (words(1, 0, True, 0, 0), "label of 1, 0 or -1"),
+        (words("good", 0, 0, 0, 0), "label of 1, 0 or -1"),
+        ('{"words": {"It": 1}, "score": 1}', "words is not a list"),
+        ('{"words": [["It", 1]], "poor_spans": []}', "the keys are words, poor_spans"),
+        (words(1, 0, 0, 0, 0, score=3), "the score is 3"),
+    ],
+)
+def test_what_is_not_a_label_for_every_word_is_a_failure(z: str, said: str) -> None:
+    found = parse(z, RESPONSE)
+    assert isinstance(found, Failure) and found.kind == "invalid" and said in found.message
+
+
+@given(response=TEXT, data=st.data())
+def test_what_is_rendered_is_read_back_word_by_word(response: str, data: st.DataObject) -> None:
+    places = st.integers(0, max(0, len(response) - 1))
+    drawn = data.draw(st.lists(st.tuples(places, places, st.sampled_from((1, -1))), max_size=3)) if response else []
+    edges = [(min(a, b), max(a, b) + 1, label) for a, b, label in drawn]
+    spans = [Span(start=a, end=b, label=label, text=response[a:b]) for a, b, label in edges]
+    found = read(render_words(Critique(text="", spans=tuple(spans), score=1.0), response), response)
+    place = 0
+    wanted = []
+    for word in response.split():
+        place = response.index(word, place)
+        touching = {label for a, b, label in edges if a < place + len(word) and b > place}
+        wanted += [(place, word, *touching)] if len(touching) == 1 else []
+        place += len(word)
+    assert [(span.start, span.text, span.label) for span in found.spans] == wanted and not found.lost
+
+
+def test_the_prompt_asks_for_what_is_read_and_names_its_schema() -> None:
+    prompt = Prompt(read_prompt("dense"))
+    assert json.loads(prompt.schema) == words_schema()
+    shape = next(line for line in read_prompt("dense").splitlines() if line.startswith("{"))
+    assert read(shape.replace("...", '["so", -1]'), "word so").spans[0].text == "so"
+    assert list(words_schema()["properties"]) == list(json.loads(words(0)))
+    answer = Completion(text=words(0, 0, 1, 0, 0, score=1), truncated=False)
+    found = Reader(PromptedSettings(model="m")).read(answer, RESPONSE)
+    assert isinstance(found, Critique) and [span.text for span in found.spans] == ["not"]
