@@ -130,6 +130,9 @@ class RewardModelCriticSettings(ReadingSettings):
     """The trained reward model as a critic, and how its answers are read."""
 
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    gate: bool = Field(
+        default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
+    )
 
 
 class ScalarModelCriticSettings(Settings):

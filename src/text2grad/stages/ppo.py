@@ -14,6 +14,7 @@ from text2grad.feedback import Critic
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
+from text2grad.stages.gate import refuse_unfit_reward_model
 from text2grad.stages.summary import Summary
 from text2grad.train.ppo import train_ppo
 
@@ -35,6 +36,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             task = task_of(config)
             examples = task.examples("train")
             refuse_unfit(config.critic.kind, examples)
+            refuse_unfit_reward_model(config, tell=ranks.first)
             policy = load_policy(start_policy(config))
             seed_everything(config.run.seed)
             runner = stack.enter_context(runner_of(config))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
-
-import torch
 
 from text2grad.align import TokenTable
 from text2grad.chat import Chat
@@ -38,6 +35,7 @@ from text2grad.stages.folder import (
     run_inputs,
     start_policy,
 )
+from text2grad.stages.gate import GATE_FILE, check_reward_model, release
 from text2grad.stages.judging import LONGEST_VERDICT, open_judge
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
@@ -52,12 +50,13 @@ JUDGE_PROMPT = "compare_critiques"
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelSummary(Summary):
-    """Records and how many of them were trained on, the last metrics, and the rates on held-out records."""
+    """Records and how many were trained on, the last metrics, the rates on held-out records, and the verdict."""
 
     records: int
     trained_on: int
     metrics: Mapping[str, float] = inlined()
     rates: Mapping[str, float] = inlined()
+    gate: Mapping[str, Any] | None = None
     out: str
 
 
@@ -77,18 +76,21 @@ class Trained(NamedTuple):
 
 
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
-    """Train the reward model on z; writes `reward_model/policy` and `evaluation/reward_model.json`."""
+    """Train the reward model on z and check it; writes `reward_model/policy`, `reward_model/gate.json` and
+    `evaluation/reward_model.json`.
+    """
     with processes(config) as ranks:
         trained = train_reward_model(config, resume, ranks)
-        gc.collect()  # what was trained is gone before the model that was written is loaded
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        rates = measure_reward_model(config) if ranks.first else {}
+        release()  # what was trained is gone before the model that was written is loaded
+        cases = [case for _, case in heldout_cases(config)] if ranks.first else []
+        rates = measure_reward_model(config, cases)
+        found = check_reward_model(config, cases) if ranks.first else None
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
         metrics=trained.metrics,
         rates=rates,
+        gate=None if found is None else asdict(found),
         out=str(config.run.folder / "reward_model" / "policy"),
     )
 
@@ -108,6 +110,7 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
         if ranks.first:
             note_settings(config, folder, begins=True)
+            (folder / "reward_model" / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
         base = digest_of_base(policy.model) if config.reward_model.shared else ""
         stopping = early_stopping(config, policy, validation, ranks)
     inputs = run_inputs(config, settings, **validation_inputs(config, validation))
@@ -206,9 +209,8 @@ def learner_settings(config: Config) -> PolicySettings:
     return chosen
 
 
-def measure_reward_model(config: Config) -> dict[str, float]:
+def measure_reward_model(config: Config, cases: Sequence[SpanCase]) -> dict[str, float]:
     """The rates of the reward model on held-out records, for the report; empty if there are none."""
-    cases = [case for _, case in heldout_cases(config)]
     if not cases:
         return {}
     rates = span_report(cases)
