@@ -59,6 +59,12 @@ class RewardModelSettings(Settings):
         ge=1,
         description="train on at most this many records of one response to one prompt; null: all",
     )
+    damaged: float | None = Field(
+        default=None,
+        ge=0,
+        description="spoiled answers (shuffled, repeated, cut, another prompt's) taught as poor, as a share of the"
+        " training records; null: .5 below 500 records, else none",
+    )
     poor_weight: float = Field(
         default=1.0,
         gt=0,

@@ -9,11 +9,13 @@ import pytest
 
 from human_data import finegrained_file, small_config
 from text2grad.config import Config
+from text2grad.critics.damage import DAMAGE, OTHER
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
 from text2grad.stages.critics import critic_inputs
 from text2grad.stages.gate import FRESH, gate_file, read_gate, refuse_unfit_reward_model
 from text2grad.stages.intake import run_import
+from text2grad.stages.reward_data import with_damage
 from text2grad.stages.reward_model import run_train_reward
 from text2grad.stages.supervised import run_sft
 
@@ -34,6 +36,7 @@ def test_a_reward_model_is_checked_when_it_is_trained(tmp_path: Path) -> None:
     summary = run_train_reward(config)
     written = read_gate(gate_file(config))
     assert written is not None and summary.gate is not None
+    assert summary.damaged and summary.trained_on == summary.records + summary.damaged
     assert written == json.loads(json.dumps(summary.gate))
     assert not written["fit"], "a model of 16 dimensions that saw each record once"
     assert written["figures"]["fresh"] == 16 and 0 < written["figures"]["spoiled"] <= 16
@@ -86,3 +89,17 @@ def test_the_setting_does_not_change_what_a_run_depends_on(tmp_path: Path) -> No
     (tmp_path / "reward_model" / "policy").mkdir(parents=True)
     on, off = (small_config(tmp_path, "--critic.reward_model.gate", value) for value in ("true", "false"))
     assert critic_inputs(on) == critic_inputs(off)
+
+
+def test_a_few_records_are_joined_by_spoiled_ones(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "run")
+    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    records = list(read_jsonl(config.run.folder / "feedback.jsonl", Feedback))
+    few = with_damage(records, config.reward_model, seed=0)
+    assert few[:30] == records and {each.meta["damage"] for each in few[30:]} == {*DAMAGE, OTHER}
+    assert 13 <= len(few[30:]) <= 15, "half as many, less those that would be as they were"
+    assert with_damage(records * 17, config.reward_model, seed=0) == records * 17, "from 500 on: none"
+    none = small_config(tmp_path / "run", "--reward_model.damaged", "0")
+    assert with_damage(records, none.reward_model, seed=0) == records
+    twice = small_config(tmp_path / "run", "--reward_model.damaged", "2")
+    assert len(with_damage(records * 17, twice.reward_model, seed=0)) > 1400
