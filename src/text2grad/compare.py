@@ -200,7 +200,7 @@ class Seed:
     def words(self, name: str, work: Work) -> list[str]:
         """The command line of a work; its configuration is written beside its note."""
         place = self.note(name).with_suffix(".yaml")
-        write_whole(place, dump_config(self.settings(work)))
+        write_whole(place, dump_config(self.settings(work), only_set=True))
         filled = [word.format(folder=self.folder, model=self.config.policy.model) for word in work.words]
         stale = work.restart and self.note(name).is_file()
         configured = [] if work.words[0] == "export" else ["--config", str(place)]

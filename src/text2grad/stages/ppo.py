@@ -15,6 +15,7 @@ from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
 from text2grad.stages.gate import refuse_unfit_reward_model
+from text2grad.stages.settle import facts_of_prompts, settled
 from text2grad.stages.summary import Summary
 from text2grad.train.ppo import train_ppo
 
@@ -38,15 +39,18 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             refuse_unfit(config.critic.kind, examples)
             refuse_unfit_reward_model(config, tell=ranks.first)
             policy = load_policy(start_policy(config))
+        place, data = folder / "ppo" / name, facts_of_prompts(policy, examples[: config.ppo.prompts])
+        config = settled(config, "ppo", place, policy, data, resume, ranks)
+        with ranks.barrier():
             seed_everything(config.run.seed)
             runner = stack.enter_context(runner_of(config))
-            journal = folder / "ppo" / name / f"critic.{ranks.rank}.journal"
+            journal = place / f"critic.{ranks.rank}.journal"
             critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, policy, journal))
             if ranks.first:
-                for place in (folder, folder / "ppo" / name):
-                    note_settings(config, place, begins=True)
+                for each in (folder, place):
+                    note_settings(config, each, begins=True)
         options = RunOptions(
-            folder / "ppo" / name,
+            place,
             name,
             config.run.seed,
             resume,
@@ -57,8 +61,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
         ppo = with_tiny_rates(config).ppo
         train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)
         if ranks.first:
-            note_settings(config, folder / "ppo" / name)
-    return TrainSummary(steps=config.ppo.steps, out=str(folder / "ppo" / name / "policy"))
+            note_settings(config, place)
+    return TrainSummary(steps=config.ppo.steps, out=str(place / "policy"))
 
 
 def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:

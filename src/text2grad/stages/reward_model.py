@@ -38,7 +38,15 @@ from text2grad.stages.folder import (
 from text2grad.stages.gate import GATE_FILE, check_reward_model, release
 from text2grad.stages.judging import LONGEST_VERDICT, open_judge
 from text2grad.stages.results import write_json
-from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
+from text2grad.stages.reward_data import (
+    example_of,
+    fitting,
+    judged_cases,
+    reward_data,
+    with_damage,
+    without_repeats,
+)
+from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import question_of, read_prompt, words_of
 from text2grad.train.settings import EarlyStoppingSettings
@@ -50,10 +58,13 @@ JUDGE_PROMPT = "compare_critiques"
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelSummary(Summary):
-    """Records and how many were trained on, the last metrics, the rates on held-out records, and the verdict."""
+    """Records, pairs trained on and how many of them are spoiled answers, the last metrics, the rates on held-out
+    records, and the verdict.
+    """
 
     records: int
     trained_on: int
+    damaged: int | None = None
     metrics: Mapping[str, float] = inlined()
     rates: Mapping[str, float] = inlined()
     gate: Mapping[str, Any] | None = None
@@ -68,10 +79,11 @@ class RewardModelEvaluation(Summary):
 
 
 class Trained(NamedTuple):
-    """Records, pairs that were trained on, and the last metrics."""
+    """Records, pairs that were trained on, spoiled answers added to the records, and the last metrics."""
 
     records: int
     pairs: int
+    damaged: int
     metrics: Mapping[str, float]
 
 
@@ -88,6 +100,7 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
+        damaged=trained.damaged or None,
         metrics=trained.metrics,
         rates=rates,
         gate=None if found is None else asdict(found),
@@ -102,19 +115,23 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         train, _ = reward_data(config)
         settings = learner_settings(config)
         policy = load_policy(settings)
-        training = with_tiny_rates(config).reward_model.training
         validation: list[Feedback] = []
         if config.reward_model.early_stopping is not None:
             train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
         chosen = without_repeats(train, config.reward_model.repeats)
-        pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
+        shown = with_damage(chosen, config.reward_model, config.run.seed)
+        pairs = [pair for _, pair in fitting(policy, shown, config.reward_model)]
+    place = folder / "reward_model"
+    config = settled(config, "reward_model", place, policy, facts_of_pairs(policy, pairs), resume, ranks)
+    with ranks.barrier():
         if ranks.first:
             note_settings(config, folder, begins=True)
-            (folder / "reward_model" / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
+            (place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
         base = digest_of_base(policy.model) if config.reward_model.shared else ""
         stopping = early_stopping(config, policy, validation, ranks)
+        training = with_tiny_rates(config).reward_model.training
     inputs = run_inputs(config, settings, **validation_inputs(config, validation))
-    options = RunOptions(folder / "reward_model", "reward model", config.run.seed, resume, inputs, ranks)
+    options = RunOptions(place, "reward model", config.run.seed, resume, inputs, ranks)
     metrics = train_supervised(
         policy,
         pairs,
@@ -126,9 +143,9 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
     )
     if ranks.first:
         if base:
-            (folder / "reward_model" / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
+            (place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
         note_settings(config, folder)
-    return Trained(len(train) + len(validation), len(pairs), metrics)
+    return Trained(len(train) + len(validation), len(pairs), len(shown) - len(chosen), metrics)
 
 
 def validation_split(

@@ -17,6 +17,7 @@ from text2grad.policy.tiny import make_tiny_model
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
+from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair
@@ -46,6 +47,8 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             assert base is not None
             policy = load_policy(base)
             pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
+        config = settled(config, "sft", folder / "sft", policy, facts_of_pairs(policy, pairs), resume, ranks)
+        with ranks.barrier():
             if ranks.first:
                 note_settings(config, folder, begins=True)
         options = RunOptions(folder / "sft", "sft", config.run.seed, resume, run_inputs(config, base), ranks)
