@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ MOST_LOST = MOST_UNREADABLE = MOST_PRAISED = 0.5
 """Shares of quotes that are lost, of critiques that cannot be read, and of spoiled answers that are rewarded."""
 LEAST_SPREAD = 0.01
 """Standard deviation of verdicts; below it they are one and the same."""
-FEW = 20
-"""Held-out critiques: with fewer the interval says more than the figure."""
+FEW, FEWEST_SPOILED = 20, 4
+"""Held-out critiques below which the interval says more than the figure, and readable critiques of spoiled answers
+below which nothing is concluded from them."""
 
 Paid = tuple[Judgement, Aligned]
 """What a reward model said of an answer, and the answer's tokens."""
@@ -33,7 +34,8 @@ class GateFigures:
     `neutral_f1` that of a critic that marks nothing; `f1_low` and `f1_high` are the means of the labels' own 95 %
     bounds, a little wider than those of the mean. `lost` is a share of quotes, `unreadable` of critiques,
     `spoiled_paid` of spoiled answers whose rewards add up to more than 0, `fresh_paid` the same of the policy's own
-    answers. `spread`, `gold_spread`: standard deviations of the verdicts.
+    answers, both of those (`spoiled`, `fresh`) whose critique can be read, as the others are not trained on.
+    `spread`, `gold_spread`: standard deviations of the verdicts. `by_label`: F1, and that of random spans.
     """
 
     heldout: int = 0
@@ -42,6 +44,7 @@ class GateFigures:
     f1_high: float | None = None
     random_f1: float | None = None
     neutral_f1: float | None = None
+    by_label: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     spread: float | None = None
     gold_spread: float | None = None
     lost: float = 0.0
@@ -68,14 +71,15 @@ def gate_figures(
     """The figures of a reward model on held-out records, on answers of the policy, and on spoiled answers."""
     said = [case.predicted for case in cases] + [judgement for judgement, _ in (*fresh, *spoiled)]
     lost, unreadable = _failures(said)
+    own, marred = (_paid(answers, settings) for answers in (fresh, spoiled))
     return GateFigures(
         **_heldout_figures(cases, settings, seed),
         lost=lost,
         unreadable=unreadable,
-        fresh=len(fresh),
-        fresh_paid=_share_paid(fresh, settings),
-        spoiled=len(spoiled),
-        spoiled_paid=_share_paid(spoiled, settings),
+        fresh=len(own),
+        fresh_paid=sum(own) / max(1, len(own)),
+        spoiled=len(marred),
+        spoiled_paid=sum(marred) / max(1, len(marred)),
     )
 
 
@@ -86,6 +90,7 @@ def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: 
     names = [name for label, name in LABEL_NAMES.items() if _uses(cases, label)]
     rates, bounds = span_report(cases, membership), intervals(cases, membership, seed=seed)
     knowing_nothing = baselines(cases, membership, seed)
+    scattered = knowing_nothing["random_spans"]
 
     def over(rates: Mapping[str, float]) -> float | None:
         return mean([rates[f"{name}_f1"] for name in names]) if names else None
@@ -95,8 +100,9 @@ def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: 
         "f1": over(rates),
         "f1_low": over({name: low for name, (low, _) in bounds.items()}),
         "f1_high": over({name: high for name, (_, high) in bounds.items()}),
-        "random_f1": over(knowing_nothing["random_spans"]),
+        "random_f1": over(scattered),
         "neutral_f1": over(knowing_nothing["always_neutral"]),
+        "by_label": {name: (rates[f"{name}_f1"], scattered[f"{name}_f1"]) for name in names},
         **_spreads(cases, settings),
     }
 
@@ -123,13 +129,13 @@ def _failures(said: Sequence[Judgement]) -> tuple[float, float]:
     return lost / max(1, quotes), (len(said) - len(read)) / max(1, len(said))
 
 
-def _share_paid(answers: Sequence[Paid], settings: CreditSettings) -> float:
-    """The share of answers whose rewards add up to more than 0; one that could not be read has none."""
-    paid = [
-        not isinstance(judgement, Failure) and bool(credit(judgement, aligned, settings).delta.sum() > 0)
+def _paid(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
+    """Of each answer whose critique can be read, whether its rewards add up to more than 0."""
+    return [
+        bool(credit(judgement, aligned, settings).delta.sum() > 0)
         for judgement, aligned in answers
+        if not isinstance(judgement, Failure)
     ]
-    return sum(paid) / max(1, len(paid))
 
 
 def gate(figures: GateFigures) -> Gate:
@@ -152,7 +158,7 @@ def _one_verdict(found: GateFigures) -> str:
 
 
 def _praises_anything(found: GateFigures) -> str:
-    if found.spoiled_paid <= MOST_PRAISED:
+    if found.spoiled_paid <= MOST_PRAISED or found.spoiled < FEWEST_SPOILED:
         return ""
     share, own = f"{100 * found.spoiled_paid:.0f} %", f"{100 * found.fresh_paid:.0f} %"
     return f"it rewards {share} of {found.spoiled} answers made unreadable on purpose ({own} of the policy's own)"
@@ -181,6 +187,9 @@ def _cautions(found: GateFigures) -> list[str]:
         told.append("no held-out critique marks words, so nobody knows how well it does")
     elif found.heldout < FEW:
         told.append(f"measured on {found.heldout} critiques only")
+    for name, (f1, chance) in found.by_label.items():
+        if f1 <= chance and not _worse_than_random(found):
+            told.append(f"its {name} spans are no better than chance (F1 {f1:.2f}, random {chance:.2f})")
     overlapping = found.f1_low is not None and found.random_f1 is not None and found.f1_low <= found.random_f1
     if overlapping and not _worse_than_random(found):
         told.append("its interval reaches down to chance")

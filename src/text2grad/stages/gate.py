@@ -36,7 +36,7 @@ from text2grad.tasks.base import question_of, words_of
 GATE_FILE = "gate.json"
 FRESH = "reward_model.fresh.jsonl"
 """In `evaluation`: the critiques of fresh answers of the policy."""
-ANSWERS = 16
+ANSWERS, SPOILED = 16, 32
 """Fresh answers, and spoiled ones, that are judged at most."""
 
 
@@ -53,7 +53,7 @@ def check_reward_model(config: Config, cases: Sequence[SpanCase]) -> Gate:
     """
     known = _one_of_each_question(config)
     fresh = _fresh_answers(config, known)
-    marred = [Answer.of(each) for each in spoiled(known, ANSWERS, config.run.seed, GIBBERISH, with_others=False)]
+    marred = [Answer.of(each) for each in spoiled(known, SPOILED, config.run.seed, GIBBERISH, with_others=False)]
     release()
     critic = critic_over(config, load_reward_model(config), str(reward_model_folder(config)))
     said, said_of_marred = _judged(critic, fresh), _judged(critic, marred)

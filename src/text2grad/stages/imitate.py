@@ -18,6 +18,7 @@ from text2grad.feedback import Feedback
 from text2grad.policy.load import load_policy
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
 from text2grad.stages.logged import answers_in
+from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
@@ -76,9 +77,11 @@ def run_sft_on_records(
             policy = load_policy(start_policy(config, start))
             seed_everything(config.run.seed)
             place = folder / "ppo" / name
+        pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
+        config = settled(config, "sft", place, policy, facts_of_pairs(policy, pairs), resume, ranks)
+        with ranks.barrier():
             if ranks.first:
                 note_settings(config, place, begins=True)
-        pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
         options = RunOptions(place, name, config.run.seed, resume, run_inputs(config, config.policy), ranks)
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:

@@ -48,6 +48,7 @@ from text2grad.stages.reward_data import (
 )
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
+from text2grad.stages.supervised import say_if_still
 from text2grad.tasks.base import question_of, read_prompt, words_of
 from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping
@@ -145,6 +146,7 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         if base:
             (place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
         note_settings(config, folder)
+        say_if_still(place, "reward_model.training", training.lr)
     return Trained(len(train) + len(validation), len(pairs), len(shown) - len(chosen), metrics)
 
 

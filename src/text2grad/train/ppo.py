@@ -34,7 +34,14 @@ from text2grad.train.rollout import refuse_diverged, refuse_failures, score
 from text2grad.train.settings import PPOSettings
 from text2grad.train.update import next_coefficient
 
-UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.max_kl", "ppo.overlap", "ppo.prompts"}
+UNCHECKED = {
+    "ppo.checkpoint_every",
+    "ppo.max_failed",
+    "ppo.max_kl",
+    "ppo.overlap",
+    "ppo.probe_every",
+    "ppo.prompts",
+}
 """What may change when a run is resumed: it does not change what is learned, or (prompts) has a digest."""
 
 

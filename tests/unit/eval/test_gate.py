@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,14 @@ def test_one_failure_is_the_one_reason(changes: dict[str, float], reason: str) -
 
 @pytest.mark.parametrize(
     "changes",
-    [{"f1": 0.21, "f1_low": 0.2}, {"spoiled_paid": 0.5}, {"lost": 0.5}, {"unreadable": 0.5}, {"gold_spread": 0.0}],
+    [
+        {"f1": 0.21, "f1_low": 0.2},
+        {"spoiled_paid": 0.5},
+        {"spoiled_paid": 1.0, "spoiled": 3},
+        {"lost": 0.5},
+        {"unreadable": 0.5},
+        {"gold_spread": 0.0},
+    ],
 )
 def test_at_the_limit_it_is_fit(changes: dict[str, float]) -> None:
     assert gate(replace(SOUND, spread=0.0 if "gold_spread" in changes else 0.6, **changes)).fit  # type: ignore[arg-type]
@@ -68,10 +76,14 @@ def test_at_the_limit_it_is_fit(changes: dict[str, float]) -> None:
         ({"heldout": 9}, "measured on 9 critiques only"),
         ({"f1_low": 0.15}, "reaches down to chance"),
         ({"spoiled_paid": 0.3, "fresh_paid": 0.25}, "as often as the policy's own"),
+        (
+            {"by_label": {"good": (0.9, 0.5), "poor": (0.02, 0.1)}},
+            "poor spans are no better than chance (F1 0.02, random",
+        ),
     ],
 )
-def test_what_is_doubtful_is_a_caution(changes: dict[str, float | None], caution: str) -> None:
-    found = gate(replace(SOUND, **changes))  # type: ignore[arg-type]
+def test_what_is_doubtful_is_a_caution(changes: dict[str, Any], caution: str) -> None:
+    found = gate(replace(SOUND, **changes))
     assert found.fit and len(found.cautions) == 1 and caution in found.cautions[0]
 
 
@@ -86,6 +98,8 @@ def test_only_labels_that_the_annotations_use_count() -> None:
     assert figures.neutral_f1 == 0.0 and 0 < (figures.random_f1 or 0) < 1
     half = gate_figures([case(GOLD, poor)] * 3, [], [], CreditSettings(), seed=0)
     assert half.f1 == 0.5
+    assert {name: f1 for name, (f1, _) in half.by_label.items()} == {"good": 0.0, "poor": 1.0}
+    assert set(figures.by_label) == {"poor"}
 
 
 def test_verdicts_count_only_where_they_are_paid() -> None:
@@ -104,5 +118,5 @@ def test_what_is_paid_lost_and_unreadable() -> None:
     fresh = [(good, PLACE), (poor, PLACE), (UNREADABLE, PLACE), (Critique(text=""), PLACE)]
     figures = gate_figures([], fresh, fresh[:2], CreditSettings(), seed=0)
     assert (figures.heldout, figures.f1) == (0, None)
-    assert (figures.fresh, figures.fresh_paid, figures.spoiled, figures.spoiled_paid) == (4, 0.25, 2, 0.5)
+    assert (figures.fresh, figures.fresh_paid, figures.spoiled, figures.spoiled_paid) == (3, 1 / 3, 2, 0.5)
     assert figures.lost == 6 / 10 and figures.unreadable == pytest.approx(1 / 6)
