@@ -1,8 +1,8 @@
 """While a policy is trained: does its reward still mean anything? Asked now and then, beside the critic.
 
 Two checks that the reward cannot buy. The critic judges a few of the present answers made unreadable on purpose:
-one that rewards those does not read. And where prompts come with a reference answer, likeness to it is measured. A reward
-that rises while either gets worse is reward hacking, and is named.
+one that rewards those does not read. And where prompts come with a reference answer, likeness to it is measured.
+A reward that rises while either gets worse is reward hacking, and is named.
 """
 
 from __future__ import annotations
