@@ -146,7 +146,7 @@ def refuse_unfit_reward_model(config: Config, tell: bool = True) -> None:
     path = gate_file(config)
     found = read_gate(path)
     if found is None:
-        if tell:
+        if tell and reward_model_folder(config).is_dir():
             print(f"reward model: not checked (no {path}; train-reward writes it)", file=sys.stderr)
         return
     if found["fit"] or not config.critic.reward_model.gate:

@@ -67,6 +67,9 @@ def test_a_fit_one_and_another_critic_pass_in_silence(tmp_path: Path, capsys: py
 def test_one_that_was_never_checked_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = small_config(tmp_path, *REFUSING, "--critic.reward_model.folder", str(tmp_path / "mine" / "policy"))
     refuse_unfit_reward_model(elsewhere)
+    assert capsys.readouterr().err == "", "that there is none is told by who looks for it"
+    (tmp_path / "mine" / "policy").mkdir(parents=True)
+    refuse_unfit_reward_model(elsewhere)
     refuse_unfit_reward_model(elsewhere, tell=False)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and str(tmp_path / "mine" / "gate.json") in lines[0]
