@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from text2grad import errors
-from text2grad.console import interruptible, nearest_option, run_stage, split_overrides, typed_lines, write_lines
+from text2grad.console import (
+    interruptible,
+    nearest_option,
+    run_stage,
+    split_overrides,
+    summary_text,
+    typed_lines,
+    write_lines,
+)
 from text2grad.errors import UsageError
 from text2grad.stages.summary import Summary
 
@@ -428,7 +436,8 @@ def train_reward(
 
     The reward model is a chat model that writes the critique and marks the words. It learns from
     <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
-    answers: check this before you train a policy with it. If stopped or killed, run the same command to resume.
+    answers, shows its critiques of fresh answers of the policy, and says whether it is fit to train against:
+    train refuses one that is not. If stopped or killed, run the same command to resume.
 
     With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
     answers. train --config scalar_rm is PPO on it.
@@ -453,7 +462,26 @@ def train_reward(
         return
     from text2grad.stages.reward_model import run_train_reward
 
-    run_stage(lambda: run_train_reward(chosen, mode), as_json)
+    run_stage(lambda: run_train_reward(chosen, mode), as_json, show=_show_reward_model(chosen))
+
+
+def _show_reward_model(config: Config) -> Callable[[Mapping[str, Any]], None]:
+    """What shows the summary, critiques of fresh answers, and the verdict."""
+
+    def show(summary: Mapping[str, Any]) -> None:
+        typer.echo(summary_text({name: value for name, value in summary.items() if name != "gate"}), err=True)
+        if "gate" not in summary:
+            return
+        from rich.console import Console
+
+        from text2grad.feedback import Feedback, read_jsonl
+        from text2grad.report.terminal import show_gate
+        from text2grad.stages.gate import FRESH
+
+        fresh = read_jsonl(config.run.folder / "evaluation" / FRESH, Feedback)
+        show_gate(Console(stderr=True), list(fresh), summary["gate"])
+
+    return show
 
 
 def _train_scalar_model(config: Config, pairs: str, mode: ResumeMode, as_json: bool) -> None:

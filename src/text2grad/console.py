@@ -108,11 +108,16 @@ def run_stage(
     elif show:
         show(summary)
     elif not quiet:
-        typer.echo("\n".join(_lines(summary)), err=True)
+        typer.echo(summary_text(summary), err=True)
     if summary.get("exit_code"):
         raise typer.Exit(summary["exit_code"])
     if summary.get("failed_records", 0) > 0:
         raise typer.Exit(EXIT_SOME_RECORDS_FAILED)
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """A summary as lines of text."""
+    return "\n".join(_lines(summary))
 
 
 def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -125,7 +125,7 @@ def _train(name: str, config: Config) -> tuple[int, float]:
     """The exit code of a run, and its peak in MB."""
     single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1})})
     path = config.run.folder / f"{name}.yaml"
-    path.write_text(dump_config(single), encoding="utf-8")
+    path.write_text(dump_config(single, only_set=True), encoding="utf-8")
     command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name, "--restart"]
     return run_command(command)
 

@@ -13,8 +13,9 @@ TOY = (
     *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.value_warmup", "0", "--ppo.max_failed", "1"),
     *("--reward_model.training.epochs", "4", "--reward_model.generation.max_new_tokens", "24"),
     *("--evaluate.limit", "3", "--evaluate.samples", "2", "--annotate.samples_per_prompt", "2"),
+    *("--critic.reward_model.gate", "false"),
 )
-"""Overrides of the `demo` preset: a smaller model on a smaller task."""
+"""Overrides of the `demo` preset: a smaller model on a smaller task, too small for its reward model to be fit."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ METHODS = ("sft", "rejection", "text2grad")
 def compared(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     options = ("--seeds", "1", "--at-once", "2", "--json", "--run.folder", str(folder), *TOY, *words)
     command = [sys.executable, "-m", "text2grad.cli", "compare", "--methods", *METHODS, *options]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "HF_HUB_OFFLINE": "1"}
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
 
 

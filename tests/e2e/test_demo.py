@@ -28,6 +28,7 @@ SMALL = (
     *("--reward_model.training.epochs", "2", "--reward_model.generation.max_new_tokens", "48"),
     *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.max_failed", "1"),
     *("--generation.max_new_tokens", "48", "--evaluate.limit", "8", "--evaluate.samples", "2"),
+    *("--critic.reward_model.gate", "false"),
 )
 POLICIES = ("sft", "scalar_ppo", "text2grad")
 REWARD_MODEL = {"good_precision", "good_recall", "poor_precision", "poor_recall", "unmatched", "unreadable"}
@@ -121,7 +122,8 @@ def test_every_list_of_a_sample_has_one_entry_per_token(done: Done) -> None:
 def test_two_seeds_are_two_runs_and_one_mean(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where the processes of `train` find the plug-in
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    monkeypatch.setenv("PYTHONPATH", path)  # where the processes of `train` find the plug-in
     options = ("--run.folder", tmp_path, "--config", "demo", *TOY, "--sft.epochs", "2")
     ended = command("demo", "--json", "--seeds", "2", *options)
     assert ended.code == 0, ended.err

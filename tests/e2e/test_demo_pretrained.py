@@ -19,6 +19,7 @@ SMALL = (
     *("--annotate.samples_per_prompt", "1", "--generation.max_new_tokens", "8", "--evaluate.limit", "4"),
     *("--reward_model.training.epochs", "1", "--reward_model.generation.max_new_tokens", "24"),
     *("--ppo.steps", "2", "--ppo.rollouts", "8", "--ppo.max_failed", "1", "--policy.dtype", "float32"),
+    *("--critic.reward_model.gate", "false"),
 )
 
 

@@ -24,6 +24,7 @@ from text2grad.config import (
     preset_names,
     recipe_names,
 )
+from text2grad.config.derive import is_set
 from text2grad.config.sections import CriticSettings
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
 from text2grad.settings import parse_yaml
@@ -329,6 +330,16 @@ def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> N
     path.write_text(dump_config(config), encoding="utf-8")
     assert load_config(path) == config
     assert (config.ppo.clip, config.policy.model, config.run.seed) == (math.inf, "1e5", 7)
+
+
+def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None:
+    config = load_config(find_config("docstrings"), ["--run.seed", "7"])
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(laid_over(config, "scalar"), only_set=True), encoding="utf-8")
+    again = load_config(path)
+    assert again == laid_over(config, "scalar") and again.ppo.gamma == 1.0
+    assert is_set(again, "run.seed") and is_set(again, "ppo.gamma") and is_set(again, "ppo.lr")
+    assert not is_set(again, "ppo.clip") and not is_set(again, "dpo.training.lr")
 
 
 # Overrides

@@ -73,7 +73,7 @@ class Seed:
         A command that was stopped goes on; one whose settings have changed since is told to start over.
         """
         work, place = self.works[name], self.note(name).with_suffix(".yaml")
-        write_whole(place, dump_config(self.settings(work)))
+        write_whole(place, dump_config(self.settings(work), only_set=True))
         filled = [word.format(folder=self.folder, model=self.config.policy.model) for word in work.words]
         stale = work.restart and self._begun(name) not in ("", self.digest(name))
         configured = [] if work.words[0] == "export" else ["--config", str(place)]

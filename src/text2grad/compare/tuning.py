@@ -14,6 +14,7 @@ from text2grad.compare.figures import scores_of
 from text2grad.compare.methods import Methods, run_name, trying, tunable
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.config import Config
+from text2grad.config.derive import is_set
 from text2grad.errors import UsageError
 from text2grad.stages.results import write_json
 
@@ -40,12 +41,14 @@ def tuning_seeds(config: Config, methods: Methods, extent: Extent) -> list[Seed]
     """The seeds that rates are chosen on, with all that is run there; none with one try.
 
     Raises:
-        UsageError: a seed would be both tuned on and reported.
+        UsageError: a seed would be both tuned on and reported, or a rate is not set.
     """
     if len(extent.factors) == 1:
         return []
     if set(extent.seeds) & set(extent.tuning_seeds):
         raise UsageError("a seed cannot be both tuned on and reported", "take other seeds")
+    if unset := sorted({own.rate for own in tunable(methods).values() if not is_set(config, own.rate)}):
+        raise UsageError(f"nothing sets {unset[0]}, so there is no rate to try multiples of", f"--{unset[0]} RATE")
     unwatched = config.model_copy(update={"ppo": config.ppo.model_copy(update={"heldout_every": None})})
     works, root = trying(methods, extent.factors), config.run.folder
     return [Seed(unwatched, number, root / f"tuning-{number}", works) for number in extent.tuning_seeds]

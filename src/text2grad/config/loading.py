@@ -84,14 +84,14 @@ def laid_over(config: Config, name: str) -> Config:
     Raises:
         UsageError: there is no such recipe.
     """
-    data = config.model_dump()
+    data = config.model_dump(exclude_unset=True)
     _lay_over(data, _for_task(_read(find_config(name)), data))
     return Config.model_validate(data)
 
 
 def times(config: Config, key: str, factor: float) -> Config:
-    """A configuration in which one number, named `section.key`, is multiplied."""
-    data = config.model_dump()
+    """A configuration in which one number that is set, named `section.key`, is multiplied."""
+    data = config.model_dump(exclude_unset=True)
     *sections, last = key.split(".")
     place = data
     for section in sections:
@@ -123,9 +123,13 @@ def with_tiny_rates(config: Config) -> Config:
     return config.model_copy(update=sections)
 
 
-def dump_config(config: Config) -> str:
-    """The configuration as YAML; `load_config` reads it back equal."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+def dump_config(config: Config, only_set: bool = False) -> str:
+    """The configuration as YAML; `load_config` reads it back equal.
+
+    With `only_set` without what nobody set, so that a command that reads it may still derive that.
+    """
+    data = config.model_dump(mode="json", exclude_unset=only_set)
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
 def _read(path: Path) -> dict[str, Any]:

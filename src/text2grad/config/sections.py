@@ -60,6 +60,12 @@ class RewardModelSettings(Settings):
         ge=1,
         description="train on at most this many records of one response to one prompt; null: all",
     )
+    damaged: float | None = Field(
+        default=None,
+        ge=0,
+        description="spoiled answers (shuffled, repeated, cut, another prompt's) taught as poor, as a share of the"
+        " training records; null: .5 below 500 records, else none",
+    )
     poor_weight: float = Field(
         default=1.0,
         gt=0,
@@ -139,6 +145,9 @@ class RewardModelCriticSettings(ReadingSettings):
     """The trained reward model as a critic, and how its answers are read."""
 
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    gate: bool = Field(
+        default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
+    )
 
 
 class ScalarModelCriticSettings(Settings):

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import UserError
 from text2grad.policy.cached import refuse_uncached
@@ -179,8 +180,9 @@ def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
         problem = f"the adapter in {folder} is {config.get('peft_type')}, and only LORA is trained further"
         raise UserError(problem, f"text2grad merge {folder} --out NEW, and start from NEW")
     targets = config["target_modules"]
-    held = (config["r"], config["lora_alpha"], [targets] if isinstance(targets, str) else targets)
-    wanted = (lora.r, lora.alpha, lora.targets)
+    found = [targets] if isinstance(targets, str) else targets
+    held = (config["r"], config["lora_alpha"], found)
+    wanted = (lora.r, lora.alpha, found if lora.targets is None else lora.targets)
     words = [f"r {r}, alpha {alpha:g}, targets {' '.join(sorted(names))}" for r, alpha, names in (held, wanted)]
     if words[0] != words[1]:
         raise UserError(
@@ -234,7 +236,7 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         r=settings.r,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
-        target_modules=list(settings.targets),
+        target_modules=linear_layers(model) if settings.targets is None else list(settings.targets),
         task_type="CAUSAL_LM",
     )
     place = Path(model.name_or_path)
@@ -246,6 +248,13 @@ def add_lora(model: Any, settings: LoraSettings) -> Any:
         raise UserError(
             f"cannot add adapters: {error}", "set policy.lora.targets to modules of this model"
         ) from error
+
+
+def linear_layers(model: Any) -> list[str]:
+    """The names of all linear layers, each once, without the output layer."""
+    last = model.get_output_embeddings()
+    layers = ((name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Linear | Conv1D))
+    return sorted({name.rpartition(".")[2] for name, part in layers if part is not last})
 
 
 def choose_device(name: str) -> torch.device:

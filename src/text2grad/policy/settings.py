@@ -23,7 +23,9 @@ class LoraSettings(Settings):
     r: int = Field(default=16, ge=1, description="rank")
     alpha: int = Field(default=32, ge=1, description="the adapters are scaled by alpha / r")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    targets: tuple[str, ...] = Field(default=("q_proj", "v_proj"), description="layers that get adapters")
+    targets: tuple[str, ...] | None = Field(
+        default=None, description="layers that get adapters; null: all linear ones, or those of the adapter at hand"
+    )
 
 
 class PolicySettings(Settings):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from text2grad.feedback import Feedback, read_jsonl
 Figures = Mapping[str, Any]
 Rule = tuple[Callable[[Figures], Any], str]
 """What is wrong if it is not zero (or None), and what to do; `{name}` is a figure, `{0}` the value."""
+LEAST_MOVED = 0.05
+"""The share by which a loss must fall."""
 LOPSIDED, FEW = 0.2, 50
 """A share of praise (or of criticism) below which there is too little of it, and records that are too few."""
 
@@ -75,6 +77,24 @@ RULES: tuple[Rule, ...] = (
         "Write more: {0} records check the path, and teach a model little.",
     ),
 )
+
+
+def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
+    """One line if supervised training has not moved the loss; nothing if it has, or if there is too little to tell.
+
+    The first third of the updates is compared with the last. `section` is where the user finds the settings.
+    """
+    third = len(losses) // 3
+    if not third:
+        return ""
+    first, last = sum(losses[:third]) / third, sum(losses[-third:]) / third
+    if last < (1 - LEAST_MOVED) * first:
+        return ""
+    updates = f"{len(losses)} updates at a learning rate of {lr:g}"
+    return (
+        f"the loss did not move ({first:.3g} at first, {last:.3g} at the end, {updates}): the model is what it was;"
+        f" raise {section}.lr or {section}.epochs"
+    )
 
 
 def _percent(share: float) -> str:

@@ -175,12 +175,7 @@ def show_answers(console: Console, prompt: str, answers: Sequence[Told]) -> None
 
 def show_feedback(console: Console, records: Sequence[Feedback], figures: Mapping[str, Any]) -> None:
     """Print records, coloured, then what the figures of their file mean and what to write next."""
-    brackets = console.no_color or not console.is_terminal
-    for record in records:
-        asked = " ".join(record.prompt[-1].content.split())
-        console.print(Text(stripped(f"{record.id}: {asked[:200]}"), style="bold"))
-        console.print(told_view(Told("", record.response, record.judgement()), brackets))
-        console.print()
+    _show_records(console, records)
     shown = f", the {len(records)} worst above" if records else ""
     console.print(Text(f"{figures['records']} records, {figures['spans']} spans{shown}"))
     for sentence in figures["judgement"]:
@@ -189,6 +184,42 @@ def show_feedback(console: Console, records: Sequence[Feedback], figures: Mappin
         console.print(Text(f"- {sentence}"))
     if "out" in figures:
         console.print(Text(f"page: {figures['out']}"), soft_wrap=True)
+
+
+def _show_records(console: Console, records: Sequence[Feedback]) -> None:
+    brackets = console.no_color or not console.is_terminal
+    for record in records:
+        asked = " ".join(record.prompt[-1].content.split())
+        console.print(Text(stripped(f"{record.id}: {asked[:200]}"), style="bold"))
+        console.print(told_view(Told("", record.response, record.judgement()), brackets))
+        console.print()
+
+
+def show_gate(console: Console, records: Sequence[Feedback], verdict: Mapping[str, Any], count: int = 5) -> None:
+    """Print a reward model's critiques of fresh answers, its figures, and whether it is fit to train against."""
+    _show_records(console, records[:count])
+    for line in gate_lines(verdict):
+        console.print(Text(stripped(line)), soft_wrap=True)
+
+
+def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
+    """The verdict on a reward model (`gate.json`) in words: what was measured, fit or not, and why."""
+    found = verdict["figures"]
+    lines = []
+    if found["f1"] is not None:
+        lines.append(
+            f"F1 {found['f1']:.2f} ({found['f1_low']:.2f} to {found['f1_high']:.2f}) on {found['heldout']} held-out"
+            f" critiques; random spans {found['random_f1']:.2f}, always neutral {found['neutral_f1']:.2f}"
+        )
+    lines.append(
+        f"it rewards {100 * found['fresh_paid']:.0f} % of {found['fresh']} fresh answers, and"
+        f" {100 * found['spoiled_paid']:.0f} % of {found['spoiled']} made unreadable on purpose"
+    )
+    if verdict["fit"]:
+        lines.append("Fit to train against.")
+    else:
+        lines += ["Not fit to train against:", *(f"- {reason}" for reason in verdict["reasons"])]
+    return [*lines, *(f"Note: {caution}" for caution in verdict["cautions"])]
 
 
 def told_view(told: Told, brackets: bool) -> Group:

@@ -181,6 +181,7 @@ def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
     kinds = ("prompted", "program", "reward_model", "scalar_model", "unit_model")
     manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}
+    manner |= {"critic.reward_model.gate"}
     found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
     if config.critic.kind in kinds:
         found |= flatten(manner, **{f"critic.{config.critic.kind}": getattr(config.critic, config.critic.kind)})

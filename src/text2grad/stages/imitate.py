@@ -25,6 +25,7 @@ from text2grad.stages.folder import note_settings, prepare, processes, run_input
 from text2grad.stages.logged import answers_in
 from text2grad.stages.refine import cases_of
 from text2grad.stages.revise import revision_prompt
+from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
@@ -87,11 +88,13 @@ def run_sft_on_records(
             policy = load_policy(start_policy(config, start))
             seed_everything(config.run.seed)
             place = folder / "ppo" / name
-            if ranks.first:
-                note_settings(config, place, begins=True)
         pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
         if choice.revise:
             pairs = revisions(records, chosen, revision_prompt(config), LocalChat(policy, config.generation, name))
+        config = settled(config, "sft", place, policy, facts_of_pairs(policy, pairs), resume, ranks)
+        with ranks.barrier():
+            if ranks.first:
+                note_settings(config, place, begins=True)
         options = RunOptions(place, name, config.run.seed, resume, run_inputs(config, config.policy), ranks)
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:

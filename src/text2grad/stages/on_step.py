@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from text2grad.config import Config
 from text2grad.critics.noise import NoisyCritic
+from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep, save_policy
 from text2grad.durable.state import Randomness
@@ -98,3 +102,30 @@ def _main(figures: Mapping[str, float]) -> dict[str, float]:
     name = next((each for each in MAIN if f"greedy_{each}" in figures), None)
     names = [f"{way}_{name}" for way in WAYS] if name else [each for each in figures if each.startswith(WAYS)]
     return {f"heldout_{each}": figures[each] for each in names}
+
+
+def probes_of(critic: Critic, every: int, ranks: Ranks) -> OnStep | None:
+    """What probes the critic every so many steps, adds what it finds to the metrics, and names reward hacking once.
+
+    All processes must call it. What a probe draws at random, training does not notice. Later probes are compared
+    with the first one since the run was started or resumed.
+    """
+    if not isinstance(critic, ProbedCritic):
+        return None
+    probes: list[Probe] = []
+    named: list[str] = []
+
+    def look(step: int, metrics: dict[str, float]) -> None:
+        if step % every:
+            return
+        with torch.random.fork_rng(range(torch.cuda.device_count())), ranks.barrier():
+            sums = critic.probe(step)
+        now = probe_of(step, metrics["delta_sum"], ranks.all_reduce(sums))
+        found = {"probe_spoiled": now.spoiled_praised, "probe_likeness": now.likeness}
+        metrics.update({name: value for name, value in found.items() if value is not None})
+        probes.append(now)
+        if (words := hacking(probes[0], now)) and not named and ranks.first:
+            print(f"{words} (text2grad sample shows answers; raise ppo.kl_coefficient, or stop)", file=sys.stderr)
+            named.append(words)
+
+    return look

@@ -6,12 +6,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from text2grad.config import Config, with_tiny_rates
+from text2grad.critics.probes import ProbedCritic
 from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
-from text2grad.stages.on_step import heldout_curve, kept_policies, noise_of, on_step_of
+from text2grad.stages.gate import refuse_unfit_reward_model
+from text2grad.stages.on_step import heldout_curve, kept_policies, noise_of, on_step_of, probes_of
+from text2grad.stages.settle import facts_of_prompts, settled
 from text2grad.stages.summary import Summary
 from text2grad.train.ppo import train_ppo
 
@@ -33,29 +36,36 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             task = task_of(config)
             examples = task.examples("train")
             refuse_unfit(config.critic.kind, examples)
+            refuse_unfit_reward_model(config, tell=ranks.first)
             policy = load_policy(start_policy(config))
+        place, data = folder / "ppo" / name, facts_of_prompts(policy, examples[: config.ppo.prompts])
+        config = settled(config, "ppo", place, policy, data, resume, ranks)
+        with ranks.barrier():
             seed_everything(config.run.seed)
             runner = stack.enter_context(runner_of(config))
-            journal = folder / "ppo" / name / f"critic.{ranks.rank}.journal"
-            critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, policy, journal))
+            journal = place / f"critic.{ranks.rank}.journal"
+            opened = stack.enter_context(open_critic(config, config.critic.kind, task, runner, policy, journal))
+            probed = config.critic.kind == "reward_model" and config.ppo.probe_every and not ranks.sharded
+            critic = ProbedCritic(opened, config.run.seed) if probed else opened
             if ranks.first:
-                for place in (folder, folder / "ppo" / name):
-                    note_settings(config, place, begins=True)
+                for each in (folder, place):
+                    note_settings(config, each, begins=True)
         options = RunOptions(
-            folder / "ppo" / name,
+            place,
             name,
             config.run.seed,
             resume,
             run_inputs(config, config.policy, **critic_inputs(config)),
             ranks,
             on_step_of(
-                noise_of(critic, ranks),
+                noise_of(opened, ranks),
                 heldout_curve(config, task, policy, runner, ranks),
-                kept_policies(config, policy, folder / "ppo" / name, ranks),
+                kept_policies(config, policy, place, ranks),
+                probes_of(critic, config.ppo.probe_every, ranks),
             ),
         )
         ppo = with_tiny_rates(config).ppo
         train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)
         if ranks.first:
-            note_settings(config, folder / "ppo" / name)
-    return TrainSummary(steps=config.ppo.steps, out=str(folder / "ppo" / name / "policy"))
+            note_settings(config, place)
+    return TrainSummary(steps=config.ppo.steps, out=str(place / "policy"))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from text2grad import wire
 from text2grad.align import TokenTable
 from text2grad.config import Config, RewardModelSettings
+from text2grad.critics.damage import spoiled
 from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.spans import SpanCase
 from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, read_jsonl
@@ -31,6 +32,9 @@ from text2grad.tasks.base import (
     words_of,
 )
 from text2grad.train.pairs import Marked, Pair
+
+FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
+"""Training records below which spoiled answers are added, and how many for each of them."""
 
 
 def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
@@ -124,6 +128,16 @@ def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feed
         if limit is None or seen[record.prompt, record.response] <= limit:
             kept.append(record)
     return kept
+
+
+def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed: int) -> list[Feedback]:
+    """The records, and after them spoiled answers as `reward_model.damaged` asks for.
+
+    A few critiques are all of answers worth a remark: a model trained on them alone may praise what is no answer.
+    """
+    few = DAMAGED_OF_FEW if len(records) < FEW_RECORDS else 0.0
+    share = few if settings.damaged is None else settings.damaged
+    return [*records, *spoiled(records, round(share * len(records)), seed)]
 
 
 def fitting(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
-
-import torch
 
 from text2grad.align import TokenTable
 from text2grad.chat import Chat
@@ -38,10 +35,20 @@ from text2grad.stages.folder import (
     run_inputs,
     start_policy,
 )
+from text2grad.stages.gate import GATE_FILE, check_reward_model, release
 from text2grad.stages.judging import LONGEST_VERDICT, open_judge
 from text2grad.stages.results import write_json
-from text2grad.stages.reward_data import example_of, fitting, judged_cases, reward_data, without_repeats
+from text2grad.stages.reward_data import (
+    example_of,
+    fitting,
+    judged_cases,
+    reward_data,
+    with_damage,
+    without_repeats,
+)
+from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
+from text2grad.stages.supervised import say_if_still
 from text2grad.tasks.base import question_of, read_prompt, words_of
 from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping
@@ -52,12 +59,16 @@ JUDGE_PROMPT = "compare_critiques"
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelSummary(Summary):
-    """Records and how many of them were trained on, the last metrics, and the rates on held-out records."""
+    """Records, pairs trained on and how many of them are spoiled answers, the last metrics, the rates on held-out
+    records, and the verdict.
+    """
 
     records: int
     trained_on: int
+    damaged: int | None = None
     metrics: Mapping[str, float] = inlined()
     rates: Mapping[str, float] = inlined()
+    gate: Mapping[str, Any] | None = None
     out: str
 
 
@@ -69,26 +80,31 @@ class RewardModelEvaluation(Summary):
 
 
 class Trained(NamedTuple):
-    """Records, pairs that were trained on, and the last metrics."""
+    """Records, pairs that were trained on, spoiled answers added to the records, and the last metrics."""
 
     records: int
     pairs: int
+    damaged: int
     metrics: Mapping[str, float]
 
 
 def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
-    """Train the reward model on z; writes `reward_model/policy` and `evaluation/reward_model.json`."""
+    """Train the reward model on z and check it; writes `reward_model/policy`, `reward_model/gate.json` and
+    `evaluation/reward_model.json`.
+    """
     with processes(config) as ranks:
         trained = train_reward_model(config, resume, ranks)
-        gc.collect()  # what was trained is gone before the model that was written is loaded
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        rates = measure_reward_model(config) if ranks.first else {}
+        release()  # what was trained is gone before the model that was written is loaded
+        cases = [case for _, case in heldout_cases(config)] if ranks.first else []
+        rates = measure_reward_model(config, cases)
+        found = check_reward_model(config, cases) if ranks.first else None
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
+        damaged=trained.damaged or None,
         metrics=trained.metrics,
         rates=rates,
+        gate=None if found is None else asdict(found),
         out=str(config.run.folder / "reward_model" / "policy"),
     )
 
@@ -100,18 +116,23 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         train, _ = reward_data(config)
         settings = learner_settings(config)
         policy = load_policy(settings)
-        training = with_tiny_rates(config).reward_model.training
         validation: list[Feedback] = []
         if config.reward_model.early_stopping is not None:
             train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
         chosen = without_repeats(train, config.reward_model.repeats)
-        pairs = [pair for _, pair in fitting(policy, chosen, config.reward_model)]
+        shown = with_damage(chosen, config.reward_model, config.run.seed)
+        pairs = [pair for _, pair in fitting(policy, shown, config.reward_model)]
+    place = folder / "reward_model"
+    config = settled(config, "reward_model", place, policy, facts_of_pairs(policy, pairs), resume, ranks)
+    with ranks.barrier():
         if ranks.first:
             note_settings(config, folder, begins=True)
+            (place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
         base = digest_of_base(policy.model) if config.reward_model.shared else ""
         stopping = early_stopping(config, policy, validation, ranks)
+        training = with_tiny_rates(config).reward_model.training
     inputs = run_inputs(config, settings, **validation_inputs(config, validation))
-    options = RunOptions(folder / "reward_model", "reward model", config.run.seed, resume, inputs, ranks)
+    options = RunOptions(place, "reward model", config.run.seed, resume, inputs, ranks)
     metrics = train_supervised(
         policy,
         pairs,
@@ -123,9 +144,10 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
     )
     if ranks.first:
         if base:
-            (folder / "reward_model" / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
+            (place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
         note_settings(config, folder)
-    return Trained(len(train) + len(validation), len(pairs), metrics)
+        say_if_still(place, "reward_model.training", training.lr)
+    return Trained(len(train) + len(validation), len(pairs), len(shown) - len(chosen), metrics)
 
 
 def validation_split(
@@ -206,9 +228,8 @@ def learner_settings(config: Config) -> PolicySettings:
     return chosen
 
 
-def measure_reward_model(config: Config) -> dict[str, float]:
+def measure_reward_model(config: Config, cases: Sequence[SpanCase]) -> dict[str, float]:
     """The rates of the reward model on held-out records, for the report; empty if there are none."""
-    cases = [case for _, case in heldout_cases(config)]
     if not cases:
         return {}
     rates = span_report(cases)

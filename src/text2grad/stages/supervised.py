@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from text2grad import wire
 from text2grad.config import TINY, Config, with_tiny_rates
@@ -14,9 +17,11 @@ from text2grad.feedback import Critique, Example, Span
 from text2grad.policy.load import choose_device, load_policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
+from text2grad.report.advice import loss_advice
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
+from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair
@@ -46,13 +51,23 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             assert base is not None
             policy = load_policy(base)
             pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
+        config = settled(config, "sft", folder / "sft", policy, facts_of_pairs(policy, pairs), resume, ranks)
+        with ranks.barrier():
             if ranks.first:
                 note_settings(config, folder, begins=True)
         options = RunOptions(folder / "sft", "sft", config.run.seed, resume, run_inputs(config, base), ranks)
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, folder)
+            say_if_still(folder / "sft", "sft", with_tiny_rates(config).sft.lr)
     return SFTSummary(examples=len(pairs), metrics=metrics, out=str(folder / "sft" / "policy"))
+
+
+def say_if_still(place: Path, section: str, lr: float) -> None:
+    """One line on stderr if the loss of a finished supervised run did not move."""
+    rows = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    if advice := loss_advice([json.loads(row)["loss"] for row in rows], section, lr):
+        print(f"{section}: {advice}", file=sys.stderr)
 
 
 def refuse_finished(config: Config, resume: ResumeMode) -> None:

@@ -42,6 +42,7 @@ UNCHECKED = {
     "ppo.max_failed",
     "ppo.max_kl",
     "ppo.overlap",
+    "ppo.probe_every",
     "ppo.prompts",
 }
 """What may change when a run is resumed: it does not change what is learned, or (prompts) has a digest."""

@@ -235,6 +235,11 @@ class PPOSettings(Settings):
         ge=1,
         description="steps between policies that are kept, as ppo/NAME/NAME-step-K; null: only the last is",
     )
+    probe_every: int = Field(
+        default=10,
+        ge=0,
+        description="steps between two checks that the reward of a reward model still means something; 0: never",
+    )
     samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
     samples_written: int = Field(default=8, ge=0, description="token strips written each time")
 

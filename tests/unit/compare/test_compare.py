@@ -192,6 +192,12 @@ def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
         tuned(config, scalar, Extent((0, 100), (1.0, 2.0), (100,)), "pass", 2)
 
 
+def test_a_rate_that_nobody_set_cannot_be_multiplied(config: Config) -> None:
+    bare = Config.model_validate({"task": {"name": "demo"}, "policy": {"model": "tiny"}})
+    with pytest.raises(UsageError, match=r"nothing sets ppo\.lr"):
+        tuned(bare, methods_of(["text2grad"], bare), Extent.of(0, 1, tries=2), "pass", 1)
+
+
 def test_what_cannot_be_tuned_is_not_tried(config: Config) -> None:
     assert trying(methods_of(["sft", "reflection"], config), (1.0, 2.0)) == {}
 

@@ -209,6 +209,20 @@ def test_an_adapter_of_another_shape_is_refused_with_both_cures(sft: Path, other
     assert "\n" not in str(told.value) and f"r {asked.r}, alpha {asked.alpha}" in str(told.value)
 
 
+def test_without_targets_all_linear_layers_get_adapters_or_those_that_have_them(
+    base: Path, sft: Path, tmp_path: Path
+) -> None:
+    unsaid = LORA.model_copy(update={"targets": None})
+    write_policy(load_policy(settings(base, unsaid)), tmp_path / "new")
+    found = json.loads((tmp_path / "new" / "adapter_config.json").read_text())["target_modules"]
+    assert sorted(found) == sorted(LINEAR), "all but the output layer"
+    few = LORA.model_copy(update={"targets": ("q_proj",)})
+    write_policy(load_policy(settings(base, few)), tmp_path / "few")
+    again = load_policy(settings(tmp_path / "few", unsaid))
+    adapted = {name.rpartition(".lora_A")[0] for name, _ in again.model.named_parameters() if ".lora_A" in name}
+    assert adapted and all(name.endswith("q_proj") for name in adapted)
+
+
 def test_dropout_is_that_of_the_settings(sft: Path) -> None:
     policy = load_policy(settings(sft, LORA.model_copy(update={"dropout": 0.5})))
     policy.freeze_reference()

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from text2grad.feedback import Feedback, Span, write_jsonl
-from text2grad.report.advice import worst_first
+from text2grad.report.advice import loss_advice, worst_first
 from text2grad.report.quality import report_quality
 from text2grad.report.terminal import Told, coloured_spans, show_answers, show_feedback
 
@@ -86,3 +86,16 @@ def test_answers_stand_side_by_side_where_there_is_room(width: int, beside: bool
     lines = out.getvalue().splitlines()
     assert any("left answer" in line and "right answer" in line for line in lines) == beside
     assert "\x1b" not in out.getvalue() and lines[0].startswith("When?")
+
+
+def test_a_loss_that_does_not_move_is_told_with_its_cure() -> None:
+    told = loss_advice([2.3, 2.1, 2.5, 2.2, 2.4, 2.3], "sft", 1e-5)
+    assert told.startswith(
+        "the loss did not move (2.2 at first, 2.35 at the end, 6 updates at a learning rate of 1e-05)"
+    )
+    assert told.endswith("raise sft.lr or sft.epochs")
+
+
+@pytest.mark.parametrize("losses", [[], [2.0], [2.0, 2.0], [2.0, 1.9, 1.89], [4.0, 1.0, 3.0, 1.0, 2.0, 2.5]])
+def test_a_loss_that_falls_or_is_too_short_is_not(losses: list[float]) -> None:
+    assert loss_advice(losses, "sft", 1e-5) == ""

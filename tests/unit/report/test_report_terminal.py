@@ -12,12 +12,15 @@ from rich.console import Console, RenderableType
 from span_cases import UNREADABLE, case, critique, word_span
 from synthetic_run import sample, summary
 from text2grad.eval.reward_model import reward_model_report
+from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.report.folder import Sample
 from text2grad.report.terminal import (
     evaluation_table,
+    gate_lines,
     policy_table,
     results_table,
     reward_model_table,
+    show_gate,
     show_samples,
 )
 
@@ -143,3 +146,37 @@ def test_a_measured_policy_is_a_row_a_measure_and_a_column_a_way() -> None:
 def test_a_policy_that_only_chose_has_one_column() -> None:
     table = policy_table({"likelihood": 0.25, "total": 200.0})
     assert [list(column.cells) for column in table.columns] == [["likelihood", "total"], ["0.25", "200"]]
+
+
+def test_the_verdict_on_a_reward_model_in_words() -> None:
+    figures = {
+        **{"f1": 0.713, "f1_low": 0.6, "f1_high": 0.8, "heldout": 9, "random_f1": 0.21, "neutral_f1": 0.0},
+        **{"fresh": 16, "fresh_paid": 0.5, "spoiled": 15, "spoiled_paid": 0.8},
+    }
+    verdict: dict[str, Any] = {"fit": False, "reasons": ["it praises"], "cautions": ["few"], "figures": figures}
+    assert gate_lines(verdict) == [
+        "F1 0.71 (0.60 to 0.80) on 9 held-out critiques; random spans 0.21, always neutral 0.00",
+        "it rewards 50 % of 16 fresh answers, and 80 % of 15 made unreadable on purpose",
+        "Not fit to train against:",
+        "- it praises",
+        "Note: few",
+    ]
+    unmeasured = {**verdict, "fit": True, "cautions": [], "figures": {**figures, "f1": None}}
+    assert gate_lines(unmeasured)[1:] == ["Fit to train against."]
+
+
+def test_the_verdict_stands_below_five_critiques() -> None:
+    said = Feedback(
+        id="m1",
+        prompt=(Message(role="user", content="When?"),),
+        response="a \x1b[31mbad answer",
+        critique="no",
+        spans=(Span(start=7, end=10, label=-1, text="bad"),),
+        source=Source(kind="reward_model"),
+    )
+    figures = {"f1": None, "fresh": 6, "fresh_paid": 0.0, "spoiled": 0, "spoiled_paid": 0.0}
+    out = io.StringIO()
+    verdict = {"fit": True, "reasons": [], "cautions": [], "figures": figures}
+    show_gate(Console(file=out, width=100, _environ={}), [said] * 6, verdict)
+    assert out.getvalue().count("m1: When?\na [-bad-] answer\n") == 5
+    assert out.getvalue().endswith("Fit to train against.\n")

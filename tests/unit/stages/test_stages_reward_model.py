@@ -113,4 +113,4 @@ def test_without_held_out_records_the_cure_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(reward_model, "heldout_cases", lambda config: [])
     with pytest.raises(UserError, match="heldout_share"):
         reward_model.run_evaluate_reward_model(config(tmp_path))
-    assert reward_model.measure_reward_model(config(tmp_path)) == {}
+    assert reward_model.measure_reward_model(config(tmp_path), []) == {}

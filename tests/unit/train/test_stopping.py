@@ -11,7 +11,7 @@ import torch
 
 from human_data import finegrained_file, small_config
 from span_cases import TEXT, critique, word_span, words_aligned
-from text2grad.config import Config, load_config
+from text2grad.config import load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
 from text2grad.feedback import Critique, Feedback, Message, Source
@@ -156,24 +156,18 @@ def test_what_was_trained_is_gone_when_the_reward_model_is_measured(
     run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
     run_sft(config)
     loaded: list[weakref.ref[object]] = []
-    alive: list[list[bool]] = []
-    read, measure = load.load_model, reward_model.measure_reward_model
+    beside: list[int] = []
+    read = load.load_model
 
     def noted(*words: object, **options: object) -> object:
+        beside.append(sum(model() is not None for model in loaded))
         model = read(*words, **options)  # type: ignore[arg-type]
         loaded.append(weakref.ref(model))
         return model
 
-    def measured(config: Config) -> dict[str, float]:
-        alive.append([model() is not None for model in loaded])
-        rates = measure(config)
-        alive.append([True for _ in loaded])
-        return rates
-
     monkeypatch.setattr(load, "load_model", noted)
-    monkeypatch.setattr(reward_model, "measure_reward_model", measured)
     assert run_train_reward(config).rates
-    assert alive == [[False], [True, True]], "one model to train, then one to measure"
+    assert beside == [0, 0, 0, 0], "one to train, one to measure, the policy's answers, their critiques: by turns"
 
 
 def test_a_reward_model_beside_a_policy_may_have_an_adapter_of_its_own(tmp_path: Path) -> None:

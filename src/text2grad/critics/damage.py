@@ -1,0 +1,127 @@
+"""Answers spoiled on purpose, with the critique they deserve: what a small reward model has never seen.
+
+A reward model trained on a few critiques has read only answers that somebody found worth a remark. Of text that is
+no answer at all it knows nothing, may praise it, and a policy in training finds such text. These show it some.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
+from typing import NamedTuple
+
+from text2grad.feedback import Critique, Example, Feedback, Source, Span
+from text2grad.tasks.base import question_of, words_of
+
+SOURCE = Source(kind="program", model="damage")
+FEWEST_WORDS = 3
+"""Of an answer that can be spoiled."""
+REPEATS, LAST_WORDS = 8, 3
+"""How often a phrase is repeated, and the words at a cut that are marked."""
+
+
+class Spoiled(NamedTuple):
+    """A spoiled answer, the interval of it that is poor, and what is to be said of it."""
+
+    response: str
+    start: int
+    end: int
+    critique: str
+
+
+def shuffled(response: str, rng: random.Random) -> Spoiled:
+    """The same words in another order."""
+    words = response.split()
+    rng.shuffle(words)
+    return _whole(" ".join(words), "The words are in no order and say nothing.")
+
+
+def repeated(response: str, rng: random.Random) -> Spoiled:
+    """The beginning of the answer, then one phrase of it again and again."""
+    words = re.findall(r"\S+\s*", response)
+    first = rng.randrange(len(words) - FEWEST_WORDS + 1)
+    phrase = "".join(words[first : first + FEWEST_WORDS]).strip()
+    head = "".join(words[:first])
+    text = head + " ".join([phrase] * REPEATS)
+    return Spoiled(text, len(head), len(text), "It says the same again and again.")
+
+
+def degenerate(response: str, rng: random.Random) -> Spoiled:
+    """The same letters in another order."""
+    letters = [letter for letter in response if not letter.isspace()]
+    rng.shuffle(letters)
+    lengths = [len(word) for word in response.split()]
+    words = ["".join(letters.pop() for _ in range(length)) for length in lengths]
+    return _whole(" ".join(words), "These are no words.")
+
+
+def truncated(response: str, rng: random.Random) -> Spoiled:
+    """The first half or so of the words."""
+    words = list(re.finditer(r"\S+", response))
+    kept = words[: max(1, round(len(words) * rng.uniform(0.3, 0.7)))]
+    start = kept[-LAST_WORDS].start() if len(kept) >= LAST_WORDS else kept[0].start()
+    return Spoiled(response[: kept[-1].end()], start, kept[-1].end(), "It stops in the middle.")
+
+
+def _whole(text: str, critique: str) -> Spoiled:
+    return Spoiled(text, 0, len(text), critique)
+
+
+GIBBERISH: Mapping[str, Callable[[str, random.Random], Spoiled]] = {
+    "shuffled": shuffled,
+    "repeated": repeated,
+    "degenerate": degenerate,
+}
+"""Damage that leaves no answer to any question."""
+DAMAGE = {**GIBBERISH, "truncated": truncated}
+OTHER = "other"
+"""The answer to another prompt, which is poor as a whole."""
+
+
+def spoiled(
+    records: Sequence[Feedback],
+    count: int,
+    seed: int,
+    damage: Mapping[str, Callable[[str, random.Random], Spoiled]] = DAMAGE,
+    with_others: bool = True,
+) -> list[Feedback]:
+    """`count` records of spoiled responses with their critiques, each kind of damage in its turn.
+
+    `meta.damage` names the kind. The same records and seed give the same damage. Fewer, or none, where responses
+    have not `FEWEST_WORDS` words, or a kind left a response as it was.
+    """
+    rng = random.Random(f"{seed}/damage")
+    able = [record for record in records if len(record.response.split()) >= FEWEST_WORDS]
+    kinds = cycle([*damage, *([OTHER] if with_others else [])])
+    chosen = [able[i % len(able)] for i in rng.sample(range(count), count)] if able else []
+    made = [_spoil(record, next(kinds), able, damage, rng) for record in chosen]
+    return [record for record in made if record is not None]
+
+
+def _spoil(
+    record: Feedback,
+    kind: str,
+    records: Sequence[Feedback],
+    damage: Mapping[str, Callable[[str, random.Random], Spoiled]],
+    rng: random.Random,
+) -> Feedback | None:
+    other = kind == OTHER
+    found = _of_another(record, rng.choice(records)) if other else damage[kind](record.response, rng)
+    return None if found is None or found.response == record.response else _as_record(record, kind, found)
+
+
+def _of_another(record: Feedback, other: Feedback) -> Spoiled | None:
+    if words_of(question_of(record)) == words_of(question_of(other)):
+        return None
+    return _whole(other.response, "This answers another question.")
+
+
+def _as_record(record: Feedback, kind: str, found: Spoiled) -> Feedback:
+    words = found.response[found.start : found.end]
+    span = Span(start=found.start, end=found.end, label=-1, text=words)
+    # Without its meta: the ids that were sampled, and what tests said, are of the whole response.
+    example = Example(id=record.id, prompt=record.prompt)
+    said = Critique(text=found.critique, spans=(span,), score=-1.0, meta={"damage": kind})
+    return Feedback.of(example, found.response, said, SOURCE)

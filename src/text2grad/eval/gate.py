@@ -1,0 +1,198 @@
+"""Whether a reward model is fit to train against: a verdict with its reasons, from measured figures. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from text2grad.align import Aligned, CreditSettings, credit
+from text2grad.eval.metrics import mean
+from text2grad.eval.reward_model import baselines
+from text2grad.eval.spans import LABEL_NAMES, SpanCase, intervals, span_report
+from text2grad.feedback import Critique, Failure, Judgement
+
+MOST_LOST = MOST_UNREADABLE = MOST_PRAISED = 0.5
+"""Shares of quotes that are lost, of critiques that cannot be read, and of spoiled answers that are rewarded."""
+LEAST_SPREAD = 0.01
+"""Standard deviation of verdicts; below it they are one and the same."""
+FEW, FEWEST_SPOILED = 20, 4
+"""Held-out critiques below which the interval says more than the figure, and readable critiques of spoiled answers
+below which nothing is concluded from them."""
+
+Paid = tuple[Judgement, Aligned]
+"""What a reward model said of an answer, and the answer's tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateFigures:
+    """What was measured; None where it could not be.
+
+    `f1` is the mean over the labels that the annotations use, `random_f1` that of as many spans at random places,
+    `neutral_f1` that of a critic that marks nothing; `f1_low` and `f1_high` are the means of the labels' own 95 %
+    bounds, a little wider than those of the mean. `lost` is a share of quotes, `unreadable` of critiques,
+    `spoiled_paid` of spoiled answers whose rewards add up to more than 0, `fresh_paid` the same of the policy's own
+    answers, both of those (`spoiled`, `fresh`) whose critique can be read, as the others are not trained on.
+    `spread`, `gold_spread`: standard deviations of the verdicts. `by_label`: F1, and that of random spans.
+    """
+
+    heldout: int = 0
+    f1: float | None = None
+    f1_low: float | None = None
+    f1_high: float | None = None
+    random_f1: float | None = None
+    neutral_f1: float | None = None
+    by_label: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    spread: float | None = None
+    gold_spread: float | None = None
+    lost: float = 0.0
+    unreadable: float = 0.0
+    fresh: int = 0
+    fresh_paid: float = 0.0
+    spoiled: int = 0
+    spoiled_paid: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """The verdict on a reward model: `reasons` why it is not fit to train against, `cautions` where it is."""
+
+    fit: bool
+    reasons: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+    figures: GateFigures = GateFigures()
+
+
+def gate_figures(
+    cases: Sequence[SpanCase], fresh: Sequence[Paid], spoiled: Sequence[Paid], settings: CreditSettings, seed: int
+) -> GateFigures:
+    """The figures of a reward model on held-out records, on answers of the policy, and on spoiled answers."""
+    said = [case.predicted for case in cases] + [judgement for judgement, _ in (*fresh, *spoiled)]
+    lost, unreadable = _failures(said)
+    own, marred = (_paid(answers, settings) for answers in (fresh, spoiled))
+    return GateFigures(
+        **_heldout_figures(cases, settings, seed),
+        lost=lost,
+        unreadable=unreadable,
+        fresh=len(own),
+        fresh_paid=sum(own) / max(1, len(own)),
+        spoiled=len(marred),
+        spoiled_paid=sum(marred) / max(1, len(marred)),
+    )
+
+
+def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: int) -> dict[str, Any]:
+    if not cases:
+        return {}
+    membership = settings.membership
+    names = [name for label, name in LABEL_NAMES.items() if _uses(cases, label)]
+    rates, bounds = span_report(cases, membership), intervals(cases, membership, seed=seed)
+    knowing_nothing = baselines(cases, membership, seed)
+    scattered = knowing_nothing["random_spans"]
+
+    def over(rates: Mapping[str, float]) -> float | None:
+        return mean([rates[f"{name}_f1"] for name in names]) if names else None
+
+    return {
+        "heldout": len(cases),
+        "f1": over(rates),
+        "f1_low": over({name: low for name, (low, _) in bounds.items()}),
+        "f1_high": over({name: high for name, (_, high) in bounds.items()}),
+        "random_f1": over(scattered),
+        "neutral_f1": over(knowing_nothing["always_neutral"]),
+        "by_label": {name: (rates[f"{name}_f1"], scattered[f"{name}_f1"]) for name in names},
+        **_spreads(cases, settings),
+    }
+
+
+def _uses(cases: Sequence[SpanCase], label: int) -> bool:
+    return any(span.label == label for case in cases for span in case.gold.spans)
+
+
+def _spreads(cases: Sequence[SpanCase], settings: CreditSettings) -> dict[str, float]:
+    """Of the verdicts, where they are paid and the gold ones are known."""
+    gold = [case.gold.score for case in cases if case.gold.score is not None]
+    if not gold or not (settings.by_score or settings.outcome_weight):
+        return {}
+    read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
+    given = [each.score for each in read if each.score is not None]
+    return {"spread": float(np.std(given or [0.0])), "gold_spread": float(np.std(gold))}
+
+
+def _failures(said: Sequence[Judgement]) -> tuple[float, float]:
+    """Shares of quotes that are lost, and of critiques that cannot be read."""
+    read = [each for each in said if isinstance(each, Critique)]
+    lost = sum(each.quotes.unmatched + each.quotes.ambiguous for each in read)
+    quotes = lost + sum(len(each.spans) for each in read)
+    return lost / max(1, quotes), (len(said) - len(read)) / max(1, len(said))
+
+
+def _paid(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
+    """Of each answer whose critique can be read, whether its rewards add up to more than 0."""
+    return [
+        bool(credit(judgement, aligned, settings).delta.sum() > 0)
+        for judgement, aligned in answers
+        if not isinstance(judgement, Failure)
+    ]
+
+
+def gate(figures: GateFigures) -> Gate:
+    """Fit or not, and why. What was not measured is a caution and never a reason."""
+    reasons = tuple(reason for rule in REASONS if (reason := rule(figures)))
+    return Gate(fit=not reasons, reasons=reasons, cautions=tuple(_cautions(figures)), figures=figures)
+
+
+def _worse_than_random(found: GateFigures) -> str:
+    if found.f1 is None or found.random_f1 is None or found.f1 > found.random_f1:
+        return ""
+    return f"it marks no better than chance (F1 {found.f1:.2f}, random spans {found.random_f1:.2f})"
+
+
+def _one_verdict(found: GateFigures) -> str:
+    if found.spread is None or found.gold_spread is None:
+        return ""
+    told_apart = found.spread >= LEAST_SPREAD or found.gold_spread < LEAST_SPREAD
+    return "" if told_apart else "it gives every answer the same verdict, where the annotations differ"
+
+
+def _praises_anything(found: GateFigures) -> str:
+    if found.spoiled_paid <= MOST_PRAISED or found.spoiled < FEWEST_SPOILED:
+        return ""
+    share, own = f"{100 * found.spoiled_paid:.0f} %", f"{100 * found.fresh_paid:.0f} %"
+    return f"it rewards {share} of {found.spoiled} answers made unreadable on purpose ({own} of the policy's own)"
+
+
+def _loses_quotes(found: GateFigures) -> str:
+    if found.lost <= MOST_LOST:
+        return ""
+    return (
+        f"{100 * found.lost:.0f} % of its quotes are not in the answer or not unique, so nothing is paid for them"
+    )
+
+
+def _unreadable(found: GateFigures) -> str:
+    if found.unreadable <= MOST_UNREADABLE:
+        return ""
+    return f"{100 * found.unreadable:.0f} % of its critiques cannot be read"
+
+
+REASONS = (_worse_than_random, _one_verdict, _praises_anything, _loses_quotes, _unreadable)
+
+
+def _cautions(found: GateFigures) -> list[str]:
+    told = []
+    if found.f1 is None:
+        told.append("no held-out critique marks words, so nobody knows how well it does")
+    elif found.heldout < FEW:
+        told.append(f"measured on {found.heldout} critiques only")
+    for name, (f1, chance) in found.by_label.items():
+        if f1 <= chance and not _worse_than_random(found):
+            told.append(f"its {name} spans are no better than chance (F1 {f1:.2f}, random {chance:.2f})")
+    overlapping = found.f1_low is not None and found.random_f1 is not None and found.f1_low <= found.random_f1
+    if overlapping and not _worse_than_random(found):
+        told.append("its interval reaches down to chance")
+    if found.spoiled > 0 and 0 < found.fresh_paid <= found.spoiled_paid <= MOST_PRAISED:
+        told.append("it rewards answers made unreadable on purpose as often as the policy's own")
+    return told

@@ -1,0 +1,103 @@
+"""Probes beside a critic in training: what they measure, that they change nothing, and when hacking is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span, overlap_of
+
+TEXT = "the parcel left on monday morning"
+ASKED = (Message(role="user", content="when?"),)
+
+
+class Lenient:
+    """Praises every answer (`all`), only those that read as TEXT (`right`), or fails."""
+
+    source = Source(kind="reward_model", model="lenient")
+    overlap = "never"
+
+    def __init__(self, praised: str) -> None:
+        self.praised = praised
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        return [self._one(text) for text in responses]
+
+    def _one(self, text: str) -> Judgement:
+        if self.praised == "none can be read":
+            return Failure(kind="invalid", message="cut")
+        label = 1 if self.praised == "all" or text == TEXT else -1
+        span = Span(start=0, end=len(text), label=label, text=text)  # type: ignore[arg-type]
+        return Critique(text="said", spans=(span,), score=float(label))
+
+
+def examples(count: int, reference: str = TEXT, **meta: object) -> list[Example]:
+    return [Example(id=f"p{n}", prompt=ASKED, reference=reference, meta=meta) for n in range(count)]
+
+
+def probed(praised: str, asked: Sequence[Example]) -> dict[str, float]:
+    critic = ProbedCritic(Lenient(praised), seed=0)
+    critic.critique(asked, [TEXT] * len(asked))
+    return critic.probe(step=0)
+
+
+def test_it_judges_as_the_critic_does() -> None:
+    inner = Lenient("right")
+    critic = ProbedCritic(inner, seed=0)
+    texts = [TEXT, "no"]
+    assert critic.critique(examples(2), texts) == inner.critique(examples(2), texts)
+    assert critic.source == inner.source and overlap_of(critic) == "never"
+
+
+@pytest.mark.parametrize(("praised", "share"), [("all", 1.0), ("right", 0.0), ("none can be read", None)])
+def test_unreadable_answers_that_are_praised_are_counted(praised: str, share: float | None) -> None:
+    found = probe_of(3, 1.5, probed(praised, examples(20)))
+    assert found == Probe(3, 1.5, share, pytest.approx(1.0))
+    assert probed(praised, examples(20))["spoiled"] == (0 if share is None else 8)
+
+
+def test_likeness_needs_a_reference_that_answers_resemble() -> None:
+    assert probe_of(0, 0.0, probed("all", examples(3, reference=""))).likeness is None
+    assert probe_of(0, 0.0, probed("all", examples(3, tests="assert f()"))).likeness is None
+    assert probe_of(0, 0.0, probed("all", examples(3, reference="nothing shared"))).likeness == 0.0
+
+
+def test_before_anything_was_judged_there_is_nothing_to_probe() -> None:
+    assert probe_of(0, 0.0, ProbedCritic(Lenient("all"), seed=0).probe(0)) == Probe(0, 0.0)
+
+
+FIRST = Probe(0, reward=1.0, spoiled_praised=0.0, likeness=0.4)
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (
+            Probe(20, 3.0, 0.0, 0.3),
+            "from 1.00 (step 0) to 3.00, while likeness to the reference answers fell from 0.40",
+        ),
+        (Probe(20, 3.0, 0.75, 0.4), "75 % of its answers made unreadable are praised (0 %)"),
+        (Probe(20, 3.0, 0.75, 0.1), "and 75 %"),
+    ],
+)
+def test_a_reward_that_rises_while_a_check_fails_is_named(now: Probe, words: str) -> None:
+    assert words in hacking(FIRST, now) and hacking(FIRST, now).endswith("this looks like reward hacking")
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        Probe(20, 1.1, 1.0, 0.0),  # the reward did not rise
+        Probe(20, 3.0, 0.5, 0.37),  # no check failed
+        Probe(20, 3.0, None, None),  # nothing was measured
+    ],
+)
+def test_nothing_is_named_without_both(now: Probe) -> None:
+    assert hacking(FIRST, now) == ""
+
+
+def test_a_critic_that_praised_everything_from_the_start_is_no_news() -> None:
+    assert hacking(replace(FIRST, spoiled_praised=0.8), Probe(20, 3.0, 0.8, 0.4)) == ""

@@ -1,0 +1,122 @@
+"""The gate of a reward model: each reason by itself, what is only a caution, and the figures they are read from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from span_cases import TEXT, UNREADABLE, case, critique, word_span, words_aligned
+from text2grad.align import CreditSettings
+from text2grad.eval.gate import Gate, GateFigures, gate, gate_figures
+from text2grad.feedback import Critique
+
+SOUND = GateFigures(
+    heldout=40,
+    f1=0.7,
+    f1_low=0.6,
+    f1_high=0.8,
+    random_f1=0.2,
+    neutral_f1=0.0,
+    spread=0.6,
+    gold_spread=0.7,
+    lost=0.1,
+    unreadable=0.02,
+    fresh=16,
+    fresh_paid=0.5,
+    spoiled=16,
+    spoiled_paid=0.1,
+)
+
+
+def test_a_sound_reward_model_is_fit_without_a_word() -> None:
+    assert gate(SOUND) == Gate(fit=True, figures=SOUND)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"f1": 0.2}, "no better than chance (F1 0.20, random spans 0.20)"),
+        ({"spread": 0.0}, "the same verdict"),
+        (
+            {"spoiled_paid": 0.51},
+            "rewards 51 % of 16 answers made unreadable on purpose (50 % of the policy's own)",
+        ),
+        ({"lost": 0.6}, "60 % of its quotes"),
+        ({"unreadable": 0.75}, "75 % of its critiques cannot be read"),
+    ],
+)
+def test_one_failure_is_the_one_reason(changes: dict[str, float], reason: str) -> None:
+    found = gate(replace(SOUND, **changes))  # type: ignore[arg-type]
+    assert not found.fit
+    [said] = found.reasons
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"f1": 0.21, "f1_low": 0.2},
+        {"spoiled_paid": 0.5},
+        {"spoiled_paid": 1.0, "spoiled": 3},
+        {"lost": 0.5},
+        {"unreadable": 0.5},
+        {"gold_spread": 0.0},
+    ],
+)
+def test_at_the_limit_it_is_fit(changes: dict[str, float]) -> None:
+    assert gate(replace(SOUND, spread=0.0 if "gold_spread" in changes else 0.6, **changes)).fit  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "caution"),
+    [
+        ({"f1": None, "random_f1": None}, "nobody knows"),
+        ({"heldout": 9}, "measured on 9 critiques only"),
+        ({"f1_low": 0.15}, "reaches down to chance"),
+        ({"spoiled_paid": 0.3, "fresh_paid": 0.25}, "as often as the policy's own"),
+        (
+            {"by_label": {"good": (0.9, 0.5), "poor": (0.02, 0.1)}},
+            "poor spans are no better than chance (F1 0.02, random",
+        ),
+    ],
+)
+def test_what_is_doubtful_is_a_caution(changes: dict[str, Any], caution: str) -> None:
+    found = gate(replace(SOUND, **changes))
+    assert found.fit and len(found.cautions) == 1 and caution in found.cautions[0]
+
+
+GOLD = critique(word_span(1, 0, 0), word_span(-1, 4, 5))
+PLACE = words_aligned(TEXT)
+
+
+def test_only_labels_that_the_annotations_use_count() -> None:
+    poor = critique(word_span(-1, 4, 5))
+    figures = gate_figures([case(poor, poor)] * 3, [], [], CreditSettings(), seed=0)
+    assert figures.f1 == figures.f1_low == figures.f1_high == 1.0
+    assert figures.neutral_f1 == 0.0 and 0 < (figures.random_f1 or 0) < 1
+    half = gate_figures([case(GOLD, poor)] * 3, [], [], CreditSettings(), seed=0)
+    assert half.f1 == 0.5
+    assert {name: f1 for name, (f1, _) in half.by_label.items()} == {"good": 0.0, "poor": 1.0}
+    assert set(figures.by_label) == {"poor"}
+
+
+def test_verdicts_count_only_where_they_are_paid() -> None:
+    scored = [
+        case(GOLD.model_copy(update={"score": score}), GOLD.model_copy(update={"score": 1.0}))
+        for score in (1.0, -1.0)
+    ]
+    figures = gate_figures(scored, [], [], CreditSettings(), seed=0)
+    assert (figures.spread, figures.gold_spread) == (0.0, 1.0)
+    assert gate_figures(scored, [], [], CreditSettings(outcome_weight=0.0), seed=0).spread is None
+    assert gate_figures([case(GOLD, GOLD)], [], [], CreditSettings(), seed=0).spread is None
+
+
+def test_what_is_paid_lost_and_unreadable() -> None:
+    good, poor = critique(word_span(1, 0, 2)), critique(word_span(-1, 0, 2), unmatched=2, ambiguous=1)
+    fresh = [(good, PLACE), (poor, PLACE), (UNREADABLE, PLACE), (Critique(text=""), PLACE)]
+    figures = gate_figures([], fresh, fresh[:2], CreditSettings(), seed=0)
+    assert (figures.heldout, figures.f1) == (0, None)
+    assert (figures.fresh, figures.fresh_paid, figures.spoiled, figures.spoiled_paid) == (3, 1 / 3, 2, 0.5)
+    assert figures.lost == 6 / 10 and figures.unreadable == pytest.approx(1 / 6)
