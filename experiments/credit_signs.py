@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from figure import Strip, tokens_svg
-from sample_efficiency import settings
 from text2grad.align import Aligned, token_labels
+from text2grad.config import load_config
 from text2grad.feedback import Critique
 from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.folder import task_of
@@ -87,7 +87,7 @@ def strip_of(chosen: argparse.Namespace, name: str) -> Strip:
 
 def marked(runs: Path, seed: int, names: list[str]) -> Iterator[tuple[str, str, np.ndarray]]:
     """The marked tokens of one seed's strips: run, kind, advantages times labels."""
-    config = settings(runs, seed, "text2grad", {})
+    config = load_config(runs / f"seed-{seed}" / "done" / f"{names[0]}.yaml")
     task = task_of(config)
     examples = {example.id: example for example in task.examples("train")}
     with runner_of(config) as runner:

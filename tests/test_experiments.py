@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,84 +15,87 @@ from places import ROOT
 
 sys.path.insert(0, str(ROOT / "experiments"))
 
+import annotation
 import credit_signs
 import noise
 import pretrained
 import sample_efficiency
+import text_task
 from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
-from text2grad.config import Config, find_config, load_config
-from text2grad.feedback import Critique, Span
+from text2grad.compare.methods import methods_of
+from text2grad.config import Config, find_config, laid_over, load_config
+from text2grad.feedback import Critique, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 
 
-def run(arm: str, seed: int, *rates: float, stopped: str | None = None) -> dict[str, Any]:
-    curve = [{"rollouts": 100 * n, "sampled": rate, "greedy": rate} for n, rate in enumerate(rates)]
-    return {"arm": arm, "seed": seed, "lr": 1e-4, "steps": 2, "curve": curve, "stopped": stopped}
+def curve(*rates: float) -> list[dict[str, float]]:
+    return [{"rollouts": 100.0 * n, "sampled": rate} for n, rate in enumerate(rates, start=1)]
+
+
+def found(ours: list[Any], scalar: list[Any]) -> dict[str, Any]:
+    """The figures of a comparison on two seeds, SFT at .2 and .4."""
+    ends = {"text2grad": ours, "scalar": scalar}
+    rows = {name: {"metric": sum(each[-1]["sampled"] for each in seeds) / 2} for name, seeds in ends.items()}
+    return {"methods": {"sft": {"seeds": [0.2, 0.4]}, **rows}, "curves": ends, "collapsed": []}
 
 
 def test_sample_efficiency_compares_curves_on_each_seed() -> None:
-    runs = [
-        run("text2grad", 0, 0.2, 0.6, 0.8), run("scalar", 0, 0.2, 0.3, 0.5),
-        run("text2grad", 1, 0.4, 0.5, 0.7), run("scalar", 1, 0.4, 0.5, 0.6),
-    ]  # fmt: skip
-    found = sample_efficiency.figures(runs)
-    assert found["text2grad_final"] == 0.75 and found["scalar_final"] == 0.55
-    assert found["collapsed"] == []
-    ratios = [found["seeds"][seed]["rollout_ratio"] for seed in (0, 1)]
+    comparison = found([curve(0.6, 0.8), curve(0.5, 0.7)], [curve(0.3, 0.5), curve(0.5, 0.6)])
+    figures = sample_efficiency.figures(comparison, ["text2grad", "scalar"], [0, 1])
+    assert figures["text2grad_final"] == 0.75 and figures["scalar_final"] == 0.55
+    assert figures["collapsed"] == []
+    ratios = [figures["seeds"][seed]["rollout_ratio"] for seed in (0, 1)]
     assert ratios == [pytest.approx(75 / 200), pytest.approx(150 / 200)]  # between two measurements, by a line
-    assert found["rollout_ratio"] == pytest.approx(sum(ratios) / 2)
-    assert "| text2grad | 0.0001 | 0.800 / 0.700 | 0.750 |" in sample_efficiency.table([], runs)
+    assert figures["rollout_ratio"] == pytest.approx(sum(ratios) / 2)
+    lines = list(sample_efficiency.lines(comparison, ["text2grad", "scalar"]))
+    assert [line.thin for line in lines] == [True, True, False] * 2
+    assert lines[2].points == (
+        (0.0, pytest.approx(0.3)),
+        (100.0, pytest.approx(0.55)),
+        (200.0, pytest.approx(0.75)),
+    )
 
 
-def test_sample_efficiency_counts_what_fell_and_what_never_arrives() -> None:
-    runs = [
-        run("text2grad", 0, 0.4, 0.5, 0.3), run("scalar", 0, 0.4, 0.5, 0.6),
-        run("text2grad", 1, 0.4, 0.9, stopped="4 of 7 critiques failed"), run("scalar", 1, 0.4, 0.5, 0.6),
-    ]  # fmt: skip
-    found = sample_efficiency.figures(runs)
-    assert found["collapsed"] == ["text2grad 0", "text2grad 1"]
-    assert found["rollout_ratio"] is None and found["seeds"][0]["rollout_ratio"] is None
+def test_sample_efficiency_says_what_never_arrives() -> None:
+    comparison = found([curve(0.5, 0.3), curve(0.9)], [curve(0.5, 0.6), curve(0.5, 0.4)])
+    figures = sample_efficiency.figures(comparison, ["text2grad", "scalar"], [0, 1])
+    assert figures["rollout_ratio"] is None and figures["seeds"][0]["rollout_ratio"] is None
+    assert figures["seeds"][1]["rollout_ratio"] == 0.0
 
 
-def test_the_best_rate_is_the_one_that_ends_highest_on_the_tuning_seeds() -> None:
-    tried = [run("scalar", 100, 0.2, rate) | {"lr": lr} for lr, rate in ((1e-5, 0.3), (1e-4, 0.6), (1e-3, 0.1))]
-    assert sample_efficiency.best_rate([1e-5, 1e-4, 1e-3], tried) == 1e-4
+def test_a_method_of_parts_is_one_recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["", "--out", str(tmp_path), "--arms", "scalar", "scalar+kl_0.05", "--steps", "7"]
+    )
+    chosen = sample_efficiency.options()
+    config = sample_efficiency.preset(chosen)
+    names = [sample_efficiency.method_of(arm, chosen) for arm in chosen.arms]
+    methods = methods_of(names, config)
+    assert list(methods) == ["scalar", "scalar+kl_0.05"]
+    own = laid_over(config, methods["scalar+kl_0.05"].recipe)
+    assert (own.credit.scheme, own.ppo.gamma, own.ppo.kl_coefficient, own.ppo.steps) == ("last_token", 1.0, 0.05, 7)
+    assert laid_over(config, "scalar").ppo.kl_coefficient == 0.2
 
 
-def test_another_recipe_under_the_same_name_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {
-        "arm": "no_verdict",
-        "lr": 1e-4,
-        "seed": 3,
-        "out": tmp_path,
-        "steps": 2,
-        "every": 1,
-        "samples": 1,
-        "set": [],
+def test_the_text_task_lays_parts_over_its_own_scalar_method(tmp_path: Path) -> None:
+    config = text_task.preset(tmp_path, {"ppo.lr": 3e-4})
+    path = text_task.written("scalar_ppo+group", config)
+    own = laid_over(config, methods_of([path], config)["scalar_ppo+group"].recipe)
+    assert (own.credit.scheme, own.ppo.advantage, own.ppo.lr) == ("last_token", "group", 3e-4)
+    assert own.ppo.kl_coefficient == config.ppo.kl_coefficient
+    rows = {"text2grad": {"seeds": [0.5, 0.25], "greedy": {"seeds": [0.5, 0.5]}}}
+    rows["scalar_ppo+group"] = {"seeds": [0.25, 0.5], "greedy": {"seeds": [0.5, 0.25]}}
+    assert text_task.ahead(rows, list(rows)) == {
+        "ahead": {"greedy_rouge_l": [0.0, 0.25], "sampled_rouge_l": [0.25, -0.25]}
     }
-    (tmp_path / "seed-3").mkdir()
-    trained = []
-
-    def train(given: dict[str, Any], config: Any, name: str) -> tuple[list[dict[str, float]], None]:
-        trained.append(config)
-        return [{"rollouts": 0, "sampled": 0.5}], None
-
-    monkeypatch.setattr(sample_efficiency, "train", train)
-    first = sample_efficiency.trained(one)
-    assert sample_efficiency.trained(one) == first and len(trained) == 1
-    assert trained[0].credit.outcome_weight == 0 and trained[0].run.seed == 3
-    monkeypatch.setitem(sample_efficiency.PARTS, "no_verdict", {"credit.outcome_weight": 0.1})
-    sample_efficiency.trained(one)
-    assert len(trained) == 2
-    demo = load_config(find_config("demo"))
-    elsewhere = demo.model_copy(update={"run": demo.run.model_copy(update={"folder": tmp_path})})
-    assert recipe_of(demo) == recipe_of(elsewhere) != recipe_of(trained[0])
+    assert text_task.of_seeds([{"a": 1.0}, {"a": 2.0}]) == {"a": {"mean": 1.5, "spread": 1.0}}
 
 
 def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
     def of(*words: str) -> Config:
         return load_config(find_config("demo"), [f"--run.folder={tmp_path}", *words])
 
+    assert recipe_of(of()) == recipe_of(of("--run.threads=7")) != recipe_of(of("--ppo.lr=1e-3"))
     refuse_other_recipe(of())
     refuse_other_recipe(of("--ppo.lr=1e-3", "--credit.outcome_weight=0"))
     with pytest.raises(SystemExit, match="made with other settings: take another --out"):
@@ -163,3 +167,92 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
     assert pretrained.config_of(pretrained.words_of(chosen, "code", 0)).critic.kind == "reward_model"
     human = pretrained.config_of(pretrained.words_of(chosen, "human_qa", 0))
     assert (human.policy.model, human.task.name) == ("smollm2", "qa")
+
+
+def record(number: int, response: str, *quotes: str, family: str = "list") -> Feedback:
+    """An annotated answer; its quotes are poor."""
+    places = [(response.index(quote), quote) for quote in quotes]
+    spans = tuple(Span(start=at, end=at + len(quote), label=-1, text=quote) for at, quote in places)
+    prompt = (Message(role="user", content=f"problem {number}"),)
+    meta = {"combination": f"{family}/a/b/c"}
+    said = f"about {number}"
+    return Feedback(
+        id=f"p{number}", prompt=prompt, response=response, critique=said, spans=spans, score=-1.0,
+        source=Source(kind="program"), meta=meta,
+    )  # fmt: skip
+
+
+def test_noise_is_in_the_spans_and_leaves_the_words(tmp_path: Path) -> None:
+    records = [record(n, "x = a + b", "a + b") for n in range(200)]
+    flipped = annotation.records_of("flip_20", records, seed=0)
+    assert 0.1 < annotation.altered_share(records, flipped) < 0.3
+    assert {span.label for each in flipped for span in each.spans} == {1, -1}
+    assert [each.critique for each in flipped] == [each.critique for each in records]
+    moved = annotation.records_of("displace_20", records, seed=0)
+    write_jsonl(tmp_path / "moved.jsonl", moved)
+    assert list(read_jsonl(tmp_path / "moved.jsonl", Feedback)) == moved  # every span still quotes its response
+    assert {span.text for each in moved for span in each.spans} != {"a + b"}
+    assert annotation.records_of("clean", records, seed=0) == records
+
+
+def test_an_irrelevant_critique_is_of_another_problem_and_keeps_the_quotes_that_are_here_too(
+    tmp_path: Path,
+) -> None:
+    records = [record(n, f"y = {n} + 1; z", f"{n} + 1", "z") for n in range(40)]
+    changed = annotation.records_of("irrelevant_20", records, seed=0)
+    hit = [(old, new) for old, new in zip(records, changed, strict=True) if old != new]
+    assert len(hit) == 8 and annotation.altered_share(records, changed) == 0.2
+    for old, new in hit:
+        assert new.critique != old.critique and (new.id, new.response) == (old.id, old.response)
+        assert "z" in [span.text for span in new.spans]
+        assert all(new.response[span.start : span.end] == span.text for span in new.spans)
+    assert annotation.records_of("irrelevant_20", records, seed=1) != changed
+    source = tmp_path / "feedback.jsonl"
+    write_jsonl(source, records)
+    annotation.change(str(source), "irrelevant_20", str(tmp_path / "noisy.jsonl"), seed=0)
+    assert list(read_jsonl(tmp_path / "noisy.jsonl", Feedback)) == changed
+
+
+@pytest.mark.parametrize("arm", ["without_list", "flip", "flip_x", "shuffle_10"])
+def test_only_noise_can_be_put_into_the_records_of_any_run(arm: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"no noise '{arm}'"):
+        annotation.change(str(tmp_path / "feedback.jsonl"), arm, str(tmp_path / "noisy.jsonl"), seed=0)
+    with pytest.raises(SystemExit, match="No such file"):
+        annotation.change(str(tmp_path / "none.jsonl"), "flip_10", str(tmp_path / "noisy.jsonl"), seed=0)
+
+
+def test_a_family_that_is_left_out_is_in_no_training_record() -> None:
+    records = [record(n, "a", family=family) for n, family in enumerate(("list", "text", "list", "loop"))]
+    left = annotation.records_of("without_list", records, seed=0)
+    assert [annotation.family_of(each) for each in left] == ["text", "loop"]
+    assert annotation.altered_share(records, left) == 0.5
+
+
+def test_annotation_means_over_seeds_and_keeps_the_measures_apart() -> None:
+    common = {"arm": "clean", "recipe": "r", "cpu_seconds": 1.0}
+    rows = [{"what": "reward_model", "seed": seed, "poor_f1": f1, **common} for seed, f1 in ((0, 0.8), (1, 0.6))]
+    found = annotation.summary([*rows, {"what": "policy", "seed": 0, "greedy": 0.5, **common}])
+    assert found["reward_model"]["clean"] == {"poor_f1": {"seeds": [0.8, 0.6], "mean": 0.7}}
+    assert found["policy"]["clean"] == {"greedy": {"seeds": [0.5], "mean": 0.5}}
+
+
+def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = "task.limit=64 tiny.hidden=32 tiny.layers=2 tiny.heads=2 tiny.feed_forward=64 sft.epochs=1"
+    small += " annotate.prompts=16 annotate.samples_per_prompt=1 evaluate.limit=4 reward_model.training.epochs=1"
+    small += " reward_model.generation.max_new_tokens=24 generation.max_new_tokens=24"
+    words = f"--seeds 3 --kinds irrelevant --shares .5 --families --policies --out {tmp_path} --set {small}"
+    monkeypatch.setattr(sys, "argv", ["annotation.py", *words.split()])
+    annotation.main()
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(found["reward_model"]) == {"clean", "irrelevant_50", "spans_alone"} and not found["policy"]
+    assert found["reward_model"]["irrelevant_50"]["altered"]["seeds"] == [0.5]
+    clean, noisy = (
+        [(tmp_path / f"seed-3-{arm}" / name).read_bytes() for name in ("feedback.jsonl", "feedback_heldout.jsonl")]
+        for arm in ("clean", "irrelevant_50")
+    )
+    assert clean[0] != noisy[0] and clean[1] == noisy[1]
+    rows = (tmp_path / "results.jsonl").read_bytes()
+    annotation.main()
+    assert (tmp_path / "results.jsonl").read_bytes() == rows  # nothing is run again

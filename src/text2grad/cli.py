@@ -27,6 +27,7 @@ from text2grad.stages.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
+    from text2grad.critics.units import Units
     from text2grad.durable.run import ResumeMode
     from text2grad.stages.talk import Asked
 
@@ -83,6 +84,13 @@ READ_KINDS = (
 WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
 MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."
 POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
+
+
+class UnitsOfModel(StrEnum):
+    """What a unit model labels."""
+
+    STEPS = "steps"
+    TOKENS = "tokens"
 
 
 class Launcher(StrEnum):
@@ -150,6 +158,9 @@ def export_feedback(
     source: FeedbackFile,
     kind: Annotated[str, typer.Option("--as", metavar="KIND", help=WRITTEN_KINDS)],
     out: Annotated[Path, file_option("--out", help="Where to write.")],
+    pairs_per_prompt: Annotated[
+        int, typer.Option("--pairs-per-prompt", min=1, help="Of preference: the best over the worst, and so on.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Write feedback records in the format of another tool or trainer.
@@ -161,14 +172,14 @@ def export_feedback(
       text2grad export feedback.jsonl --as label_studio --out tasks.json
     """
     _no_settings(context, "export")
-    run_stage(lambda: _exported(source, kind, out), as_json)
+    run_stage(lambda: _exported(source, kind, out, pairs_per_prompt), as_json)
 
 
-def _exported(source: Path, kind: str, out: Path) -> dict[str, Any]:
+def _exported(source: Path, kind: str, out: Path, pairs: int) -> dict[str, Any]:
     from text2grad.feedback import Feedback, read_jsonl
     from text2grad.formats.export import export, left_out
 
-    rows = export(read_jsonl(source, Feedback), kind, out)
+    rows = export(read_jsonl(source, Feedback), kind, out, pairs)
     return {"rows": rows, **left_out(read_jsonl(source, Feedback), kind), "out": str(out)}
 
 
@@ -311,6 +322,9 @@ def sft(
         str | None,
         name_option("--name", help="Of --records: its folder in <run.folder>/ppo. [default: imitation]"),
     ] = None,
+    revise: Annotated[
+        bool, typer.Option("--revise", help="Of --records learn to revise: from what fell short to what passed.")
+    ] = False,
     start: Start = None,
     restart: Restart = False,
     force: Force = False,
@@ -323,7 +337,8 @@ def sft(
     reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
 
     With --records the SFT policy goes on from answers that annotate or refine wrote: on the best of several
-    samples this is rejection sampling, on refinements ILF.
+    samples this is rejection sampling, on refinements ILF. With --revise it learns to refine, which a model must
+    that is too small to be asked: refine --from NAME.
 
     \b
     Examples:
@@ -332,25 +347,28 @@ def sft(
     """
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)
     if records is not None:
-        _sft_on_records(chosen, records, name or "imitation", (best, above or 0.0), start, mode, as_json)
+        _sft_on_records(chosen, records, name or "imitation", (best, above or 0.0, revise), start, mode, as_json)
         return
-    if lone := [f"--{word}" for word, given in _of_records(best, above, name, start) if given]:
+    if lone := [f"--{word}" for word, given in _of_records(best, above, name, revise, start) if given]:
         raise UsageError(f"{lone[0]} is for --records", "add --records FILE")
     from text2grad.stages.supervised import run_sft
 
     run_stage(lambda: run_sft(chosen, mode), as_json)
 
 
-def _of_records(best: bool, above: float | None, name: str | None, start: str | None) -> list[tuple[str, bool]]:
+def _of_records(
+    best: bool, above: float | None, name: str | None, revise: bool, start: str | None
+) -> list[tuple[str, bool]]:
     """The options of `sft` that only --records has, and whether they are given."""
-    return [("best", best), ("above", above is not None), ("name", name is not None), ("from", start is not None)]
+    given = [("best", best), ("above", above is not None), ("name", name is not None), ("revise", revise)]
+    return [*given, ("from", start is not None)]
 
 
 def _sft_on_records(
     config: Config,
     source: Path,
     name: str,
-    chosen: tuple[bool, float],
+    chosen: tuple[bool, float, bool],
     start: str | None,
     mode: ResumeMode,
     as_json: bool,
@@ -398,6 +416,9 @@ def refine(
 def train_reward(
     context: typer.Context,
     pairs: PairsData = None,
+    units: Annotated[
+        UnitsOfModel | None, typer.Option("--units", help="Learn which units of an answer are right.")
+    ] = None,
     restart: Restart = False,
     force: Force = False,
     config: Configuration = DEMO,
@@ -412,12 +433,21 @@ def train_reward(
     With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
     answers. train --config scalar_rm is PPO on it.
 
+    With --units it labels each step of an answer (the statements of a program, sentences and clauses), right or
+    wrong, or each token, and writes nothing. train --config prm and --config dense are PPO on them.
+
     \b
     Examples:
       text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
       text2grad train-reward --config mine.yaml --pairs pairs.jsonl
+      text2grad train-reward --config mine.yaml --units steps
     """
+    if pairs is not None and units is not None:
+        raise UsageError("--pairs and --units are two models", "one run each")
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)
+    if units is not None:
+        _train_unit_model(chosen, units.value, mode, as_json)
+        return
     if pairs is not None:
         _train_scalar_model(chosen, pairs, mode, as_json)
         return
@@ -430,6 +460,12 @@ def _train_scalar_model(config: Config, pairs: str, mode: ResumeMode, as_json: b
     from text2grad.stages.preference import run_train_scalar_model
 
     run_stage(lambda: run_train_scalar_model(config, pairs, mode), as_json)
+
+
+def _train_unit_model(config: Config, units: Units, mode: ResumeMode, as_json: bool) -> None:
+    from text2grad.stages.units import run_train_unit_model
+
+    run_stage(lambda: run_train_unit_model(config, units, mode), as_json)
 
 
 @with_settings()
@@ -864,6 +900,10 @@ def compare(
         int | None,
         typer.Option("--at-once", metavar="N", min=1, help="Commands side by side. [default: cores]"),
     ] = None,
+    tries: Annotated[
+        int,
+        typer.Option("--tries", min=1, max=5, help="Rates tried for each method, on a seed not in the table."),
+    ] = 1,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
     config: Configuration = DEMO,
     as_json: AsJson = False,
@@ -873,27 +913,33 @@ def compare(
     Of every seed, what methods share is made once (SFT, critiques, reward model, pairs); each method then
     trains with the same prompts and rollouts and is measured on the same held-out problems. One table: means
     with bootstrap intervals over problems, differences to text2grad paired by problem, and costs. Run the same
-    command again to continue where it was stopped.
+    command again to continue where it was stopped. With --tries every method first chooses its learning rate:
+    that of the configuration, and the same multiples of it for all.
 
-    Methods: base, sft, rejection (SFT on the best answers), ilf (SFT on refinements), offline (text2grad from
-    records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a reward model of pairs), grpo, sdpo,
-    rlsd, routed (the policy as its own teacher), paper, text2grad.
+    Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
+    refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a
+    reward model of pairs), prm (on one of steps), dense (on one of tokens), grpo, sdpo, rlsd, routed (span
+    routing), paper, text2grad. A recipe file (mine.yaml) is PPO with that laid over the configuration.
 
     \b
     Examples:
-      text2grad compare --methods sft scalar grpo dpo text2grad --seeds 3 --run.folder runs/compared
+      text2grad compare --methods sft scalar grpo dpo text2grad --tries 3 --run.folder runs/compared
       text2grad compare --config mine.yaml --methods sft offline text2grad --plan
     """
     chosen = _configuration(context, config)
     from text2grad import compare as comparison
+    from text2grad.compare.tuning import Extent
 
+    extent = Extent.of(chosen.run.seed, seeds, tries)
     room = at_once or os.cpu_count() or 1
     names = [name for given in methods for name in given.split(",")]
     if plan:
-        run_stage(lambda: comparison.plan_of(chosen, names, seeds, room), as_json, show=_show_plan)
+        run_stage(lambda: comparison.plan_of(chosen, names, extent, room), as_json, show=_show_plan)
     else:
         run_stage(
-            lambda: comparison.run_compare(chosen, names, seeds, room), as_json, show=_show_comparison(chosen)
+            lambda: comparison.run_compare(chosen, names, extent, room),
+            as_json,
+            show=_show_comparison(chosen),
         )
 
 

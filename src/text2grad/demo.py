@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from text2grad.compare import METRICS, WAYS, measure_of, run_command
+from text2grad.compare.figures import WAYS
+from text2grad.compare.methods import METRICS, measure_of
+from text2grad.compare.seeds import run_command
 from text2grad.config import TINY, Config, dump_config, laid_over
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean

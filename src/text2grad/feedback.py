@@ -19,6 +19,8 @@ from pydantic_core import PydanticSerializationError
 from text2grad.errors import UserError
 
 Label = Literal[1, -1]
+Place = tuple[int, int]
+"""The characters [start, end) of a text."""
 FailureKind = Literal["refused", "invalid", "truncated", "exhausted", "unsupported"]
 DEEPEST_JSON = 100
 """Open brackets around a value of JSON that is read; what is nested deeper could not be written again."""
@@ -202,6 +204,11 @@ def overlap_of(critic: object) -> Overlap:
     """
     able: Overlap = getattr(critic, "overlap", "allowed")
     return able
+
+
+def tokens_of(critic: object) -> float:
+    """Tokens that a critic has read and written so far, by its `tokens`; 0 of one that is no model."""
+    return float(getattr(critic, "tokens", 0.0))
 
 
 class Feedback(Record):

@@ -18,6 +18,7 @@ import test_distill
 import test_loss
 import test_offline
 import test_preference
+import test_unit_loss
 import test_vocabulary
 
 from text2grad import rl
@@ -30,6 +31,7 @@ TESTS = {
     "loss": test_loss,
     "offline": test_offline,
     "preference": test_preference,
+    "units": test_unit_loss,
     "vocabulary": test_vocabulary,
 }
 

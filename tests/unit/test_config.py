@@ -7,6 +7,7 @@ import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -23,6 +24,7 @@ from text2grad.config import (
     preset_names,
     recipe_names,
 )
+from text2grad.config.sections import CriticSettings
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
 from text2grad.settings import parse_yaml
 from text2grad.tasks.loaders import hub_data
@@ -70,19 +72,25 @@ def test_the_presets_are_one_set_of_files() -> None:
 
 # Configurations laid over each other
 
+OTHER_CRITICS: dict[str, dict[str, Any]] = {
+    "scalar_rm": {"kind": "scalar_model"},
+    "prm": {"kind": "unit_model", "unit_model": {"units": "steps"}},
+    "dense": {"kind": "unit_model", "unit_model": {"units": "tokens"}},
+}
+"""What recipes change of the critic."""
 TAUGHT = ("sdpo", "rlsd", "routed")
 
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name != "smollm2"])
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name not in ("smollm2", "mistral")])
 def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name: str) -> None:
     for preset in preset_names():
         before = load_config(find_config(preset))
         if name in TAUGHT and not before.reward_model.critique:
             continue
         after = load_config([find_config(preset), find_config(name)])
-        if name == "scalar_rm":  # PPO on another critic is what it is for
-            kind = before.critic.model_copy(update={"kind": "scalar_model"})
-            before = before.model_copy(update={"critic": kind})
+        if name in OTHER_CRITICS:  # PPO on another critic is what they are for
+            critic = CriticSettings.model_validate(before.critic.model_dump() | OTHER_CRITICS[name])
+            before = before.model_copy(update={"critic": critic})
         assert before.model_dump(exclude={"credit", "ppo"}) == after.model_dump(exclude={"credit", "ppo"})
         assert (before.ppo.steps, before.ppo.lr) == (after.ppo.steps, after.ppo.lr)
 
@@ -91,8 +99,9 @@ def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name:
 def test_a_teacher_needs_a_critic_with_words(name: str) -> None:
     line = usage_error([find_config("human_qa"), find_config(name)])
     assert "ppo.teacher is shown a critique in words, which critic.kind reward_model does not write here" in line
-    line = usage_error([find_config("demo"), find_config(name)], "--critic.kind", "scalar_model")
-    assert "which critic.kind scalar_model does not write here" in line
+    for kind in ("scalar_model", "unit_model"):
+        line = usage_error([find_config("demo"), find_config(name)], "--critic.kind", kind)
+        assert f"which critic.kind {kind} does not write here" in line
 
 
 @pytest.mark.parametrize(
@@ -181,6 +190,14 @@ def test_a_models_recipe_over_a_preset(name: str) -> None:
     both = load_config([find_config(name), find_config("smollm2")])
     assert (both.policy.model, both.policy.dtype, both.reward_model.shared) == ("smollm2", "bfloat16", True)
     assert both.task == load_config(find_config(name)).task
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
+def test_table_5_of_the_paper_is_another_policy_and_nothing_else(name: str) -> None:
+    preset, both = (load_config([find_config(n) for n in names]) for names in ([name], [name, "mistral"]))
+    assert both.policy.model == "mistralai/Mistral-7B-Instruct-v0.2"
+    policy = preset.policy.model_copy(update={"model": both.policy.model})
+    assert both == preset.model_copy(update={"policy": policy})
 
 
 def test_a_file_is_laid_over_the_recipe_it_names(minimal: Path, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """From a critique to token rewards: span labels -> delta (paper, section 3.3), under a named credit scheme.
 
 A method is a (critic, credit scheme) pair. `spans` is Text2Grad, `last_token` scalar PPO, `spread_score` the score
-on every token; `dense_labels` pays a label per token, `linear_decay` and `token_importance` weigh the tokens within
-a span (paper, appendix I.1).
+on every token; `dense_labels` pays a label per token, `step_end` one per span at its last token (PRM-PPO),
+`linear_decay` and `token_importance` weigh the tokens within a span (paper, appendix I.1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from text2grad.align.tokens import Aligned
 from text2grad.feedback import Critique, Span
 from text2grad.settings import Settings
 
-Scheme = Literal["spans", "last_token", "spread_score", "dense_labels", "linear_decay", "token_importance"]
+Scheme = Literal[
+    "spans", "last_token", "spread_score", "dense_labels", "step_end", "linear_decay", "token_importance"
+]
 Weighting = Literal["token", "span", "balanced"]
 Membership = Literal["overlap", "contained"]
 Signs = Literal["critique", "verdict", "agreeing"]
@@ -38,7 +40,8 @@ class CreditSettings(Settings):
     scheme: Scheme = Field(
         default="spans",
         description="last_token: the score there (scalar PPO); spread_score: the score on every token;"
-        " dense_labels: a label per token and nothing else, of a critic that labels tokens (paper, dense reward)",
+        " dense_labels: a label per token and nothing else, of a critic that labels tokens (paper, dense reward);"
+        " step_end: a span's label at its last token and nothing else, of a critic that labels steps (PRM-PPO)",
     )
     weighting: Weighting = Field(
         default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
@@ -72,7 +75,12 @@ class CreditSettings(Settings):
     @property
     def as_marked(self) -> bool:
         """Whether every token of a span gets the sign of its span."""
-        return not self.by_score and self.signs == "critique" and self.membership == "overlap"
+        return (
+            not self.by_score
+            and self.scheme != "step_end"
+            and self.signs == "critique"
+            and self.membership == "overlap"
+        )
 
 
 @dataclass(frozen=True)
@@ -109,17 +117,26 @@ def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Cr
             raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
     if settings.by_score:
         return _score_credit(critique.score, len(aligned), settings)
-    if settings.scheme == "dense_labels":
-        return _dense_credit(critique, aligned, settings.membership)
+    if settings.scheme in ("dense_labels", "step_end"):
+        return _label_credit(critique, aligned, settings)
     return _span_credit(critique, aligned, settings)
 
 
 def token_labels(spans: Sequence[Span], aligned: Aligned, membership: Membership = "overlap") -> NDArray[np.int8]:
     """+1, -1 or 0 of each token (T,): the signs of `credit`, before any weighting."""
-    members = _members(spans, aligned, membership)
-    labels = _labels(spans)
+    return _union(_members(spans, aligned, membership), _labels(spans))
+
+
+def _union(members: Flags, labels: NDArray[np.int64]) -> NDArray[np.int8]:
+    """+1, -1 or 0 of each token, (T,), from the spans it is in, (S, T), and their labels, (S,)."""
     good, poor = members[labels > 0].any(axis=0), members[labels < 0].any(axis=0)
     return np.subtract(good, poor, dtype=np.int8)
+
+
+def _last(members: Flags) -> Flags:
+    """Of each span's tokens the last one alone, (S, T)."""
+    after = np.cumsum(members[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(members & (after == 1))
 
 
 def _score_credit(score: float | None, length: int, settings: CreditSettings) -> Credit:
@@ -134,10 +151,16 @@ def _score_credit(score: float | None, length: int, settings: CreditSettings) ->
     return Credit(delta, labelled=int(np.count_nonzero(delta)), whole=True)
 
 
-def _dense_credit(critique: Critique, aligned: Aligned, membership: Membership) -> Credit:
-    """The label of each token, good +1 and poor -1, however long the span that gives it; no weights, no verdict."""
-    members = _members(critique.spans, aligned, membership)
-    labels = token_labels(critique.spans, aligned, membership)
+def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+    """The label of each token, good +1 and poor -1, however long the span that gives it; no weights, no verdict.
+
+    With `step_end` only the last token of a span has its label; where several spans end in one token it is paid
+    once if they agree, and 0 if they do not.
+    """
+    members = _members(critique.spans, aligned, settings.membership)
+    if settings.scheme == "step_end":
+        members = _last(members)
+    labels = _union(members, _labels(critique.spans))
     return Credit(
         labels.astype(np.float32),
         labelled=int(np.count_nonzero(labels)),

@@ -15,12 +15,12 @@ import yaml
 from pydantic import ValidationError
 
 from text2grad.config.reference import accepts, explain, section_at, suggestion
-from text2grad.config.sections import TINY, Config, RewardModelSettings, ScalarModelSettings
+from text2grad.config.sections import TINY, Config, RewardModelSettings, ScalarModelSettings, UnitModelSettings
 from text2grad.errors import UsageError, UserError
 from text2grad.settings import YAMLMistakeError, parse_yaml
 from text2grad.train.settings import DPOSettings
 
-S = TypeVar("S", RewardModelSettings, ScalarModelSettings, DPOSettings)
+S = TypeVar("S", RewardModelSettings, ScalarModelSettings, UnitModelSettings, DPOSettings)
 
 PRESETS = Path(__file__).parents[1] / "configs"
 RECIPES = PRESETS / "recipes"
@@ -89,6 +89,17 @@ def laid_over(config: Config, name: str) -> Config:
     return Config.model_validate(data)
 
 
+def times(config: Config, key: str, factor: float) -> Config:
+    """A configuration in which one number, named `section.key`, is multiplied."""
+    data = config.model_dump()
+    *sections, last = key.split(".")
+    place = data
+    for section in sections:
+        place = place[section]
+    place[last] *= factor
+    return Config.model_validate(data)
+
+
 def with_tiny_rates(config: Config) -> Config:
     """The same job with every learning rate times `tiny.learning_rate_factor`, where the policy is tiny."""
     factor, ppo = config.tiny.learning_rate_factor, config.ppo
@@ -104,6 +115,7 @@ def with_tiny_rates(config: Config) -> Config:
         "sft": config.sft.model_copy(update={"lr": config.sft.lr * factor}),
         "reward_model": faster(config.reward_model),
         "scalar_model": faster(config.scalar_model),
+        "unit_model": faster(config.unit_model),
         "dpo": faster(config.dpo),
         "ppo": ppo.model_copy(update=rates),
         "offline": config.offline.model_copy(update={"lr": config.offline.lr * factor}),

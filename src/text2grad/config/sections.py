@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from text2grad.align import CreditSettings
 from text2grad.critics.noise import NoiseSettings
 from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
+from text2grad.critics.units import Units
 from text2grad.eval.settings import BertScoreSettings
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox import SandboxSettings
@@ -97,7 +98,15 @@ class ScalarModelSettings(Settings):
     batch_size: int = Field(default=32, ge=1, description="answers scored at a time")
 
 
-CRITICS = ("reward_model", "scalar_model", "program", "reference", "prompted", "human")
+class UnitModelSettings(Settings):
+    """A unit model: which steps or tokens of an answer are right (paper, appendix N, and the dense reward)."""
+
+    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
+    training: SupervisedSettings = SupervisedSettings()
+    batch_size: int = Field(default=32, ge=1, description="answers labelled at a time")
+
+
+CRITICS = ("reward_model", "scalar_model", "unit_model", "program", "reference", "prompted", "human")
 """The critics that come with the package; any other is a class of the user's own."""
 
 
@@ -138,20 +147,29 @@ class ScalarModelCriticSettings(Settings):
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
 
 
+class UnitModelCriticSettings(Settings):
+    """The trained unit model as a critic: a label for each step or token, no words and no verdict."""
+
+    units: Units = Field(default="steps", description="what it labels, and was trained for")
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+
+
 class CriticSettings(Settings):
     """Who gives the feedback: while annotating, and in the training loop."""
 
     kind: CriticKind = Field(
         default="reward_model",
         description="reward_model: trained here; scalar_model: trained here on preference pairs, gives a verdict"
-        " without spans; program: runs tests; reference: compares with the reference"
-        " answer; prompted: any OpenAI-compatible endpoint; human: what people said of these very responses;"
+        " without spans; unit_model: trained here on feedback, labels steps or tokens;"
+        " program: runs tests; reference: compares with the reference answer; prompted: any OpenAI-compatible"
+        " endpoint; human: what people said of these very responses;"
         " module:Class: a critic of your own",
     )
     prompted: PromptedSettings = PromptedSettings()
     program: ProgramSettings = ProgramSettings()
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
     scalar_model: ScalarModelCriticSettings = ScalarModelCriticSettings()
+    unit_model: UnitModelCriticSettings = UnitModelCriticSettings()
     noise: NoiseSettings | None = Field(
         default=None, description="noise in the spans of the critic, for experiments; null: none"
     )
@@ -185,6 +203,9 @@ class RefineSettings(Settings):
     """How answers are revised by their critiques (`refine`, `evaluate --reflect`)."""
 
     samples: int = Field(default=4, ge=1, description="revisions of each answer that refine asks for")
+    answers_per_prompt: int | None = Field(
+        default=None, ge=1, description="refine at most this many answers to each prompt, from the first; null: all"
+    )
     prompt: str = Field(
         default="refine", description="name of the prompt, or a .txt file of your own, with {{meta.critique}}"
     )
@@ -243,6 +264,7 @@ class Config(Settings):
     sft: SupervisedSettings = SupervisedSettings()
     reward_model: RewardModelSettings = RewardModelSettings()
     scalar_model: ScalarModelSettings = ScalarModelSettings()
+    unit_model: UnitModelSettings = UnitModelSettings()
     critic: CriticSettings = CriticSettings()
     credit: CreditSettings = CreditSettings()
     ppo: PPOSettings = PPOSettings()
@@ -257,7 +279,9 @@ class Config(Settings):
     @model_validator(mode="after")
     def _teacher_has_words(self) -> Config:
         kind = self.critic.kind
-        silent = kind == "scalar_model" or (kind == "reward_model" and not self.reward_model.critique)
+        silent = kind in ("scalar_model", "unit_model") or (
+            kind == "reward_model" and not self.reward_model.critique
+        )
         if self.ppo.teacher.kind != "none" and silent:
             raise ValueError(
                 f"ppo.teacher is shown a critique in words, which critic.kind {kind} does not write here"

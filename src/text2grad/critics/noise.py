@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from text2grad.feedback import Critic, Critique, Example, Feedback, Judgement, Span, overlap_of
+from text2grad.feedback import Critic, Critique, Example, Feedback, Judgement, Span, overlap_of, tokens_of
 from text2grad.settings import Settings
 
 
@@ -40,6 +40,11 @@ class NoisyCritic:
         """What the other critic says, with its spans altered."""
         judged = self.critic.critique(examples, responses)
         return [self._disturbed(*each) for each in zip(examples, responses, judged, strict=True)]
+
+    @property
+    def tokens(self) -> float:
+        """Of the other critic."""
+        return tokens_of(self.critic)
 
     def counts(self) -> dict[str, float]:
         """Spans seen and altered since the last call, for the metrics of a step."""

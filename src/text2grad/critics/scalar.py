@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, tokens_of
 
 
 class Scorer(Protocol):
@@ -34,6 +34,11 @@ class ScalarCritic:
     def __init__(self, scorer: Scorer, scale: Scale, source: Source) -> None:
         self.source = source
         self._scorer, self._scale = scorer, scale
+
+    @property
+    def tokens(self) -> float:
+        """Read by the scorer, where it counts them."""
+        return tokens_of(self._scorer)
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Score all responses; one that is too long for the model, or has no finite score, is a failure."""

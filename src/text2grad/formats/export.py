@@ -36,11 +36,11 @@ def reward_model_rows(records: Iterable[Feedback]) -> Iterator[Row]:
             yield {"id": record.id, "messages": [*(turn.model_dump() for turn in turns), answer]}
 
 
-def preference_rows(records: Iterable[Feedback]) -> Iterator[Row]:
-    """TRL's preference format: the corrected text over the response; of several scored responses to one prompt, the
-    best over the worst.
+def preference_rows(records: Iterable[Feedback], most: int = 1) -> Iterator[Row]:
+    """TRL's preference format: the corrected text over the response; of several scored responses to one prompt the
+    better ones over the worse ones (`pairs_of`).
     """
-    return map(preference_row, pairs_of(records).pairs)
+    return map(preference_row, pairs_of(records, most).pairs)
 
 
 def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
@@ -75,15 +75,15 @@ LISTS = ("label_studio", "argilla")
 """What these tools read is one list."""
 
 
-def export(records: Iterable[Feedback], kind: str, out: Path) -> int:
-    """Write records in the shape `kind`, at once; how many rows.
+def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) -> int:
+    """Write records in the shape `kind`, at once; how many rows. `pairs`: preference pairs of a prompt, at most.
 
     Raises:
         UsageError: the format is unknown. UserError: the file cannot be written, or there is no pair to write.
     """
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
-    rows = list(WRITERS[kind](records))
+    rows = list(preference_rows(records, pairs) if kind == "preference" else WRITERS[kind](records))
     if kind == "preference" and not rows:
         raise UserError("no two answers to one prompt have different scores, and none was corrected", MORE_ANSWERS)
     refuse_folder(out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from text2grad.errors import UserError
@@ -118,8 +119,9 @@ def _over(known: Response, chosen: str, rejected: str) -> Preference:
     return Preference(id=known.id, prompt=turns, chosen=chosen, rejected=rejected)
 
 
-def pairs_of(records: Iterable[Feedback]) -> Pairs:
-    """What people corrected over the response; of several scored responses to one prompt, the best over the worst.
+def pairs_of(records: Iterable[Feedback], most: int = 1) -> Pairs:
+    """What people corrected over the response; of several scored responses to one prompt, the best over the worst,
+    then the second best over the second worst and so on, at most `most` pairs.
 
     A prompt gives no pair if it has one scored response, if all have one score, or if best and worst read the same.
     """
@@ -143,8 +145,18 @@ def pairs_of(records: Iterable[Feedback]) -> Pairs:
         elif best.response.strip() == worst.response.strip():
             left_out["equal_sides"] += 1
         else:
-            found.append(_preference(best, best.response, worst.response))
+            found += _from_both_ends(group, most)
     return Pairs(found, dict(left_out))
+
+
+def _from_both_ends(group: Sequence[Feedback], most: int) -> Iterator[Preference]:
+    """Pairs of distinct responses to one prompt, from the best and the worst inwards; the first of equals first."""
+    distinct = {record.response.strip(): record for record in reversed(group)}
+    downwards = sorted(reversed(distinct.values()), key=lambda record: -(record.score or 0.0))
+    upwards = sorted(reversed(distinct.values()), key=lambda record: record.score or 0.0)
+    for better, worse in islice(zip(downwards, upwards, strict=True), min(most, len(distinct) // 2)):
+        if (better.score or 0.0) > (worse.score or 0.0):
+            yield _preference(better, better.response, worse.response)
 
 
 def _preference(record: Feedback, chosen: str, rejected: str) -> Preference:

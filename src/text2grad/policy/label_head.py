@@ -1,4 +1,7 @@
-"""A second loss for the reward model: the label of every response token, read off a layer below the last.
+"""A head that labels tokens good, poor or neither: all of a unit model, and a second loss for the reward model.
+
+A unit model (`policy.units`) reads it off the last layer and is saved with it. The reward model reads the label of
+every response token off a layer below the last.
 
 Most of z can be guessed from the question: a small model learns to write the lines it expects and hardly looks at
 those that are there. This loss asks of each token of the response whether it is good, poor or neither, so that the
@@ -21,13 +24,16 @@ POOR = 3.0
 """Weight of a poor token in the loss: they are the rare class."""
 STEP = 2.0
 """About what one AdamW step may add to a logit: the learning rate of the linear map is this over its width."""
+STEP_OF_UNITS = 0.1
+"""The same of a unit model's head, which is all that it says."""
 
 
 class LabelHead(nn.Module):
     """(n, H) hidden states of any size -> (n, 3) logits of poor, neither and good, in float32. Starts at zero."""
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, step: float = STEP) -> None:
         super().__init__()
+        self.step = step
         self.map = nn.Linear(hidden, 3)
         nn.init.zeros_(self.map.weight)
         nn.init.zeros_(self.map.bias)
@@ -52,4 +58,4 @@ class LabelHead(nn.Module):
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW for this head alone, at its own learning rate."""
-        return torch.optim.AdamW(self.parameters(), lr=STEP / self.map.in_features, weight_decay=0.0)
+        return torch.optim.AdamW(self.parameters(), lr=self.step / self.map.in_features, weight_decay=0.0)

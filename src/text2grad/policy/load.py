@@ -34,6 +34,7 @@ from text2grad.policy.settings import LoraSettings, PolicySettings
 VALUE_FILE = "value_head.safetensors"
 VALUE_TRUNK = "value_trunk"
 SCORE_FILE = "score_head.safetensors"
+UNIT_FILE = "unit_head.safetensors"
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base_model_name_or_path"
 
@@ -69,7 +70,7 @@ def load_policy(settings: PolicySettings) -> Policy:
 def load_frozen(settings: PolicySettings) -> Policy:
     """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its base weights.
 
-    A scalar reward model comes with its head.
+    A scalar reward model and a unit model come with their heads.
 
     `settings.lora` and `settings.value_head` say how to train, and are not read.
 
@@ -83,6 +84,8 @@ def load_frozen(settings: PolicySettings) -> Policy:
     policy = Policy(model.to(device), tokenizer)
     if (saved := Path(settings.model) / SCORE_FILE).is_file():
         policy.add_score_head().load_state_dict(load_file(str(saved)))
+    if (saved := Path(settings.model) / UNIT_FILE).is_file():
+        policy.add_unit_head().load_state_dict(load_file(str(saved)))
     policy.requires_grad_(False).eval()
     refuse_uncached(policy)
     return policy
@@ -273,7 +276,8 @@ def write_policy(policy: Policy, folder: Path) -> None:
     if policy.value_trunk is not None:
         _save_model(policy.value_trunk, folder / VALUE_TRUNK)
     policy.tokenizer.save_pretrained(folder)
-    for head, name in ((policy.value_head, VALUE_FILE), (policy.score_head, SCORE_FILE)):
+    heads = (policy.value_head, policy.score_head, policy.unit_head)
+    for head, name in zip(heads, (VALUE_FILE, SCORE_FILE, UNIT_FILE), strict=True):
         if head is not None:
             save_file({key: value.contiguous() for key, value in head.state_dict().items()}, str(folder / name))
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.halves import Reader
-from text2grad.policy.label_head import LabelHead
+from text2grad.policy.label_head import STEP_OF_UNITS, LabelHead
 from text2grad.policy.quick import quicken
 from text2grad.policy.score_head import ScoreHead
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
@@ -151,6 +151,7 @@ class Policy(nn.Module):
         self.value_trunk = (value_trunk or copy.deepcopy(model)) if separate else None
         self.label_head: LabelHead | None = None  # only while a reward model is trained with it
         self.score_head: ScoreHead | None = None  # only of a scalar reward model
+        self.unit_head: LabelHead | None = None  # only of a unit model
         self.reader = Reader(model)
         fresh = isinstance(model, PeftModel) and not continued
         self.reference = Reference(model, self.reader) if fresh else None
@@ -257,6 +258,18 @@ class Policy(nn.Module):
         scores: Tensor = self.score_head(hidden[torch.arange(len(last), device=last.device), last])
         return scores
 
+    def unit_logits(self, batch: TokenBatch, ends: Sequence[Sequence[int]]) -> Tensor:
+        """(N, 3) logits of poor, neither and good of each unit, read off the state after its last token;
+        of a unit model. `ends` are the indices of these tokens in each response of the batch.
+        """
+        assert self.unit_head is not None
+        rows = [row for row, each in enumerate(ends) for _ in each]
+        columns = [index + 1 for each in ends for index in each]
+        places = torch.tensor([rows, columns], dtype=torch.long, device=self.device)
+        hidden = self.reader(self.model, batch).hidden
+        logits: Tensor = self.unit_head(hidden[places[0], places[1]])
+        return logits
+
     def freeze_reference(self) -> None:
         """Make today's weights the reference.
 
@@ -275,7 +288,8 @@ class Policy(nn.Module):
     def parts(self) -> list[nn.Module]:
         """The models and heads that it is made of, a frozen copy as reference included."""
         frozen = self.reference.model if self.reference and self.reference.model is not self.model else None
-        parts = [self.model, self.value_head, self.value_trunk, self.label_head, self.score_head, frozen]
+        parts = [self.model, self.value_head, self.value_trunk, self.label_head, self.score_head]
+        parts += [self.unit_head, frozen]
         return [part for part in parts if part is not None]
 
     def with_parameters(self, instead: Mapping[nn.Parameter, nn.Parameter]) -> Policy:
@@ -307,6 +321,11 @@ class Policy(nn.Module):
         """Make the policy a scalar reward model, before its weights are split over processes."""
         self.score_head = ScoreHead(self.hidden_size).to(self.device)
         return self.score_head
+
+    def add_unit_head(self) -> LabelHead:
+        """Make the policy a unit model, before its weights are split over processes."""
+        self.unit_head = LabelHead(self.hidden_size, STEP_OF_UNITS).to(self.device)
+        return self.unit_head
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from text2grad.critics.program import ProgramCritic
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
+from text2grad.critics.units import UnitCritic
 from text2grad.durable.identity import digest_of_texts, flatten, sha256
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Source, from_json
@@ -30,6 +31,8 @@ ADAPTER = "reward_model"
 ANCHOR = "anchor"
 SCALE_FILE = "scale.json"
 """Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
+UNITS_FILE = "units.json"
+"""Beside a unit model: which units it labels, and its figures on held-out answers."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 """Prompts that show the tests' outcome, by those that do not."""
 
@@ -75,6 +78,7 @@ def make_critic(
         "reference": ReferenceCritic,
         "reward_model": lambda: reward_model_critic(config, policy),
         "scalar_model": lambda: scalar_model_critic(config),
+        "unit_model": lambda: unit_model_critic(config),
     }
     critic = makers[kind]() if kind in makers else own_critic(kind)
     return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
@@ -175,7 +179,7 @@ def reward_model_folder(config: Config) -> Path:
 
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
-    kinds = ("prompted", "program", "reward_model", "scalar_model")
+    kinds = ("prompted", "program", "reward_model", "scalar_model", "unit_model")
     manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}
     found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
     if config.critic.kind in kinds:
@@ -196,6 +200,8 @@ def critic_inputs(config: Config) -> dict[str, str]:
         found["the reward model"] = digest_of_folder(reward_model_folder(config))
     if config.critic.kind == "scalar_model":
         found["the scalar reward model"] = digest_of_folder(scalar_model_folder(config))
+    if config.critic.kind == "unit_model":
+        found["the unit model"] = digest_of_folder(unit_model_folder(config))
     return found
 
 
@@ -271,6 +277,34 @@ def scalar_model_critic(config: Config) -> ScalarCritic:
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
     scorer = LocalScorer(load_frozen(settings), config.scalar_model.batch_size)
     return ScalarCritic(scorer, scale, Source(kind="reward_model", model=str(folder), prompt_version="scalar"))
+
+
+def unit_model_folder(config: Config) -> Path:
+    """Where the unit model is: the one named, or this run's own."""
+    settings = config.critic.unit_model
+    return settings.folder or config.run.folder / "unit_model" / settings.units / "policy"
+
+
+def unit_model_critic(config: Config) -> UnitCritic:
+    """The unit model that was trained on this run's feedback.
+
+    Raises:
+        UserError: there is none, its training was not finished, or it labels other units.
+    """
+    from text2grad.policy.load import load_frozen
+    from text2grad.policy.settings import PolicySettings
+    from text2grad.policy.units import LocalUnits
+
+    folder, units = unit_model_folder(config), config.critic.unit_model.units
+    if not (folder / UNITS_FILE).is_file():
+        cure = f"text2grad train-reward --units {units} --run.folder {config.run.folder}"
+        raise UserError(f"no unit model of {units} in {folder}", cure)
+    found = from_json((folder / UNITS_FILE).read_text(encoding="utf-8"))["units"]
+    if found != units:
+        raise UserError(f"the unit model in {folder} labels {found}", f"--critic.unit_model.units {found}")
+    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
+    labeller = LocalUnits(load_frozen(settings), config.unit_model.batch_size)
+    return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))
 
 
 def judge_of(config: Config) -> Critic | None:

@@ -10,14 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from text2grad.chat.base import LimitedChat
 from text2grad.config import Config, with_tiny_rates
+from text2grad.critics.prompted import Prompt
+from text2grad.critics.revision import revision_messages
 from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
+from text2grad.formats.export import MORE_ANSWERS
+from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_policy
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
 from text2grad.stages.logged import answers_in
+from text2grad.stages.refine import cases_of
+from text2grad.stages.revise import revision_prompt
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
@@ -26,10 +33,14 @@ from text2grad.train.supervised import train_supervised
 
 @dataclass(frozen=True)
 class Choice:
-    """Which answers are imitated: those with a score above `above`, all or the `best` of each prompt."""
+    """Which answers are imitated: those with a score above `above`, all or the `best` of each prompt.
+
+    `revise`: not as answers, but as revisions of those to the same prompt that fell short, given their critique.
+    """
 
     best: bool = False
     above: float = 0.0
+    revise: bool = False
 
 
 ALL = Choice()
@@ -79,6 +90,8 @@ def run_sft_on_records(
             if ranks.first:
                 note_settings(config, place, begins=True)
         pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
+        if choice.revise:
+            pairs = revisions(records, chosen, revision_prompt(config), LocalChat(policy, config.generation, name))
         options = RunOptions(place, name, config.run.seed, resume, run_inputs(config, config.policy), ranks)
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
@@ -93,6 +106,26 @@ def run_sft_on_records(
         metrics=metrics,
         out=str(place / "policy"),
     )
+
+
+def revisions(
+    records: Sequence[Feedback], good: Sequence[Feedback], prompt: Prompt, chat: LimitedChat
+) -> list[Pair]:
+    """From every answer with something to mend, and its critique, to the best answer to the same prompt, in the
+    words in which `refine` asks: how ILF teaches its refiner (Chen et al. 2024), by the model's own answers.
+
+    Raises:
+        UserError: no prompt has both.
+    """
+    best = {words_of(question_of(record)): record for record in chosen_answers(good, Choice(best=True))}
+    pairs = [
+        Pair(case.example.id, tuple(revision_messages(prompt.text, *case, chat.excess)), better.response)
+        for case in cases_of(records)
+        if (better := best.get(words_of(question_of(case.example))))
+    ]
+    if not pairs:
+        raise UserError("no prompt has an answer that passed and one with something to mend", MORE_ANSWERS)
+    return pairs
 
 
 def chosen_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback]:

@@ -6,14 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from text2grad.config import Config, with_tiny_rates
-from text2grad.critics.noise import NoisyCritic
-from text2grad.durable.processes import Ranks
-from text2grad.durable.run import OnStep, ResumeMode, RunOptions
+from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
-from text2grad.feedback import Critic
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
+from text2grad.stages.on_step import heldout_curve, kept_policies, noise_of, on_step_of
 from text2grad.stages.summary import Summary
 from text2grad.train.ppo import train_ppo
 
@@ -50,17 +48,14 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             resume,
             run_inputs(config, config.policy, **critic_inputs(config)),
             ranks,
-            noise_of(critic, ranks),
+            on_step_of(
+                noise_of(critic, ranks),
+                heldout_curve(config, task, policy, runner, ranks),
+                kept_policies(config, policy, folder / "ppo" / name, ranks),
+            ),
         )
         ppo = with_tiny_rates(config).ppo
         train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)
         if ranks.first:
             note_settings(config, folder / "ppo" / name)
     return TrainSummary(steps=config.ppo.steps, out=str(folder / "ppo" / name / "policy"))
-
-
-def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:
-    """What adds the noise of a step to its metrics, where the critic has some; all processes must call it."""
-    if not isinstance(critic, NoisyCritic):
-        return None
-    return lambda step, metrics: metrics.update(ranks.all_reduce(critic.counts()))

@@ -33,12 +33,12 @@ from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.tasks.loaders import hub_data
 from text2grad.train.preference import (
     encode_preferences,
-    longest,
     read_preferences,
     train_dpo,
     train_scalar_model,
 )
 from text2grad.train.settings import SupervisedSettings
+from text2grad.train.supervised import longest
 
 ANSWERS_TO_STANDARDISE = 2000
 """Training answers whose scores give mean and spread; more change neither."""

@@ -8,7 +8,7 @@ best revision, which the policy never sees together with the critique again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from text2grad.stages.records import criticise
 from text2grad.stages.revise import Case, Revision, revise, revision_prompt
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.summary import Summary, inlined
+from text2grad.tasks.base import question_of, words_of
 
 OF_THE_ANSWER = {*OF_AN_EARLIER_JUDGEMENT, TOKEN_IDS, "outcome", "tier", "test_output", "evidence"}
 """Keys of `meta` that do not hold for a revision."""
@@ -34,11 +35,12 @@ OF_THE_ANSWER = {*OF_AN_EARLIER_JUDGEMENT, TOKEN_IDS, "outcome", "tier", "test_o
 
 @dataclass(frozen=True, kw_only=True)
 class RefineSummary(Summary):
-    """Answers of the file, those that left nothing to mend, revisions that were written, refused by reason, and
-    judged; those that passed, and the tokens they took."""
+    """Answers of the file, those that left nothing to mend, and those that were to be revised; revisions that were
+    written, refused by reason, and judged; those that passed, and the tokens they took."""
 
     answers: int
     nothing_to_mend: int
+    answers_revised: int
     left_out: Mapping[str, int] = inlined()
     revisions: int
     refused: Mapping[str, int]
@@ -63,7 +65,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
         raise UserError("people have said nothing of revisions yet", "--annotate.critic program, prompted, ...")
     prompt = revision_prompt(config)
     records, left_out = answers_in(source, config, task)
-    cases = cases_of(records)
+    cases = list(first_of_each(cases_of(records), config.refine.answers_per_prompt))
     if not cases:
         raise UserError(
             f"{source}: no critique of {len(records)} leaves anything to mend", "annotate other answers"
@@ -86,7 +88,8 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
         tally = criticise(critic, lambda: items, target, critic.source.kind)
     return RefineSummary(
         answers=len(records),
-        nothing_to_mend=len(records) - len(cases),
+        nothing_to_mend=len(records) - len(cases_of(records)),
+        answers_revised=len(cases),
         left_out=left_out,
         revisions=len(found),
         refused=dict(refused),
@@ -112,6 +115,16 @@ def cases_of(records: Sequence[Feedback]) -> list[Case]:
         for record, said in judged
         if isinstance(said, Critique) and not finds_nothing(said)
     ]
+
+
+def first_of_each(cases: Sequence[Case], most: int | None) -> Iterator[Case]:
+    """At most so many cases of each question, in their order."""
+    seen: Counter[str] = Counter()
+    for case in cases:
+        question = words_of(question_of(case.example))
+        seen[question] += 1
+        if most is None or seen[question] <= most:
+            yield case
 
 
 def asked_again(record: Feedback) -> Example:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.revision import finds_nothing
@@ -20,10 +19,12 @@ from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Critic, Critique, Example, Failure
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.critics import open_critic, runner_of
-from text2grad.stages.evaluate import Measure, Row, mean_scores, measure_with, target_name
+from text2grad.stages.evaluate import Measure, Row, by_problem, mean_scores, measure_with, target_name
 from text2grad.stages.folder import policy_name, prepare, task_of
-from text2grad.stages.results import measured_on, write_results
+from text2grad.stages.results import SCORES, measured_on, write_json, write_results
 from text2grad.stages.revise import Case, revise, revision_prompt
 from text2grad.stages.sampling import sample
 from text2grad.stages.summary import Summary, inlined
@@ -34,9 +35,9 @@ BLIND = ("prompted", "reward_model")
 
 @dataclass(frozen=True, kw_only=True)
 class ReflectSummary(Summary):
-    """Mean scores of greedy answers, before (`greedy_*`) and after each round (`reflected_1_*`, ...): with what the
-    critic left alone at some point. How many answers it let stand, critiques that failed, revisions that were of
-    no use, and tokens by who wrote or read them."""
+    """Mean scores of greedy and sampled answers, before (`greedy_*`) and after each round (`greedy_reflected_1_*`):
+    with what the critic left alone at some point. How many answers it let stand, critiques that failed, revisions
+    that were of no use, and tokens by who wrote or read them."""
 
     prompts: int
     rounds: int
@@ -59,9 +60,16 @@ class Reflection:
     refused: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
 
+    def count(self, other: Reflection) -> None:
+        """Add what was counted elsewhere."""
+        self.let_stand += other.let_stand
+        self.failed += other.failed
+        self.refused.update(other.refused)
+        self.tokens.update(other.tokens)
+
 
 def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
-    """Measure a policy that revises its greedy answers to held-out prompts, in `rounds` rounds at most.
+    """Measure a policy that revises its greedy and its sampled answers to held-out prompts, `rounds` times at most.
 
     Raises:
         UsageError: the critic of this run is one that knows the reference or the tests.
@@ -73,39 +81,66 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     if not heldout:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
     policy = load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
-    greedy = config.generation.model_copy(update={"temperature": 0.0})
     quiet = config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
-    name = target_name(target)
-    journal = folder / "reflect.journal"
+    name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
     seed_everything(config.run.seed)
-    answers = sample(policy, heldout, greedy)
-    state = Reflection([text for _, text in answers], list(range(len(heldout))))
-    state.tokens["policy_output_tokens"] += sum(len(ids) for ids, _ in answers)
-    chat = LocalChat(policy, greedy, name)
     with runner_of(config) as runner, open_critic(quiet, config.critic.kind, task, runner, None, journal) as critic:
-        measure = measure_with(task, runner)
-        figures = measured("greedy", heldout, state, measure)
-        for number, _ in enumerate(reflected(heldout, state, critic, chat, prompt, rounds), start=1):
-            figures |= measured(f"reflected_{number}", heldout, state, measure)
-        rows: list[Row] = [
-            {"id": example.id, "response": text, **known}
-            for example, text, known in zip(
-                heldout, state.responses, measure(heldout, state.responses), strict=True
-            )
-        ]
-    for key, count in chat.usage.items():
-        state.tokens[f"policy_{key}"] += count
+        reflector = Reflector(policy, critic, prompt, rounds, measure_with(task, runner))
+        greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
+        repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
+        reflector.answer("sampled", repeated, config.generation)
+    state = reflector.total
     summary = ReflectSummary(
         prompts=len(heldout),
         rounds=rounds,
-        figures=figures,
+        figures=reflector.figures,
         let_stand=state.let_stand,
         failed_critiques=state.failed,
         refused=dict(state.refused),
         tokens=dict(state.tokens),
     )
-    place = write_results(folder, measured_on(config), f"{name}_reflect_{rounds}", summary.as_dict(), rows)
+    on = measured_on(config)
+    place = write_results(folder, on, name, summary.as_dict(), greedy)
+    write_json(place.with_name(f"{name}{SCORES}"), reflector.scores)
     return replace(summary, out=str(place))
+
+
+@dataclass
+class Reflector:
+    """A policy that revises by what a critic says, and what it reached so far: its figures, the scores of each way
+    to answer by problem, and the counts."""
+
+    policy: Policy
+    critic: Critic
+    prompt: Prompt
+    rounds: int
+    measure: Measure
+    total: Reflection = field(default_factory=lambda: Reflection([], []))
+    figures: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+
+    def answer(self, way: str, examples: Sequence[Example], generation: GenerationSettings) -> list[Row]:
+        """Answer and revise; the last answers."""
+        answers = sample(self.policy, examples, generation)
+        state = Reflection([text for _, text in answers], list(range(len(answers))))
+        chat = LocalChat(self.policy, generation, "policy")
+        known = self._measured(way, examples, state)
+        for number, _ in enumerate(
+            reflected(examples, state, self.critic, chat, self.prompt, self.rounds), start=1
+        ):
+            known = self._measured(f"{way}_reflected_{number}", examples, state)
+        state.tokens["policy_output_tokens"] += sum(len(ids) for ids, _ in answers)
+        state.tokens.update({f"policy_{key}": count for key, count in chat.usage.items()})
+        self.total.count(state)
+        told = zip(examples, state.responses, known, strict=True)
+        rows: list[Row] = [{"id": example.id, "response": text, **each} for example, text, each in told]
+        self.scores[way] = by_problem(rows)
+        return rows
+
+    def _measured(self, name: str, examples: Sequence[Example], state: Reflection) -> list[Row]:
+        known = self.measure(examples, state.responses)
+        self.figures |= {f"{name}_{measure}": value for measure, value in mean_scores(known).items()}
+        return known
 
 
 def refuse_knowing_critic(config: Config) -> None:
@@ -115,12 +150,6 @@ def refuse_knowing_critic(config: Config) -> None:
             f"the critic {config.critic.kind} knows what the answers are measured by",
             f"--critic.kind {' or '.join(BLIND)}",
         )
-
-
-def measured(way: str, examples: Sequence[Example], state: Reflection, measure: Measure) -> dict[str, float]:
-    """Mean scores of the answers as they are."""
-    found = mean_scores(measure(examples, state.responses))
-    return {f"{way}_{name}": value for name, value in found.items()}
 
 
 def reflected(
@@ -145,11 +174,10 @@ def reflected(
 def judged(asked: Sequence[Example], state: Reflection, critic: Critic) -> dict[int, Case]:
     """What the critic says of the answers that are open, by place; those it finds fault with."""
     examples, responses = [asked[i] for i in state.open], [state.responses[i] for i in state.open]
-    before = spent(critic, [])
+    before = Counter(used_by(critic))
     said = critic.critique(examples, responses) if examples else []
-    after = spent(critic, list(zip(examples, responses, strict=True)))
-    for name, count in after.items():
-        state.tokens[f"critic_{name}"] += count - before.get(name, 0)
+    for name, count in (Counter(used_by(critic)) - before).items():
+        state.tokens[f"critic_{name}"] += count
     cases = {}
     for place, example, response, judgement in zip(state.open, examples, responses, said, strict=True):
         if isinstance(judgement, Failure):
@@ -162,14 +190,6 @@ def judged(asked: Sequence[Example], state: Reflection, critic: Critic) -> dict[
     return cases
 
 
-def spent(critic: Critic, pairs: Sequence[tuple[Example, str]]) -> dict[str, int]:
-    """Tokens: all that a local model has read and written so far, or what an endpoint's answers about `pairs`
-    took."""
-    chat = critic.chat if isinstance(critic, PromptedCritic) else None
-    if isinstance(chat, LocalChat):
-        return dict(chat.usage)
-    total: Counter[str] = Counter()
-    if isinstance(critic, PromptedCritic) and isinstance(chat, OpenAIChat):
-        for record in critic.feedback(pairs):
-            total.update({name: int(n) for name, n in record.usage.items() if name.endswith("tokens")})
-    return dict(total)
+def used_by(critic: Critic) -> Mapping[str, int]:
+    """Tokens that a critic has read and written so far, by name."""
+    return critic.usage if isinstance(critic, PromptedCritic) else {}

@@ -254,21 +254,23 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
 def compared(config: Config, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]) -> dict[str, float]:
     """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`.
 
+    A response that has no critique there, for its annotation failed in that run, is left out and counted
+    (`left_out`).
+
     Raises:
-        UserError: the other critiques are not of the same responses.
+        UserError: the other critiques are of other responses.
     """
     path = config.evaluate.against
     theirs = {record.id: record for record in (gold if path is None else read_feedback(path))}
-    lacking = [record.id for record in said if theirs.get(record.id, record).response != record.response]
-    lacking += [record.id for record in said if record.id not in theirs]
-    if lacking:
-        raise UserError(
-            f"{path} has no critique of the response {lacking[0]!r}", "evaluate both on the same records"
-        )
+    both = [record for record in said if record.id in theirs]
+    differ = [record.id for record in both if theirs[record.id].response != record.response]
+    if differ or not both:
+        other = differ[0] if differ else said[0].id
+        raise UserError(f"{path} has no critique of the response {other!r}", "evaluate both on the same records")
     pairs = [
-        JudgedPair(example_of(ours), ours.response, ours.judgement(), theirs[ours.id].judgement()) for ours in said
+        JudgedPair(example_of(ours), ours.response, ours.judgement(), theirs[ours.id].judgement()) for ours in both
     ]
-    return compare_critics(judge, read_prompt(JUDGE_PROMPT), pairs)
+    return {**compare_critics(judge, read_prompt(JUDGE_PROMPT), pairs), "left_out": len(said) - len(both)}
 
 
 def numbered(records: Sequence[Feedback]) -> list[Feedback]:

@@ -13,6 +13,7 @@ from text2grad.tasks.base import TaskSettings
 from text2grad.tasks.loaders import DataTask, Row, Shape, optional_text, text_of
 
 FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
+DEFAULT_DATA = "HuggingFaceH4/ultrafeedback_binarized"
 IMPORTED_KEYS = frozenset({"id", "prompt", "response", "spans", "source"})
 
 
@@ -23,8 +24,12 @@ class QATask(DataTask):
     critic_prompt = "qa"
 
     def __init__(self, settings: TaskSettings) -> None:
-        default = "HuggingFaceH4/ultrafeedback_binarized"
-        super().__init__(settings, default, shapes(settings.context_characters), _answerable)
+        super().__init__(settings, DEFAULT_DATA, shapes(settings.context_characters), _answerable)
+
+
+def is_ultrafeedback(settings: TaskSettings) -> bool:
+    """Whether a task's data is UltraFeedback, by its name."""
+    return settings.name == QATask.name and "ultrafeedback" in (settings.data or DEFAULT_DATA).lower()
 
 
 def shapes(context_characters: int | None = None) -> tuple[Shape, ...]:

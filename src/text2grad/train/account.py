@@ -28,6 +28,7 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "delta_sum": float(sums.mean()),
         "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
         "labelled": sum(item.labelled for item in answered.credits) / float(mask.sum()),
+        "critic_tokens": sum(answered.critic_tokens),
         "critic_failed": 1 - len(good) / count,
         "unmatched": sum(judgement.quotes.unmatched for judgement in good) / count,
         "ambiguous": sum(judgement.quotes.ambiguous for judgement in good) / count,

@@ -35,7 +35,15 @@ from text2grad.train.settings import PPOSettings
 from text2grad.train.teacher import Teacher, refuse_unfit, teacher_version
 from text2grad.train.update import next_coefficient
 
-UNCHECKED = {"ppo.checkpoint_every", "ppo.max_failed", "ppo.max_kl", "ppo.overlap", "ppo.prompts"}
+UNCHECKED = {
+    "ppo.checkpoint_every",
+    "ppo.heldout_every",
+    "ppo.keep_every",
+    "ppo.max_failed",
+    "ppo.max_kl",
+    "ppo.overlap",
+    "ppo.prompts",
+}
 """What may change when a run is resumed: it does not change what is learned, or (prompts) has a digest."""
 
 

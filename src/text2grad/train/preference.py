@@ -18,7 +18,6 @@ from torch import Tensor
 
 from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
 from text2grad.durable.run import RunOptions
-from text2grad.errors import UserError
 from text2grad.feedback import Message, Preference, record_json
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target, rendering_of
@@ -27,7 +26,7 @@ from text2grad.rl.preference import implicit_rewards, pair_accuracy, pair_loss
 from text2grad.train.pairs import plan_batches
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import DPOSettings, SupervisedSettings
-from text2grad.train.supervised import Objective, descend, refuse_nothing
+from text2grad.train.supervised import Objective, descend, longest, refuse_muon, refuse_nothing
 
 DPO, SCALAR_MODEL = "dpo.training", "scalar_model.training"
 """Where the user finds the settings of the two loops."""
@@ -102,9 +101,7 @@ def train_scalar_model(
 
     Otherwise as `train_dpo`.
     """
-    if settings.optimizer == "muon":
-        problem = "muon trains every layer, and a scalar reward model has no use for the last"
-        raise UserError(f"{options.title}: {problem}", f"--{SCALAR_MODEL}.optimizer adamw")
+    refuse_muon(settings, options, SCALAR_MODEL)
     objective = PairObjective(
         identity=identity_of(policy, pairs, settings, SCALAR_MODEL),
         gradient=partial(accumulate_gradient, policy, partial(scored, policy)),
@@ -156,11 +153,6 @@ def encode_preferences(policy: Policy, pairs: Sequence[Preference]) -> list[Enco
         )
         for pair in pairs
     ]
-
-
-def longest(policy: Policy, settings: SupervisedSettings) -> int | None:
-    """The longest sequence that can be trained on, in tokens; None: any."""
-    return min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
 
 
 def implied_rewards(policy: Policy, items: Sequence[EncodedPreference], beta: float) -> Rewards:

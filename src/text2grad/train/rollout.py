@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, scored
 from text2grad.errors import CritiquesFailed
-from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of
+from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of, tokens_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy
@@ -25,13 +25,17 @@ from text2grad.train.settings import PPOSettings
 
 @dataclass(frozen=True)
 class Answered:
-    """A batch of responses in words: prompts, samples, critiques, and the credit that each got."""
+    """A batch of responses in words: prompts, samples, critiques, and the credit that each got.
+
+    `critic_tokens`: how many each share of the batch took the critic to read and to write.
+    """
 
     examples: list[Example]
     samples: list[Sample]
     aligned: list[Aligned]
     judgements: list[Judgement]
     credits: list[Credit]
+    critic_tokens: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,14 @@ def judge(
 ) -> Answered:
     """Show the critic the text of the sampled ids, and tie what it says to those ids."""
     aligned = [table.align(sample.ids) for sample in samples]
+    before = tokens_of(critic)
     said = judgements_of(critic, examples, [item.text for item in aligned])
     judgements = [scored(each, settings) for each in said]
     credits = [
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
-    return Answered(list(examples), list(samples), aligned, judgements, credits)
+    return Answered(list(examples), list(samples), aligned, judgements, credits, [tokens_of(critic) - before])
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:

@@ -224,6 +224,17 @@ class PPOSettings(Settings):
         ge=0,
         description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
     )
+    heldout_every: int | None = Field(
+        default=None,
+        ge=1,
+        description="steps between measurements on held-out prompts, as `evaluate` does, among the metrics of a"
+        " step; null: none",
+    )
+    keep_every: int | None = Field(
+        default=None,
+        ge=1,
+        description="steps between policies that are kept, as ppo/NAME/NAME-step-K; null: only the last is",
+    )
     samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
     samples_written: int = Field(default=8, ge=0, description="token strips written each time")
 

@@ -151,6 +151,18 @@ def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:
         raise UserError(f"{options.title}: nothing to train on", "check the data file and the split")
 
 
+def refuse_muon(settings: SupervisedSettings, options: RunOptions, section: str) -> None:
+    """Raises UserError: muon is to train a model that is read by a head of its own."""
+    if settings.optimizer == "muon":
+        problem = "muon trains every layer, and a model that is read by a head of its own has no use for the last"
+        raise UserError(f"{options.title}: {problem}", f"--{section}.optimizer adamw")
+
+
+def longest(policy: Policy, settings: SupervisedSettings) -> int | None:
+    """The longest sequence that can be trained on, in tokens; None: any."""
+    return min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
+
+
 def identity_of(
     policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings, section: str, label_weight: float
 ) -> dict[str, str]:

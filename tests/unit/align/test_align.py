@@ -419,6 +419,47 @@ def test_dense_labels_pay_each_token_its_own_label_and_nothing_else() -> None:
     assert delta(TEXT, case, scheme="spread_score") != paid.delta.tolist()
 
 
+def test_step_end_pays_the_label_of_a_step_at_its_last_token_and_nothing_else() -> None:
+    case = critique(TEXT, good=("quick red",), poor=("fox , and a",), score=0.9)
+    others = {"weighting": "span", "outcome_weight": 1.0, "span_weight": 0.3, "unlabelled": 1.0, "poor_weight": 2.0}
+    paid = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": "step_end", **others}))
+    assert paid.delta.tolist() == [0, 0, 1, 0, 0, 0, -1, 0, 0]
+    assert (paid.labelled, paid.cancelled, paid.no_score, paid.whole) == (2, 0, 0, False)
+    assert not CreditSettings(scheme="step_end").as_marked
+
+
+def test_steps_that_end_in_one_token_are_paid_once_and_cancel_where_they_disagree() -> None:
+    agreed = credit(critique(TEXT, poor=("red fox", "fox")), words(TEXT), CreditSettings(scheme="step_end"))
+    assert (agreed.delta.tolist(), agreed.labelled) == ([0, 0, 0, -1, 0, 0, 0, 0, 0], 1)
+    case = critique(TEXT, good=("red fox",), poor=("fox",))
+    opposed = credit(case, words(TEXT), CreditSettings(scheme="step_end"))
+    assert (opposed.delta.any(), opposed.labelled, opposed.cancelled) == (False, 0, 1)
+
+
+@given(data=st.data())
+def test_step_end_against_a_walk_over_the_tokens(tables: dict[str, TokenTable], data: st.DataObject) -> None:
+    table = tables[data.draw(st.sampled_from(KINDS))]
+    aligned = table.align_text(data.draw(st.text(min_size=1, max_size=20)))
+    edges = st.integers(0, len(aligned.text) - 1)
+    spans = [
+        Span(start=min(a, b), end=max(a, b) + 1, label=sign, text=aligned.text[min(a, b) : max(a, b) + 1])
+        for a, b, sign in data.draw(st.lists(st.tuples(edges, edges, st.sampled_from((1, -1))), max_size=4))
+    ]
+    paid: dict[int, set[int]] = {}
+    uncovered = 0
+    for each in spans:
+        for index in reversed(range(len(aligned))):
+            start, end = aligned.core_starts[index], aligned.core_ends[index]
+            if start < end and start < each.end and end > each.start:
+                paid.setdefault(index, set()).add(each.label)
+                break
+        else:
+            uncovered += 1
+    found = credit(Critique(text="", spans=tuple(spans)), aligned, CreditSettings(scheme="step_end"))
+    assert found.delta.tolist() == [float(sum(paid.get(index, ()))) for index in range(len(aligned))]
+    assert found.uncovered == uncovered
+
+
 def test_the_former_name_of_the_spread_score_is_refused_with_the_new_one() -> None:
     with pytest.raises(ValueError, match="did you mean 'spread_score'"):
         CreditSettings.model_validate({"scheme": "every_token"})

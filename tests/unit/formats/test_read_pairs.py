@@ -105,6 +105,19 @@ def test_the_best_answer_over_the_worst() -> None:
     assert left_out(RECORDS, "preference") == {"left_out": found.left_out} and left_out(RECORDS, "kto") == {}
 
 
+def test_more_pairs_of_a_prompt_come_from_both_ends_inwards(tmp_path: Path) -> None:
+    answers = (("p1", 1.0), ("p1 ", 1.0), ("f1", -1.0), ("p2", 1.0), ("half", 0.5), ("f2", -1.0), ("f3", -1.0))
+    records = list(scored("a", *answers))
+
+    def found(most: int) -> list[tuple[str, str]]:
+        return [(pair.chosen, pair.rejected) for pair in pairs_of(records, most).pairs]
+
+    assert found(1) == [("p1", "f1")] and found(2) == [("p1", "f1"), ("p2", "f2")]
+    assert found(9) == [("p1", "f1"), ("p2", "f2"), ("half", "f3")]
+    assert not pairs_of([*scored("b", ("one", 0.5), ("other", 0.5))], 4).pairs
+    assert export(records, "preference", tmp_path / "pairs.jsonl", 2) == 2
+
+
 def test_records_without_a_pair_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no two answers to one prompt have different scores"):
         export(RECORDS[:1], "preference", tmp_path / "pairs.jsonl")

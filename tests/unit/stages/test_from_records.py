@@ -73,6 +73,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     model = str(tiny_model(tmp_path / "model"))
     words = ["--run.folder", str(tmp_path / "run"), "--policy.model", model, "--generation.max_new_tokens", "6"]
     words += ["--offline.epochs", "1", "--sft.epochs", "1", "--run.threads", "1", "--refine.samples", "2"]
+    words += ["--evaluate.samples", "1"]
     return load_config(PRESETS / "demo.yaml", words)
 
 
@@ -185,11 +186,22 @@ def test_refine_revises_what_was_blamed_and_keeps_what_is_of_use(
     summary = run_refine(config, file_of(config, [each for each in RECORDS if each.id != "c"])).as_dict()
     assert "wants a" in asked[0] and "so b" in asked[0] and "wants b" in asked[2]
     assert (summary["answers"], summary["nothing_to_mend"], summary["revisions"]) == (3, 1, 4)
+    assert summary["answers_revised"] == 2
     assert summary["refused"] == {"copied": 1, "truncated": 1}
     assert (summary["records"], summary["passed"], summary["output_tokens"]) == (2, 2, 20)
     kept = list(read_jsonl(config.run.folder / "refined.jsonl", Feedback))
     assert [(each.id, each.response, each.score) for each in kept] == [("a", "so a", 1.0), ("b", "really: b", 1.0)]
     assert run_sft_on_records(config, Path(summary["out"]), "ilf", Choice(best=True)).imitated == 2
+
+
+def test_refine_takes_so_many_answers_of_each_prompt(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refine, "open_critic", scripted(Finder()))
+    records = [record("a", "so b"), record("a", "so c"), record("b", "so c")]
+    once = config.model_copy(update={"refine": config.refine.model_copy(update={"answers_per_prompt": 1})})
+    asked = speak(monkeypatch, said("so a", "so a", "so b", "so b"))
+    summary = run_refine(once, file_of(config, records)).as_dict()
+    assert summary["answers_revised"] == 2 and summary["nothing_to_mend"] == 0
+    assert not any("so c" in each and "Say a" in each for each in asked)
 
 
 def test_refine_without_anything_to_revise_or_to_keep_is_one_line(
@@ -201,6 +213,25 @@ def test_refine_without_anything_to_revise_or_to_keep_is_one_line(
     with pytest.raises(UserError, match="no revision of 2 is of use: 1 empty, 1 unsupported"):
         run_refine(config, file_of(config, [RECORDS[1]]))
     assert not (config.run.folder / "refined.jsonl").exists()
+
+
+def test_a_refiner_learns_from_what_fell_short_to_what_passed(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def train(policy: object, pairs: Sequence[Any], *rest: object) -> dict[str, float]:
+        seen.extend(pairs)
+        return {}
+
+    monkeypatch.setattr(imitate, "train_supervised", train)
+    records = [record("a", "so b"), record("a", "a"), record("b", "so c"), record("a", "then c")]
+    run_sft_on_records(config, file_of(config, records), "refiner", Choice(revise=True))
+    assert [pair.target for pair in seen] == ["a", "a"], "b has no answer that passed"
+    asked = [pair.prompt[-1].content for pair in seen]
+    assert "so b" in asked[0] and "then c" in asked[1] and all("wants a" in each for each in asked)
+    with pytest.raises(UserError, match="no prompt has an answer that passed and one with something to mend"):
+        run_sft_on_records(config, file_of(config, records[1:3]), "refiner", Choice(revise=True))
 
 
 class scripted:
@@ -236,15 +267,21 @@ def test_reflection_stops_where_the_critic_finds_nothing_and_shows_it_no_referen
     critic = Blind()
     monkeypatch.setattr(reflect, "open_critic", scripted(critic))
     monkeypatch.setattr(reflect, "sample", lambda *_: [([1, 2], "so x"), ([1, 2, 3], "so a")])
-    asked = speak(monkeypatch, said("still no", "then y"))
+    asked = speak(monkeypatch, said("still no", "then y", "y at once"))
     found = run_reflect(config, str(config.policy.model), 3).as_dict()
-    assert [found[f"{way}_right"] for way in ("greedy", "reflected_1", "reflected_2", "reflected_3")] == [
-        0.5, 0.5, 1.0, 1.0,
-    ]  # fmt: skip
-    assert found["let_stand"] == 2 and len(asked) == 2 and "still no" in asked[1]
-    assert found["policy_output_tokens"] == 5 + 10
+    ways = ("greedy", "greedy_reflected_1", "greedy_reflected_2", "greedy_reflected_3", "sampled_reflected_1")
+    assert [found[f"{way}_right"] for way in ways] == [0.5, 0.5, 1.0, 1.0, 1.0]
+    assert found["let_stand"] == 4 and len(asked) == 3 and "still no" in asked[1]
+    assert found["policy_output_tokens"] == (5 + 10) + (5 + 5)
     assert all(not each.reference and not each.meta for each in critic.shown)
-    assert json.loads(Path(found["out"]).read_text())["reflected_2_right"] == 1.0
+    place = Path(found["out"])
+    assert json.loads(place.read_text())["greedy_reflected_2_right"] == 1.0
+    scores = json.loads(place.with_name(f"{place.stem}.scores.json").read_text())
+    assert scores["sampled"] == {"x": {"right": 1.0}, "y": {"right": 1.0}}
+    assert [row["response"] for row in json.loads(place.with_name(f"{place.stem}.answers.json").read_text())] == [
+        "so x",
+        "then y",
+    ]
 
 
 def test_a_revision_that_is_refused_ends_the_answers_rounds(
@@ -252,9 +289,10 @@ def test_a_revision_that_is_refused_ends_the_answers_rounds(
 ) -> None:
     monkeypatch.setattr(reflect, "open_critic", scripted(Finder()))
     monkeypatch.setattr(reflect, "sample", lambda *_: [([1], "no"), ([1], "no")])
-    asked = speak(monkeypatch, said("no", "y"))
+    asked = speak(monkeypatch, said("no", "y", "no", "no"))
     found = run_reflect(config, str(config.policy.model), 2).as_dict()
-    assert found["refused"] == {"copied": 1} and found["reflected_2_right"] == 0.5 and len(asked) == 2
+    assert found["refused"] == {"copied": 3} and found["greedy_reflected_2_right"] == 0.5 and len(asked) == 4
+    assert found["sampled_reflected_2_right"] == 0.0
 
 
 @pytest.mark.parametrize("kind", ["program", "reference", "human"])

@@ -100,9 +100,13 @@ def test_the_others_must_have_judged_the_same(tmp_path: Path, monkeypatch: pytes
     assert reward_model.run_evaluate_reward_model(config(tmp_path, *options)).report["judge"][
         "loss"
     ] == pytest.approx(2 / 3)
-    write_jsonl(others, [record("a"), record("b")])
-    with pytest.raises(UserError, match="'a#2'"):
-        reward_model.run_evaluate_reward_model(config(tmp_path, *options))
+    write_jsonl(others, [record("a"), record("b")])  # the annotation of a#2 failed there
+    judged = reward_model.run_evaluate_reward_model(config(tmp_path, *options)).report["judge"]
+    assert (judged["judged"], judged["left_out"]) == (2, 1)
+    for wrong in ([record("a"), record("b").model_copy(update={"response": TEXT + "!"})], [record("z")]):
+        write_jsonl(others, wrong)
+        with pytest.raises(UserError, match="evaluate both on the same records"):
+            reward_model.run_evaluate_reward_model(config(tmp_path, *options))
 
 
 def test_without_held_out_records_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

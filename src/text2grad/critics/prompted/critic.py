@@ -59,9 +59,15 @@ class PromptedCritic:
     ) -> None:
         self.chat, self.source = chat, source
         self.overlap = overlap_of(chat)
+        self.usage: Counter[str] = Counter()
         self._prompt = Prompt(prompt, source.prompt_version)
         self._tested, self._anchor = tested, anchor
         self._reader, self._votes, self._share = Reader(reading), reading.votes, reading.vote_share
+
+    @property
+    def tokens(self) -> float:
+        """Read and written in all; an equal question counts each time."""
+        return float(self.usage.total())
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Ask for all critiques at once and read the answers.
@@ -71,6 +77,8 @@ class PromptedCritic:
         """
         pairs = list(zip(examples, responses, strict=True))
         answers = self._answers(pairs)
+        for answer in answers:
+            self.usage.update(_tokens(answer))
         groups = (answers[first : first + self._votes] for first in range(0, len(answers), self._votes))
         return [self._judgement(pair, group) for pair, group in zip(pairs, groups, strict=True)]
 
@@ -137,6 +145,12 @@ class PromptedCritic:
         outcome = example.meta.get("outcome")
         known = outcome in get_args(Outcome) and outcome not in NO_VERDICT
         return self._tested if self._tested and known else self._prompt
+
+
+def _tokens(answer: Answer) -> dict[str, int]:
+    """Tokens of a question and its answer, by name, where the chat says so."""
+    usage = answer.usage if isinstance(answer, Completion) else {}
+    return {name: int(count) for name, count in usage.items() if name.endswith("tokens")}
 
 
 def _lost(read: Sequence[Judgement]) -> dict[str, object]:

@@ -1,0 +1,265 @@
+"""What poor annotation does to the reward model that learns from it, and to the policy that learns from that.
+
+On the embedded code task. Of every seed the SFT policy and what the tests say of its answers are made once; each
+arm changes the *training records* and trains a reward model on them, which is measured on held-out records that
+nobody changed:
+
+    clean             the records as they are
+    flip_20           20 % of the spans have the other label
+    displace_20       20 % of the spans are of the same length elsewhere in the answer
+    irrelevant_20     20 % of the answers have the critique of an answer to another problem: its words, its
+                      verdict, and those of its quotes that happen to occur in this answer too
+    spans_alone       the span map without the critique's words and reasons (the paper's z without c)
+    without_list      no record on problems of one family (list, text, loop): its figures on that family say how
+                      far a reward model reaches beyond what it was taught on; `clean` is the comparison
+
+Arms in --policies also train a policy with that reward model in the loop, --steps steps. Rows are kept in --out:
+what stands in its results.jsonl, and was made with the same settings, is not run again.
+
+    python experiments/annotation.py [--seeds 0 1 2] [--kinds flip displace irrelevant] [--shares .05 .1 .2]
+        [--families list text loop] [--policies clean flip_20 irrelevant_20] [--steps 12] [--out runs/annotation]
+    python experiments/annotation.py --change feedback.jsonl flip_10 noisy.jsonl
+
+The second only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn from.
+
+The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `poor_f1`, `wrong_sign`,
+`poor_f1_<family>` and more, each with its mean and its value on every seed) and `policy` (arm -> held-out pass@1
+`greedy` and `sampled`; `sft` is the start).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from recipe import LATER, recipe_of, refuse_other_recipe
+from text2grad.config import Config, find_config, load_config
+from text2grad.critics.noise import NoiseSettings, noisy_spans
+from text2grad.errors import UserError
+from text2grad.eval.spans import span_report
+from text2grad.feedback import Feedback, read_jsonl, write_jsonl
+from text2grad.stages.annotate import run_annotate
+from text2grad.stages.evaluate import run_evaluate
+from text2grad.stages.folder import processes
+from text2grad.stages.ppo import run_train
+from text2grad.stages.reward_model import heldout_cases, train_reward_model
+from text2grad.stages.supervised import run_sft
+
+CLEAN, SPANS_ALONE, WITHOUT, SFT = "clean", "spans_alone", "without_", "sft"
+KINDS, SHARES, FAMILIES = ("flip", "displace", "irrelevant"), (0.05, 0.1, 0.2), ("list", "text", "loop")
+TRAIN, HELDOUT = "feedback.jsonl", "feedback_heldout.jsonl"
+Row = dict[str, Any]
+
+
+def main() -> None:
+    chosen = options()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if chosen.change:
+        change(*chosen.change, seed=chosen.seeds[0])
+        return
+    rows = [row for seed in chosen.seeds for row in of_seed(chosen, seed, arms_of(chosen))]
+    print(json.dumps(summary(rows)))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
+    parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
+    parser.add_argument("--families", nargs="*", choices=FAMILIES, default=FAMILIES)
+    parser.add_argument("--policies", nargs="*", default=[CLEAN, "flip_20", "irrelevant_20"], metavar="ARM")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--out", type=Path, default=Path("runs/annotation"))
+    parser.add_argument("--change", nargs=3, metavar=("FROM", "ARM", "TO"), help="only write changed records")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="settings over the demo's"
+    )
+    return parser.parse_args()
+
+
+def arms_of(chosen: argparse.Namespace) -> list[str]:
+    """All arms, in the order in which they are trained."""
+    noise = [f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares]
+    return [CLEAN, *noise, SPANS_ALONE, *(WITHOUT + family for family in chosen.families)]
+
+
+def change(source: str, arm: str, target: str, seed: int) -> None:
+    """Write the records of a file as an arm with noise has them.
+
+    Raises:
+        SystemExit: there is no such arm, or the file has no records.
+    """
+    kind, _, percent = arm.partition("_")
+    if kind not in KINDS or not percent.isdecimal():
+        raise SystemExit(f"error: no noise {arm!r} (one of {', '.join(KINDS)}, and per cent: flip_10)")
+    try:
+        write_jsonl(Path(target), records_of(arm, list(read_jsonl(Path(source), Feedback)), seed))
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from error
+
+
+def of_seed(chosen: argparse.Namespace, seed: int, arms: Sequence[str]) -> Iterator[Row]:
+    """The rows of one seed: its reward models, then its policies."""
+    start = config_of(chosen, seed, SFT)
+    prepare(start)
+    for arm in arms:
+        config = config_of(chosen, seed, arm)
+        yield measured(chosen.out, "reward_model", seed, arm, config, start)
+    trained = [arm for arm in arms if arm in chosen.policies]
+    for arm in [SFT, *trained] if trained else []:
+        yield measured(chosen.out, "policy", seed, arm, config_of(chosen, seed, arm), start)
+
+
+def config_of(chosen: argparse.Namespace, seed: int, arm: str) -> Config:
+    """The demo's settings for one arm, in a folder of its own."""
+    words = {"run.folder": chosen.out / f"seed-{seed}-{arm}", "run.seed": seed, "task.seed": seed}
+    words |= {"run.threads": 1, "ppo.steps": chosen.steps}
+    if arm == SPANS_ALONE:
+        words |= {"reward_model.critique": False, "reward_model.reasons": "none"}
+    return load_config(
+        find_config("demo"), [*(f"--{key}={value}" for key, value in words.items()), *settings(chosen)]
+    )
+
+
+def settings(chosen: argparse.Namespace) -> list[str]:
+    return [f"--{each}" for each in chosen.set]
+
+
+def prepare(config: Config) -> None:
+    """The SFT policy of a seed, and what the tests say of its answers."""
+    refuse_other_recipe(config)
+    if not (config.run.folder / "sft" / "policy").is_dir():
+        run_sft(config)
+    if not (config.run.folder / TRAIN).is_file():
+        run_annotate(config)
+
+
+def measured(out: Path, what: str, seed: int, arm: str, config: Config, start: Config) -> Row:
+    """One row: that of the folder, if made with these settings, or made now."""
+    results = out / "results.jsonl"
+    unread = LATER if what == "reward_model" else frozenset()
+    key = {"what": what, "seed": seed, "arm": arm, "recipe": recipe_of(config, unread)}
+    found = [row for row in read(results) if key.items() <= row.items()]
+    if not found:
+        before = sum(os.times()[:4])
+        made = reward_model(config, arm, start) if what == "reward_model" else policy(config, arm)
+        found = [key | made | {"cpu_seconds": round(sum(os.times()[:4]) - before, 1)}]
+        with results.open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps(found[0]) + "\n")
+        print(json.dumps(found[0]), file=sys.stderr, flush=True)
+    return found[0]
+
+
+def reward_model(config: Config, arm: str, start: Config) -> Row:
+    """Train a reward model on the records of an arm; its rates on the held-out records, which are as they were."""
+    refuse_other_recipe(config)
+    kept = list(read_jsonl(start.run.folder / TRAIN, Feedback))
+    changed = records_of(arm, kept, config.run.seed)
+    shutil.copytree(start.run.folder / SFT, config.run.folder / SFT, dirs_exist_ok=True)
+    write_jsonl(config.run.folder / TRAIN, changed)
+    shutil.copy(start.run.folder / HELDOUT, config.run.folder / HELDOUT)
+    with processes(config) as ranks:
+        train_reward_model(config, "restart", ranks)
+    return {"records": len(changed), "altered": altered_share(kept, changed), **rates(config)}
+
+
+def records_of(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedback]:
+    """The training records as an arm has them."""
+    if arm in (CLEAN, SPANS_ALONE):
+        return list(records)
+    if arm.startswith(WITHOUT):
+        return [record for record in records if family_of(record) != arm.removeprefix(WITHOUT)]
+    kind, _, percent = arm.partition("_")
+    share = int(percent) / 100
+    if kind == "irrelevant":
+        return irrelevant(records, share, seed)
+    noise = NoiseSettings(kind=kind, share=share)  # type: ignore[arg-type]
+    return [record.model_copy(update={"spans": tuple(noisy_spans(record, noise, seed))}) for record in records]
+
+
+def family_of(record: Feedback) -> str:
+    """`list`, `text` or `loop`: which of the embedded task's families a record is about."""
+    return str(record.meta["combination"]).partition("/")[0]
+
+
+def irrelevant(records: Sequence[Feedback], share: float, seed: int) -> list[Feedback]:
+    """The records, a share of them with the critique of an answer to another problem."""
+    rng = random.Random(f"{seed}/irrelevant")
+    hit = set(rng.sample(range(len(records)), round(share * len(records))))
+    judged = [record for record in records if record.error is None]
+    return [with_critique_of(each, judged, rng) if n in hit else each for n, each in enumerate(records)]
+
+
+def with_critique_of(record: Feedback, judged: Sequence[Feedback], rng: random.Random) -> Feedback:
+    """The answer with what was said of another; a quote counts where it first occurs in this answer, if it does."""
+    other = rng.choice([each for each in judged if each.prompt != record.prompt])
+    places = [(record.response.find(span.text), span) for span in other.spans]
+    spans = [
+        span.model_copy(update={"start": start, "end": start + len(span.text)})
+        for start, span in places
+        if start >= 0
+    ]
+    said = {"critique": other.critique, "score": other.score, "spans": tuple(spans), "error": None}
+    return record.model_copy(update=said)
+
+
+def altered_share(before: Sequence[Feedback], after: Sequence[Feedback]) -> float:
+    """The share of the records that an arm changed or left out."""
+    same = sum(a == b for a, b in zip(before, after, strict=True)) if len(before) == len(after) else len(after)
+    return round(1 - same / len(before), 4)
+
+
+def rates(config: Config) -> Row:
+    """What the reward model of a run marks rightly on held-out records, in all and by family."""
+    found = heldout_cases(config)
+    all_of_it = span_report([case for _, case in found])
+    named = {"wrong_sign": "wrong_sign_rate", "unmatched": "unmatched", "unreadable": "unreadable"}
+    named |= {name: name for name in ("good_f1", "poor_f1", "poor_precision", "poor_recall")}
+    by_family = {
+        f"poor_f1_{family}": span_report(cases)["poor_f1"]
+        for family in FAMILIES
+        if (cases := [case for record, case in found if family_of(record) == family])
+    }
+    figures = {name: all_of_it[rate] for name, rate in named.items()} | by_family
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def policy(config: Config, arm: str) -> Row:
+    """Train a policy with the reward model of its arm in the loop, and measure it by the tests."""
+    if arm != SFT:
+        run_train(config, "text2grad", "restart")
+    figures = run_evaluate(config, SFT if arm == SFT else "text2grad").figures
+    return {way: round(figures[f"{way}_pass"], 4) for way in ("greedy", "sampled")}
+
+
+def read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+NOT_FIGURES = frozenset({"what", "seed", "arm", "recipe", "cpu_seconds", "records"})
+
+
+def summary(rows: Sequence[Row]) -> Row:
+    """Every figure of every arm: its mean, and its value on each seed."""
+    found: Row = {"reward_model": {}, "policy": {}}
+    for row in rows:
+        arm = found[row["what"]].setdefault(row["arm"], {})
+        for name in row.keys() - NOT_FIGURES:
+            arm.setdefault(name, {"seeds": []})["seeds"].append(row[name])
+    for arms in found.values():
+        for figures in arms.values():
+            for figure in figures.values():
+                figure["mean"] = round(fmean(figure["seeds"]), 4)
+    return found
+
+
+if __name__ == "__main__":
+    main()

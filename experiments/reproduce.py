@@ -1,0 +1,275 @@
+"""The paper's tables and figures as one list of commands, for a node of GPUs and a key of a chat model.
+
+    python experiments/reproduce.py --plan [--only slf5k kodcode ultrafeedback mistral] [--gpus 8] [--gpu-usd 2.5]
+    python experiments/reproduce.py [--only ...] [--gpus 8]
+
+`--plan` prints every step in order: what of the paper it shows, the hours that it holds the node, what it costs,
+its command. Nothing is run and nothing is needed. Without it the steps run in the current folder, whose `runs/` and
+`data/` they use. A step that ended well is noted in `runs/reproduce/` with a digest of its command and not run
+again; one that was stopped goes on where it was. What is missing (GPUs, the key, files in `data/`) is said in one
+line before anything runs. The list itself is experiments/reproduce.yaml; docs/reproduce.md says what is exact.
+
+Hours are estimates and not measured: PPO's are the preset's steps times the minutes of the paper's Table 13, the
+others tokens divided by the rates below. The last line of stdout of `--plan` is one JSON object: `steps`,
+`node_hours`, `gpu_hours`, `gpu_usd`, `chat_usd`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from text2grad.chat.prices import read_prices
+from text2grad.settings import parse_yaml
+
+LIST = Path(__file__).with_suffix(".yaml")
+NOTES = Path("runs/reproduce")
+GROUPS = ("slf5k", "kodcode", "ultrafeedback", "mistral")
+"""Parts of the list, by what stands before the slash of a step's name, in the order in which they are run."""
+PAPER_GPUS = 8
+TRAINED_A_SECOND, WRITTEN_A_SECOND = 2_000, 1_000
+"""Tokens a second of one GPU with 80 GB at 8 billion parameters: trained on with adapters (a fifth of an A100's
+bfloat16 peak at 4 FLOPs a weight and token), and sampled 64 answers at a time. Assumed, not measured."""
+CHAT_MODEL = "gpt-4o"
+SPREAD = ("sft", "train-reward", "train")
+"""Commands that share their work over several processes; the others take one GPU of the node."""
+WENT_WELL = (0, 3)
+"""Exit codes after which the list goes on; 3: some records failed, and the summary says how many."""
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of `text2grad`, and what it takes.
+
+    `gpu_hours`: of the GPUs that work. `chat_usd`: dollars to the chat model. `needs`: `gpu`, `key`, or a file.
+    """
+
+    name: str
+    shows: str
+    words: tuple[str, ...]
+    gpu_hours: float
+    chat_usd: float
+    needs: tuple[str, ...]
+
+    @property
+    def group(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
+    def spread(self) -> bool:
+        return self.words[0] in SPREAD
+
+    def node_hours(self, gpus: int) -> float:
+        """How long it holds a node of so many GPUs."""
+        return self.gpu_hours / gpus if self.spread else self.gpu_hours
+
+
+def main() -> None:
+    chosen = options()
+    wanted = [step for step in steps() if step.group in chosen.only]
+    if chosen.plan:
+        print_plan(wanted, chosen.gpus, chosen.gpu_usd)
+        return
+    pending = [step for step in wanted if not is_done(step)]
+    print(f"{len(wanted) - len(pending)} of {len(wanted)} steps are done", file=sys.stderr)
+    if missing := list(lacking(pending, chosen.gpus)):
+        raise SystemExit(f"error: missing: {'; '.join(missing)} (--plan needs nothing)")
+    for step in pending:
+        run(step, chosen.gpus)
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", action="store_true", help="only say what would be run, and what it costs")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
+    parser.add_argument("--gpus", type=positive, default=PAPER_GPUS)
+    parser.add_argument("--gpu-usd", type=float, default=2.5, help="price of one GPU for an hour")
+    return parser.parse_args()
+
+
+def positive(word: str) -> int:
+    if (count := int(word)) < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return count
+
+
+# The list
+
+
+def read_list() -> dict[str, Any]:
+    """The tables of experiments/reproduce.yaml."""
+    found: dict[str, Any] = parse_yaml(LIST.read_text(encoding="utf-8"))
+    return found
+
+
+def steps() -> list[Step]:
+    """Every step, one part of the list after the other, each in the order of the file."""
+    tables = read_list()
+    found = [step_of(row, facts) for row in tables["steps"] for facts in combinations(row["over"], tables)]
+    return sorted(found, key=lambda step: GROUPS.index(step.group))
+
+
+def combinations(over: Mapping[str, Sequence[str]], tables: Row) -> Iterator[dict[str, Any]]:
+    """The fields of every combination of rows, with their names."""
+    for names in product(*over.values()):
+        facts: dict[str, Any] = dict(zip(over, names, strict=True))
+        for kind, name in facts.copy().items():
+            facts |= tables.get(kind, {}).get(name, {})
+        yield facts
+
+
+def step_of(row: Row, facts: dict[str, Any]) -> Step:
+    """A row of the list with the fields of one combination put in."""
+    if "measured" in facts:
+        facts = facts | {"measured": facts["measured"].format_map(facts)}
+    gpu_hours = trained_hours(value(row, "trained", facts)) + written_hours(value(row, "written", facts))
+    asked = value(row, "asked", facts) or (0, 0, 0)
+    files = value(row, "files", facts) or ()
+    gpu, key = (("gpu",) if row.get("gpu", True) else ()), (("key",) if asked[0] else ())
+    return Step(
+        row["name"].format_map(facts),
+        row["shows"].format_map(facts),
+        tuple(shlex.split(row["words"].format_map(facts))),
+        gpu_hours + ppo_hours(*(value(row, "ppo", facts) or (0, 0))),
+        chat_usd(*asked),
+        (*gpu, *key, *files),
+    )
+
+
+def value(row: Row, name: str, facts: Row) -> Any:
+    """What a row says of its cost: a value, or the field of the combination that has it; 0 if it says nothing."""
+    said = row.get(name, 0)
+    return facts[said] if isinstance(said, str) else said
+
+
+def trained_hours(millions: float) -> float:
+    return millions * 1e6 / TRAINED_A_SECOND / 3600
+
+
+def written_hours(millions: float) -> float:
+    return millions * 1e6 / WRITTEN_A_SECOND / 3600
+
+
+def ppo_hours(count: int, minutes: float) -> float:
+    """GPU hours of so many steps, at the paper's minutes for one on its eight GPUs."""
+    return count * minutes / 60 * PAPER_GPUS
+
+
+def chat_usd(questions: int, read: int, said: int) -> float:
+    """Dollars for so many questions with so many tokens read and said for each."""
+    return questions * read_prices(None)[CHAT_MODEL].cost({"prompt_tokens": read, "completion_tokens": said})
+
+
+# The plan
+
+
+def print_plan(wanted: Sequence[Step], gpus: int, gpu_usd: float) -> None:
+    """Every step with its command, a line for each part of the list, and the totals as JSON."""
+    for step in wanted:
+        needs = ", ".join(step.needs) or "nothing"
+        print(f"{step.name} [{step.shows}] {step.node_hours(gpus):.1f} h, chat ${step.chat_usd:.2f}, needs {needs}")
+        print(f"    {shlex.join(words_of(step, gpus))}")
+    print()
+    for line in table(wanted, gpus, gpu_usd):
+        print(line)
+    print(json.dumps(totals(wanted, gpus, gpu_usd)))
+
+
+def table(wanted: Sequence[Step], gpus: int, gpu_usd: float) -> Iterator[str]:
+    """The totals of each part of the list, as a table of Markdown."""
+    yield "| part | steps | node hours | GPU hours | GPU $ | chat $ |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name in (*GROUPS, "all"):
+        found = totals([step for step in wanted if name in (step.group, "all")], gpus, gpu_usd)
+        if found["steps"]:
+            yield f"| {name} | " + " | ".join(f"{figure:,}" for figure in found.values()) + " |"
+
+
+def totals(wanted: Iterable[Step], gpus: int, gpu_usd: float) -> dict[str, int]:
+    """Steps, hours that they hold the node, those times its GPUs, and dollars."""
+    wanted = list(wanted)
+    hours = sum(step.node_hours(gpus) for step in wanted)
+    return {
+        "steps": len(wanted),
+        "node_hours": round(hours),
+        "gpu_hours": round(hours * gpus),
+        "gpu_usd": round(hours * gpus * gpu_usd),
+        "chat_usd": round(sum(step.chat_usd for step in wanted)),
+    }
+
+
+def words_of(step: Step, gpus: int) -> list[str]:
+    """The command line of a step: several processes where they can share it."""
+    if step.spread and gpus > 1:
+        return ["torchrun", "--standalone", f"--nproc_per_node={gpus}", "-m", "text2grad.cli", *step.words]
+    return ["text2grad", *step.words]
+
+
+# The run
+
+
+def lacking(pending: Sequence[Step], gpus: int) -> Iterator[str]:
+    """What the pending steps need and is not there, each with its cure."""
+    needs = {need for step in pending for need in step.needs}
+    if "gpu" in needs and (found := gpus_here()) < gpus:
+        yield f"{gpus} GPUs, found {found} (--gpus N)"
+    if "key" in needs and not os.environ.get("OPENAI_API_KEY"):
+        yield f"a key for {CHAT_MODEL} (OPENAI_API_KEY)"
+    for file, source in read_list()["files"].items():
+        if file in needs and not Path(file).is_file():
+            yield f"{file} ({source})"
+
+
+def gpus_here() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def note_of(step: Step) -> Path:
+    return NOTES / f"{step.name.replace('/', '-')}.json"
+
+
+def digest(step: Step) -> str:
+    """Of the command and the version that ran it."""
+    return hashlib.sha256(f"{version('text2grad')} {step.words}".encode()).hexdigest()[:16]
+
+
+def is_done(step: Step) -> bool:
+    """Whether a step ended well with this very command."""
+    note = note_of(step)
+    return note.is_file() and json.loads(note.read_text(encoding="utf-8"))["digest"] == digest(step)
+
+
+def run(step: Step, gpus: int) -> None:
+    """Run one step and note it.
+
+    Raises:
+        SystemExit: it ended with an error, or has to be run again (budget reached, interrupted).
+    """
+    words = words_of(step, gpus)
+    print(f"== {step.name}: {shlex.join(words)}", file=sys.stderr, flush=True)
+    done = subprocess.run([*words, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in WENT_WELL:
+        print(f"error: {step.name} ended with {done.returncode}; the same command goes on here", file=sys.stderr)
+        raise SystemExit(done.returncode)
+    NOTES.mkdir(parents=True, exist_ok=True)
+    summary = (done.stdout.splitlines() or ["null"])[-1]
+    note = {"digest": digest(step), "code": done.returncode, "words": step.words, "summary": json.loads(summary)}
+    note_of(step).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Several methods on one task, from the same feedback: what they share once a seed, then each, then one table.
+
+It only calls stages, each as a command of its own with one thread, as many at once as there is room for. What is
+done is noted with a digest of its settings, so that the same command goes on where it was stopped. Figures are on
+held-out problems; the differences to text2grad are paired by seed and problem.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from text2grad.compare.figures import collapsed, curves_of, rows_of, summary_of, table_of
+from text2grad.compare.methods import METRICS, Methods, measure_of, methods_of, works_of
+from text2grad.compare.seeds import Seed, side_by_side
+from text2grad.compare.tuning import Extent, tuned, tuning_seeds
+from text2grad.config import Config
+from text2grad.report.viewer import build_report
+from text2grad.stages.results import write_json, write_whole
+
+
+def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: int) -> dict[str, Any]:
+    """Run what is missing, and write and return the figures: `compare.json`, `compare.md`, `summary.json`.
+
+    With more than one factor in `extent` every method first chooses its learning rate (`compare.tuning`).
+
+    Raises:
+        UsageError: a method that there is not, or that cannot be run here.
+        UserError: the task cannot be measured, or a command failed; what had ended is not done again.
+    """
+    methods, measure = methods_of(names, config), measure_of(config)
+    started = time.perf_counter()
+    factors = tuned(config, methods, extent, measure, at_once)
+    seeds = seeds_of(config, methods, extent.seeds, factors)
+    side_by_side(seeds, at_once)
+    root = config.run.folder
+    figures = {
+        "methods": rows_of(methods, seeds, measure),
+        "collapsed": list(collapsed(methods, seeds, measure)),
+        "rates": factors,
+        "curves": curves_of(methods, seeds, measure),
+    }
+    write_json(root / "compare.json", figures)
+    write_whole(root / "compare.md", table_of(figures, METRICS[measure], len(seeds)))
+    write_json(root / "summary.json", summary_of(figures, config, measure, seeds, time.perf_counter() - started))
+    build_report(root)
+    return figures
+
+
+def seeds_of(
+    config: Config, methods: Methods, numbers: Sequence[int], factors: Mapping[str, float] | None = None
+) -> list[Seed]:
+    """The seeds of the table, with all that is run for each."""
+    works = works_of(methods, factors)
+    return [Seed(config, number, config.run.folder / f"seed-{number}", works) for number in numbers]
+
+
+def plan_of(config: Config, names: Sequence[str], extent: Extent, at_once: int) -> dict[str, Any]:
+    """What a comparison would do, before it does it.
+
+    `works`: of each kind how many are to do, and the mean seconds of those that have ended (null: none has).
+    `seconds`: what is left, divided by how many run at once; null while any kind has never run.
+    """
+    methods = methods_of(names, config)
+    each = [*seeds_of(config, methods, extent.seeds), *tuning_seeds(config, methods, extent)]
+    rows: dict[str, dict[str, Any]] = {}
+    for name in {name: None for seed in each for name in seed.works}:
+        notes = [seed.done(name) for seed in each if name in seed.works]
+        took = [note["seconds"] for note in notes if note]
+        rows[name] = {"left": notes.count(None), "seconds": round(fmean(took), 1) if took else None}
+    missing = [(row["left"], row["seconds"]) for row in rows.values() if row["left"]]
+    known = all(seconds is not None for _, seconds in missing)
+    left = sum(count * seconds for count, seconds in missing) / at_once if known else None
+    runs = sum(work.trains_by_sampling for seed in each for work in seed.works.values())
+    return {"works": rows, "rollouts": runs * config.ppo.steps * config.ppo.rollouts, "seconds": left}

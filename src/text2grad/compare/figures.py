@@ -1,0 +1,197 @@
+"""The figures of a comparison: of each method its mean, the difference to text2grad, intervals, and costs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from text2grad.compare.methods import BASE, METHODS, METRICS, NOTHING, OURS, REFLECTION, SHARED, Methods, Work
+from text2grad.compare.seeds import Seed
+from text2grad.config import Config
+from text2grad.eval.metrics import mean_with_interval
+from text2grad.stages.results import SCORES, measured_on
+
+WAYS = ("greedy", "sampled")
+REFLECTED = "sft_reflect_1"
+"""What the results of the reflecting policy are called."""
+WHO = ("policy", "critic")
+PHASES = ("generate", "critique", "score", "update")
+
+
+def rows_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
+    """Of each method: the mean of the sampled (and greedy) measure with its interval, the seeds, the paired
+    difference to text2grad, and what it cost beyond the work that all share."""
+    found = {name: [scores_of(seed, name, measure) for seed in seeds] for name in methods}
+    return {name: _row(name, found, seeds) for name in methods}
+
+
+def curves_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, list[list[dict[str, float]]]]:
+    """Of each method with a held-out curve (`ppo.heldout_every`): of each seed its points.
+
+    A point has the rollouts and seconds so far, without those of measuring, and the measure of each way to answer.
+    """
+    found = {name: [list(_points(seed, name, measure)) for seed in seeds] for name in methods}
+    return {name: curves for name, curves in found.items() if any(curves)}
+
+
+def _points(seed: Seed, name: str, measure: str) -> Iterator[dict[str, float]]:
+    seconds = 0.0
+    for number, row in enumerate(_metrics(seed, name), start=1):
+        seconds += sum(row.get(f"seconds_{phase}", 0.0) for phase in PHASES)
+        if f"heldout_sampled_{measure}" in row:
+            values = {way: row[f"heldout_{way}_{measure}"] for way in WAYS}
+            rollouts = float(number * seed.settings(seed.works[name]).ppo.rollouts)
+            yield {"rollouts": rollouts, "seconds": round(seconds, 1), **values}
+
+
+def _metrics(seed: Seed, method: str) -> list[dict[str, float]]:
+    """What the steps of a method's run have noted; nothing of a method that does not train by steps of its own."""
+    path = seed.folder / "ppo" / method / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+Scores = dict[str, dict[str, float]]
+"""Way -> problem -> its mean measure."""
+
+
+def scores_of(seed: Seed, method: str, measure: str) -> Scores:
+    """What a policy of a seed reached on each problem."""
+    policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: REFLECTED}.get(method, method)
+    place = seed.folder / "evaluation" / measured_on(seed.config) / f"{policy}{SCORES}"
+    found: dict[str, dict[str, dict[str, float]]] = json.loads(place.read_text(encoding="utf-8"))
+    return {way: {key: scores[measure] for key, scores in found[way].items() if measure in scores} for way in WAYS}
+
+
+def _row(name: str, found: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed]) -> dict[str, Any]:
+    own, ours = found[name], found.get(OURS)
+    row: dict[str, Any] = {}
+    for way in WAYS:
+        by_seed = [fmean(scores[way].values()) for scores in own]
+        whole = mean_with_interval(over_problems(own, way))
+        row[way] = {"metric": fmean(by_seed), "interval": [whole.low, whole.high], "seeds": by_seed}
+        if ours and name != OURS:
+            apart = mean_with_interval(over_problems(own, way, ours))
+            row[way] |= {"difference": apart.mean, "difference_interval": [apart.low, apart.high]}
+    return {**row["sampled"], "greedy": row["greedy"], **cost_of(name, seeds)}
+
+
+def over_problems(own: Sequence[Scores], way: str, other: Sequence[Scores] | None = None) -> list[float]:
+    """One number a problem, its mean over the seeds that ask it, of the measure or of its difference to `other`."""
+    values: dict[str, list[float]] = {}
+    for number, scores in enumerate(own):
+        for problem, value in scores[way].items():
+            against = other[number][way].get(problem) if other else 0.0
+            if against is not None:
+                values.setdefault(problem, []).append(value - against)
+    return [fmean(each) for each in values.values()]
+
+
+def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
+    """Means over the seeds: rollouts, sampled tokens, tokens of the critic and seconds of what a method does alone;
+    the seconds of what it shares with others, and the answers that were criticised there; and the largest peak of
+    all its commands."""
+    works = seeds[0].with_those_before(f"evaluate {name}")
+    notes = [{key: seed.done(key) or {} for key in works} for seed in seeds]
+    spent = [_spent(seed, name) for seed in seeds]
+
+    def seconds(keys: Callable[[str], bool]) -> float:
+        return round(fmean(sum(each[key].get("seconds", 0.0) for key in each if keys(key)) for each in notes), 1)
+
+    return {
+        **{key: fmean(each[key] for each in spent) for key in ("rollouts", "sampled_tokens", "critic_tokens")},
+        "shared_answers": fmean(_answers(seed, works) for seed in seeds),
+        "seconds": seconds(lambda key: key == name or key == f"evaluate {REFLECTION}"),
+        "shared_seconds": seconds(lambda key: key in SHARED and key != name),
+        "peak_mb": max(each[key].get("peak_mb", 0.0) for each in notes for key in each),
+    }
+
+
+def _spent(seed: Seed, method: str) -> Counter[str]:
+    """Rollouts, sampled tokens and critic tokens of a method: while it trains, or (reflection) while it answers."""
+    if method == REFLECTION:
+        place = seed.folder / "evaluation" / measured_on(seed.config) / f"{REFLECTED}.json"
+        said: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+        tokens = {who: sum(said.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
+        return Counter(sampled_tokens=tokens["policy"], critic_tokens=tokens["critic"])
+    spent: Counter[str] = Counter()
+    for found in _metrics(seed, method):
+        if "response_length" in found:  # of a run that samples
+            rollouts = seed.config.ppo.rollouts
+            spent.update(rollouts=rollouts, critic_tokens=round(found.get("critic_tokens", 0)))
+            spent.update(sampled_tokens=round(rollouts * found["response_length"]))
+    return spent
+
+
+def _answers(seed: Seed, works: Mapping[str, Work]) -> int:
+    """Answers that a critic judged before the training of a method."""
+    files = {"annotate": "feedback.jsonl", "refine": "refined.jsonl"}
+    texts = [(seed.folder / file).read_text(encoding="utf-8") for work, file in files.items() if work in works]
+    return sum(text.count("\n") for text in texts)
+
+
+def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator[str]:
+    """The runs that ended below the SFT policy of their seed, sampled, where that is in the table."""
+    if "sft" not in methods:
+        return
+    for seed in seeds:
+        start = fmean(scores_of(seed, "sft", measure)["sampled"].values())
+        for name, own in methods.items():
+            if own is not NOTHING and fmean(scores_of(seed, name, measure)["sampled"].values()) < start:
+                yield f"{name} {seed.config.run.seed}"
+
+
+def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
+    """The table as Markdown."""
+    head = ["method", "sampled", "95 %", "greedy", "difference to text2grad", "rollouts", "seconds"]
+    lines = [f"{metric}, {seeds} seed{'s' if seeds > 1 else ''}", "", _line(head), _line(["---"] * len(head))]
+    for name, row in figures["methods"].items():
+        apart = "–"
+        if "difference" in row:
+            apart = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
+        cells = [
+            METHODS.get(name, name),
+            f"{row['metric']:.3f}",
+            _range(row["interval"]),
+            f"{row['greedy']['metric']:.3f}",
+        ]
+        lines.append(_line([*cells, apart, f"{row['rollouts']:,.0f}", f"{row['seconds']:,.0f}"]))
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _range(bounds: Sequence[float], form: str = ".3f") -> str:
+    low, high = bounds
+    return f"{low:{form}} to {high:{form}}"
+
+
+def summary_of(
+    figures: Mapping[str, Any], config: Config, measure: str, seeds: Sequence[Seed], seconds: float
+) -> dict[str, Any]:
+    """What the page about the run shows."""
+    rows = [
+        {
+            "name": METHODS.get(name, name),
+            "greedy": row["greedy"]["metric"],
+            "sampled": row["metric"],
+            "seeds": [
+                {"greedy": greedy, "sampled": sampled}
+                for greedy, sampled in zip(row["greedy"]["seeds"], row["seeds"], strict=True)
+            ],
+        }
+        for name, row in figures["methods"].items()
+    ]
+    return {
+        "title": f"text2grad compare: {config.task.name}",
+        "metric": METRICS[measure],
+        "rows": rows,
+        "seeds": [seed.config.run.seed for seed in seeds],
+        "seconds": round(seconds, 1),
+        "command": f"text2grad compare --methods {' '.join(figures['methods'])} --seeds {len(seeds)}",
+    }

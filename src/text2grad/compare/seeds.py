@@ -1,0 +1,138 @@
+"""Running the commands of a comparison: each once, several side by side; what has ended is noted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from text2grad.compare.methods import COMMON, Work
+from text2grad.config import Config, dump_config, laid_over
+from text2grad.config.loading import times
+from text2grad.errors import UserError
+from text2grad.stages.results import write_json, write_whole
+
+DONE = "done"
+"""The folder, in that of a seed, with a note of every command that has ended well."""
+PLACES = {"run": {"folder", "threads"}}
+
+
+class Seed:
+    """The works of one seed, by name, in its folder."""
+
+    def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
+        run = config.run.model_copy(update={"seed": number, "folder": folder, "threads": 1})
+        task = config.task.model_copy(update={"seed": number})
+        self.config, self.folder = config.model_copy(update={"run": run, "task": task}), folder
+        self.number, self.works = number, works
+
+    def note(self, name: str) -> Path:
+        """Where it is noted that a work has ended well."""
+        return self.folder / DONE / f"{name.replace(' ', '_')}.json"
+
+    def done(self, name: str) -> dict[str, Any] | None:
+        """The note of a work that ended well with these settings."""
+        if not self.note(name).is_file():
+            return None
+        found: dict[str, Any] = json.loads(self.note(name).read_text(encoding="utf-8"))
+        return found if found["digest"] == self.digest(name) else None
+
+    def digest(self, name: str) -> str:
+        """Of all that a work depends on but the data: its words, the settings it reads, and the works before it."""
+        work = self.works[name]
+        read = {*COMMON, *work.reads}
+        settings = self.settings(work).model_dump_json(include=read, exclude=PLACES, exclude_defaults=True)
+        before = [self.digest(earlier) for earlier in work.after]
+        return hashlib.sha256(f"{settings} {work.words} {before}".encode()).hexdigest()[:16]
+
+    def with_those_before(self, name: str) -> dict[str, Work]:
+        """A work and all that it waits for, by name."""
+        found: dict[str, Work] = {}
+        for earlier in self.works[name].after:
+            found |= self.with_those_before(earlier)
+        return {**found, name: self.works[name]}
+
+    def settings(self, work: Work) -> Config:
+        """The configuration of a work: with its recipe, and its rate times its factor."""
+        settings = laid_over(self.config, work.recipe) if work.recipe else self.config
+        return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
+
+    def words(self, name: str) -> list[str]:
+        """The command line of a work; its configuration is written beside its note.
+
+        A command that was stopped goes on; one whose settings have changed since is told to start over.
+        """
+        work, place = self.works[name], self.note(name).with_suffix(".yaml")
+        write_whole(place, dump_config(self.settings(work)))
+        filled = [word.format(folder=self.folder, model=self.config.policy.model) for word in work.words]
+        stale = work.restart and self._begun(name) not in ("", self.digest(name))
+        configured = [] if work.words[0] == "export" else ["--config", str(place)]
+        return [*filled, *configured, *(["--restart"] if stale else []), "--json"]
+
+    def _begun(self, name: str) -> str:
+        """The digest of the last command of this name that was begun here; empty if there was none."""
+        path = self.note(name).with_suffix(".begun")
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def run(self, name: str) -> None:
+        """Run a command, unless it has ended well with these settings, and note what it took.
+
+        Raises:
+            UserError: the command failed.
+        """
+        if self.done(name):
+            return
+        command = [sys.executable, "-m", "text2grad.cli", *self.words(name)]
+        write_whole(self.note(name).with_suffix(".begun"), self.digest(name))  # a run of other settings starts over
+        started = time.perf_counter()
+        log = self.note(name).with_suffix(".log")
+        code, peak = run_command(command, log)
+        if code:
+            said = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
+            problem = said[-1].removeprefix("error: ")
+            raise UserError(f"{self.folder.name}: {name} failed: {problem}", f"all it said is in {log}")
+        took = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak, 1)}
+        write_json(self.note(name), {"digest": self.digest(name), **took})
+        print(f"{self.folder.name}: {name} ({took['seconds']:.0f} s)", file=sys.stderr, flush=True)
+
+
+def run_command(command: Sequence[str], log: Path | None = None) -> tuple[int, float]:
+    """Run a command with one thread, what it says on this terminal or in a file; exit code, and peak in MB."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        log.open("wb") if log else nullcontext() as said,
+        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said) as process,
+    ):
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_maxrss / 1024
+
+
+def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:
+    """Run the works of seeds as soon as those they wait for have ended, `at_once` of them.
+
+    After a failure no more begin.
+
+    Raises:
+        UserError: the first failure.
+    """
+    waiting = {(seed.folder, name): (seed, work) for seed in seeds for name, work in seed.works.items()}
+    running: dict[Future[None], tuple[Path, str]] = {}
+    ended: set[tuple[Path, str]] = set()
+    with ThreadPoolExecutor(at_once) as pool:
+        while waiting or running:
+            for (folder, name), (seed, work) in list(waiting.items()):
+                if len(running) < at_once and all((folder, earlier) in ended for earlier in work.after):
+                    running[pool.submit(seed.run, name)] = (folder, name)
+                    del waiting[folder, name]
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                ended.add(running.pop(future))
+                future.result()

@@ -1,0 +1,77 @@
+"""As many tries of its learning rate for every method, on seeds that are not reported.
+
+The tries are the configuration's rate and the same multiples of it for all; the best is that with the most on the
+held-out problems of the tuning seeds, sampled. These are other problems than those of the seeds in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from text2grad.compare.figures import scores_of
+from text2grad.compare.methods import Methods, run_name, trying, tunable
+from text2grad.compare.seeds import Seed, side_by_side
+from text2grad.config import Config
+from text2grad.errors import UsageError
+from text2grad.stages.results import write_json
+
+FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
+"""What a rate is multiplied by, in the order of the tries."""
+APART = 100
+"""The tuning seed is the first seed and this, if none is named."""
+
+
+class Extent(NamedTuple):
+    """How much is run: the seeds of the table, what rates are multiplied by, and the seeds that chooses on."""
+
+    seeds: Sequence[int]
+    factors: Sequence[float] = (1.0,)
+    tuning_seeds: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, first: int, seeds: int, tries: int = 1) -> Extent:
+        """So many seeds from the first, and so many tries on one seed apart."""
+        return cls(range(first, first + seeds), FACTORS[:tries], (first + APART,))
+
+
+def tuning_seeds(config: Config, methods: Methods, extent: Extent) -> list[Seed]:
+    """The seeds that rates are chosen on, with all that is run there; none with one try.
+
+    Raises:
+        UsageError: a seed would be both tuned on and reported.
+    """
+    if len(extent.factors) == 1:
+        return []
+    if set(extent.seeds) & set(extent.tuning_seeds):
+        raise UsageError("a seed cannot be both tuned on and reported", "take other seeds")
+    unwatched = config.model_copy(update={"ppo": config.ppo.model_copy(update={"heldout_every": None})})
+    works, root = trying(methods, extent.factors), config.run.folder
+    return [Seed(unwatched, number, root / f"tuning-{number}", works) for number in extent.tuning_seeds]
+
+
+def tuned(config: Config, methods: Methods, extent: Extent, measure: str, at_once: int) -> dict[str, float]:
+    """The best factor of every method that has a rate; runs what is missing, and writes `tuning.json`."""
+    seeds = tuning_seeds(config, methods, extent)
+    if not seeds:
+        return dict.fromkeys(tunable(methods), extent.factors[0])
+    side_by_side(seeds, at_once)
+    found = {name: _tried(seeds, name, extent.factors, measure) for name in tunable(methods)}
+    write_json(config.run.folder / "tuning.json", {"seeds": [seed.number for seed in seeds], "methods": found})
+    return {name: each["chosen"] for name, each in found.items()}
+
+
+def _tried(seeds: Sequence[Seed], method: str, factors: Sequence[float], measure: str) -> dict[str, Any]:
+    """The setting of a method, what each multiple of it reached, and the best; of equal ones the first tried."""
+
+    def reached(factor: float) -> float:
+        found = [scores_of(seed, run_name(method, factor), measure)["sampled"].values() for seed in seeds]
+        return fmean(fmean(values) for values in found)
+
+    tried = {factor: reached(factor) for factor in factors}
+    return {
+        "setting": seeds[0].works[run_name(method, factors[0])].rate,
+        "tried": {f"{factor:g}": round(value, 4) for factor, value in tried.items()},
+        "chosen": max(tried, key=tried.__getitem__),
+    }

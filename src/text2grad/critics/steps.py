@@ -1,0 +1,78 @@
+"""The steps of an answer: the statements of a program, the sentences and clauses of a text (paper, appendix N)."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from text2grad.critics.program import Attempt
+from text2grad.critics.program.extract import Program
+from text2grad.critics.program.source import Lines, read_code
+from text2grad.feedback import Example, Place, Span
+
+_JOINTS = ("and", "but", "or", "so", "because", "while", "which", "although")
+_BREAK = re.compile(rf"[.!?;][\"'”’)\]]*\s+|,\s+(?=(?:{'|'.join(_JOINTS)})\b)|\s*[\r\n]\s*")
+"""Where a step of a text ends: what follows a sentence or a clause."""
+
+
+def steps_of(example: Example, response: str) -> list[Place]:
+    """The steps of a response in their order, none of them blank and no character in two.
+
+    Where the example has tests they are the statements of the program, if there is one; else sentences and clauses.
+    """
+    program = Attempt(example, response).program if example.meta.get("tests") else None
+    return (program_steps(program, response) if program else []) or text_steps(response)
+
+
+def program_steps(program: Program, response: str) -> list[Place]:
+    """The logical statements of the program in a response, as characters of it; of a compound one its header.
+
+    `def` lines are dictated by the question and are no steps. A program that Python cannot read has its lines.
+    """
+    code = read_code(program.code)
+    own = [code.extent_of(each) for each in code.statements()] if code else _lines(program.code)
+    places = [program.place(start, end) for start, end in own if end > start]
+    return list(_solid(response, _apart(places)))
+
+
+def text_steps(text: str) -> list[Place]:
+    """Sentences, and clauses behind a semicolon, a line break, or a comma with a conjunction.
+
+    The rule is a simple one: it also ends a step behind an abbreviation.
+    """
+    edges = [0, *(found.end() for found in _BREAK.finditer(text)), len(text)]
+    return list(_solid(text, itertools.pairwise(edges)))
+
+
+def labelled_steps(steps: Sequence[Place], response: str, spans: Sequence[Span]) -> list[Span]:
+    """One span for each step: poor where a poor span overlaps it, else good."""
+    poor = [span for span in spans if span.label < 0]
+    wrong = [any(span.start < end and span.end > start for span in poor) for start, end in steps]
+    return [
+        Span(start=start, end=end, label=-1 if here else 1, text=response[start:end])
+        for (start, end), here in zip(steps, wrong, strict=True)
+    ]
+
+
+def _lines(code: str) -> list[Place]:
+    """The lines of a program without blank ones and comments."""
+    lines = Lines.of(code)
+    found = [lines.extent(number) for number in range(1, len(lines.lines) + 1)]
+    return [(start, end) for start, end in found if end > start and code[start] != "#"]
+
+
+def _apart(places: Sequence[Place]) -> Iterator[Place]:
+    """Places in their order, each cut where the next one starts: the header of a `match` has its first case."""
+    ordered = sorted(places)
+    for (start, end), (after, _) in itertools.pairwise(ordered):
+        yield start, min(end, after)
+    yield from ordered[-1:]
+
+
+def _solid(text: str, places: Iterable[Place]) -> Iterator[Place]:
+    """Places without the white space around them; blank ones are left out."""
+    for start, end in places:
+        piece = text[start:end]
+        if piece.strip():
+            yield start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())

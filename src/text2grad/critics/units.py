@@ -1,0 +1,55 @@
+"""The unit critic: a model that labels each step or each token of an answer, and says nothing else (appendix N)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from text2grad.critics.steps import steps_of
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Place, Source, Span
+
+Units = Literal["steps", "tokens"]
+"""What is labelled: the steps of an answer (PRM-PPO), or each of the model's own tokens (dense reward)."""
+Labelled = tuple[int, int, int]
+"""Start and end of a unit in characters, and its label: 1, -1, or 0 for neither."""
+
+
+class Labeller(Protocol):
+    """What labels the units of answers."""
+
+    def label(
+        self,
+        prompts: Sequence[Sequence[Message]],
+        answers: Sequence[str],
+        places: Sequence[Sequence[Place]] | None,
+    ) -> list[list[Labelled] | Failure]:
+        """The units of `answers[i]` to `prompts[i]` with their labels: those at `places[i]`; None: the tokens."""
+        ...
+
+
+class UnitCritic:
+    """A labeller as a critic: one span for each unit that is good or poor, no words, and no verdict."""
+
+    def __init__(self, labeller: Labeller, units: Units, source: Source) -> None:
+        self.source = source
+        self._labeller, self._units = labeller, units
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Label all responses; one that the labeller cannot read is a failure."""
+        places = None
+        if self._units == "steps":
+            places = [steps_of(*each) for each in zip(examples, responses, strict=True)]
+        found = self._labeller.label([example.prompt for example in examples], responses, places)
+        return [judgement_of(*each) for each in zip(responses, found, strict=True)]
+
+
+def judgement_of(response: str, found: list[Labelled] | Failure) -> Judgement:
+    """What a labeller found in a response, as a critique."""
+    if isinstance(found, Failure):
+        return found
+    spans = [
+        Span(start=start, end=end, label=1 if label > 0 else -1, text=response[start:end])
+        for start, end, label in found
+        if label
+    ]
+    return Critique(text="", spans=tuple(spans))

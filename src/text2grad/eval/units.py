@@ -1,0 +1,31 @@
+"""How well a unit model labels steps or tokens: precision, recall and F1 of either label (paper, Table 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from text2grad.eval.spans import SpanCase, intervals, span_report, tally
+
+RATES = [f"{name}_{rate}" for name in ("poor", "good") for rate in ("precision", "recall", "f1")]
+
+
+def unit_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, float]:
+    """Figures of held-out answers, in which the "tokens" of a case are its units.
+
+    Returns:
+        `answers`, `units`; `poor_share`, the share of the units that are poor; `unreadable`, that of the answers
+        without labels; `poor_*` and `good_*`: precision, recall and F1 of the units with the label, F1 with the
+        bounds of its 95 % interval over the answers (`poor_f1_low`, `poor_f1_high`).
+
+    Raises:
+        ValueError: nothing to compare.
+    """
+    rates = span_report(cases)
+    bounds = intervals(cases, seed=seed)
+    units = sum(len(case.aligned) for case in cases)
+    poor = sum(tally(case)["poor_token_gold"] for case in cases)
+    report = {"answers": float(len(cases)), "units": float(units), "poor_share": poor / units}
+    report |= {name: rates[name] for name in ("unreadable", *RATES)}
+    for name in ("poor_f1", "good_f1"):
+        report[f"{name}_low"], report[f"{name}_high"] = bounds[name]
+    return report

@@ -1,0 +1,167 @@
+"""`train-reward --units`: a model that labels each step (PRM-PPO) or each token (dense reward) of an answer."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from text2grad.config import Config, with_tiny_rates
+from text2grad.critics.steps import labelled_steps, steps_of
+from text2grad.critics.units import Units, judgement_of
+from text2grad.durable.processes import Ranks
+from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.eval.spans import SpanCase
+from text2grad.eval.units import unit_report
+from text2grad.feedback import Critique, Failure, Feedback
+from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.policy.units import LocalUnits, as_tokens
+from text2grad.stages.critics import UNITS_FILE
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy
+from text2grad.stages.results import write_json
+from text2grad.stages.reward_data import reward_data
+from text2grad.stages.summary import Summary, inlined
+from text2grad.train.settings import SupervisedSettings
+from text2grad.train.supervised import longest
+from text2grad.train.units import JudgedAnswer, divided, encode_units, train_unit_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitModelSummary(Summary):
+    """Records that were read, answers trained on and held out, records that label nothing by the reason, the last
+    metrics of the training, figures on held-out answers (`heldout_*`, see `eval.units`), and the model's folder."""
+
+    records: int
+    trained_on: int
+    heldout: int
+    left_out: Mapping[str, int] | None = None
+    metrics: Mapping[str, float] = inlined()
+    figures: Mapping[str, float] = inlined()
+    out: str
+
+
+@dataclass(frozen=True)
+class UnitData:
+    """Answers to train on and to measure on, and how many records gave none, by the reason."""
+
+    train: list[JudgedAnswer]
+    heldout: list[JudgedAnswer]
+    left_out: Counter[str]
+
+
+def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "auto") -> UnitModelSummary:
+    """Train a unit model on the run's feedback; writes `unit_model/<units>/policy` and its figures beside it."""
+    place = config.run.folder / "unit_model" / units
+    with processes(config) as ranks:
+        data, metrics = trained(config, units, place, resume, ranks)
+        gc.collect()  # what was trained is gone before the model that was written is loaded
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        figures = measure(config, place / "policy", data.heldout) if ranks.first else {}
+        if ranks.first:
+            write_json(place / "policy" / UNITS_FILE, {"units": units, "heldout": figures})
+            note_settings(config, config.run.folder)
+    return UnitModelSummary(
+        records=len(data.train) + len(data.heldout) + data.left_out.total(),
+        trained_on=len(data.train),
+        heldout=len(data.heldout),
+        left_out=dict(data.left_out) or None,
+        metrics=metrics,
+        figures={f"heldout_{name}": value for name, value in figures.items()},
+        out=str(place / "policy"),
+    )
+
+
+def trained(
+    config: Config, units: Units, place: Path, resume: ResumeMode, ranks: Ranks
+) -> tuple[UnitData, dict[str, float]]:
+    """Train the model and write it; each of several processes calls this."""
+    with ranks.barrier():
+        prepare(config)
+        settings = with_tiny_rates(config).unit_model.training
+        start = config.unit_model.policy or start_policy(config)
+        data = judged_answers(config, units)
+        policy = load_policy(start)
+        data = fitting(policy, data, settings)
+        if data.left_out:
+            words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in data.left_out.items())
+            print(f"left out of the feedback: {words}", file=sys.stderr)
+        if ranks.first:
+            note_settings(config, config.run.folder, begins=True)
+    title = f"unit model of {units}"
+    options = RunOptions(place, title, config.run.seed, resume, run_inputs(config, start), ranks)
+    return data, train_unit_model(policy, data.train, settings, options)
+
+
+def judged_answers(config: Config, units: Units) -> UnitData:
+    """The records of the run as answers with labelled units, split as those of the reward model are."""
+    left_out: Counter[str] = Counter()
+    splits: list[list[JudgedAnswer]] = []
+    for records in reward_data(config):
+        found = [judged_answer(record, units) for record in records]
+        left_out.update(each for each in found if isinstance(each, str))
+        splits.append([each for each in found if isinstance(each, JudgedAnswer)])
+    return UnitData(splits[0], splits[1], left_out)
+
+
+def judged_answer(record: Feedback, units: Units) -> JudgedAnswer | str:
+    """A record as an answer with labelled units, or the reason why it labels none.
+
+    Of steps all are good but those that a poor span overlaps. So a poor answer without a poor span labels no step:
+    one of them is wrong, and nobody knows which.
+    """
+    judgement = record.judgement()
+    if isinstance(judgement, Failure):
+        return "failed"
+    if not record.response.strip():
+        return "blank"
+    if units == "tokens":
+        return JudgedAnswer(record.id, record.prompt, record.response, record.spans)
+    if (judgement.score or 0) < 0 and not any(span.label < 0 for span in record.spans):
+        return "poor_without_a_place"
+    places = steps_of(record.example(), record.response)
+    spans = labelled_steps(places, record.response, record.spans)
+    return JudgedAnswer(record.id, record.prompt, record.response, tuple(spans), tuple(places))
+
+
+def fitting(policy: Policy, data: UnitData, settings: SupervisedSettings) -> UnitData:
+    """The answers that fit the model whole."""
+    limit = longest(policy, settings)
+
+    def kept(answers: Sequence[JudgedAnswer]) -> list[JudgedAnswer]:
+        encoded = encode_units(policy, answers)
+        return [each for each, item in zip(answers, encoded, strict=True) if limit is None or item.tokens <= limit]
+
+    train, heldout = kept(data.train), kept(data.heldout)
+    long = len(data.train) + len(data.heldout) - len(train) - len(heldout)
+    return UnitData(train, heldout, data.left_out + Counter({"too_long": long}))
+
+
+def measure(config: Config, folder: Path, answers: Sequence[JudgedAnswer]) -> dict[str, float]:
+    """The figures of a new unit model on answers that are held out; none where there are none."""
+    if not answers:
+        return {}
+    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
+    labeller = LocalUnits(load_frozen(settings), config.unit_model.batch_size)
+    return unit_report(cases_of(labeller, answers), config.run.seed)
+
+
+def cases_of(labeller: LocalUnits, answers: Sequence[JudgedAnswer]) -> list[SpanCase]:
+    """What a unit model says of answers, beside their own labels; the tokens of a case are the answer's units."""
+    places = None if answers[0].places is None else [each.places or () for each in answers]
+    found = labeller.label([each.prompt for each in answers], [each.response for each in answers], places)
+    return [
+        SpanCase(
+            Critique(text="", spans=each.spans),
+            judgement_of(each.response, said),
+            as_tokens(each.response, divided(labeller.divide, each).units),
+        )
+        for each, said in zip(answers, found, strict=True)
+    ]

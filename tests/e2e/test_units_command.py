@@ -1,0 +1,64 @@
+"""Labels of steps and tokens through the command line: unit models, and PPO on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import TOY, Command
+
+from text2grad.errors import EXIT_FAILED, EXIT_USAGE
+from text2grad.feedback import Feedback, read_jsonl, write_jsonl
+
+TRAINING = ("--unit_model.training.epochs", "3", "--unit_model.training.batch_size", "4")
+
+
+@pytest.mark.parametrize(("units", "recipe"), [("steps", "prm"), ("tokens", "dense")])
+def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, recipe: str) -> None:
+    training = ("train", "--config", "demo", "--config", recipe, "--name", recipe, "--run.folder", run, *TOY)
+    early = command(*training)
+    assert early.code == EXIT_FAILED and f"train-reward --units {units}" in early.err
+    ended = command("train-reward", "--units", units, "--run.folder", run, *TOY, *TRAINING, "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out.splitlines()[-1])
+    assert found["records"] == found["trained_on"] + found["heldout"] and found["heldout"] > 0
+    for name in ("poor", "good"):
+        bounds = (found[f"heldout_{name}_f1{end}"] for end in ("_low", "", "_high"))
+        assert [0, *(values := list(bounds)), 1] == sorted([0, *values, 1])
+    beside = json.loads((Path(found["out"]) / "units.json").read_text(encoding="utf-8"))
+    assert beside["units"] == units and beside["heldout"]["units"] == found["heldout_units"]
+    ended = command(*training)
+    assert ended.code == 0, ended.err
+    for line in (run / "ppo" / recipe / "samples.jsonl").read_text(encoding="utf-8").splitlines():
+        sample = json.loads(line)
+        assert sample["critique"] == "" and sample["score"] is None and sample["spans"]
+        ends = {
+            max(n for n, start in enumerate(sample["starts"]) if start < span["end"]) for span in sample["spans"]
+        }
+        paid = {n for n, delta in enumerate(sample["delta"]) if delta}
+        assert set(sample["delta"]) <= {-1, 0, 1}
+        assert paid == ends if recipe == "prm" else paid >= ends
+    wrong = command(*training, "--critic.unit_model.folder", found["out"], "--critic.unit_model.units", "other")
+    assert wrong.code == EXIT_USAGE
+    swapped = {"steps": "tokens", "tokens": "steps"}[units]
+    wrong = command(*training, "--critic.unit_model.folder", found["out"], "--critic.unit_model.units", swapped)
+    assert (wrong.code, f"labels {units}" in wrong.err) == (EXIT_FAILED, True)
+
+
+def test_pairs_and_units_are_two_models(command: Command, tmp_path: Path) -> None:
+    ended = command("train-reward", "--pairs", "p.jsonl", "--units", "steps", "--run.folder", tmp_path / "run")
+    assert (ended.code, "--pairs and --units" in ended.err) == (EXIT_USAGE, True)
+
+
+def test_records_that_label_no_step_are_left_out_and_counted(command: Command, run: Path) -> None:
+    """A failing program of which nobody said where it is wrong has no right steps to learn from."""
+    feedback = run / "feedback.jsonl"
+    records = list(read_jsonl(feedback, Feedback))
+    records[0] = records[0].model_copy(update={"spans": (), "score": -1.0})
+    write_jsonl(feedback, records)
+    words = ("train-reward", "--run.folder", run, *TOY, *TRAINING)
+    ended = command(*words, "--units", "steps", "--json")
+    assert ended.code == 0, ended.err
+    assert "left out of the feedback: 1 poor without a place" in ended.err
+    assert json.loads(ended.out.splitlines()[-1])["left_out"] == {"poor_without_a_place": 1}

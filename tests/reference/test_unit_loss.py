@@ -1,0 +1,48 @@
+"""`rl.units` against literal numbers and a softmax written out.
+
+No test here takes an argument: test_faults.py runs every one of them against faulty copies of the module.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from text2grad.rl import units
+
+
+def test_the_loss_is_minus_the_log_of_the_labels_share() -> None:
+    """Odds 1 : 2 : 5 of poor, neither and good."""
+    logits = torch.tensor([[1.0, 2.0, 5.0]] * 3, dtype=torch.float64).log()
+    found = units.unit_loss(logits, torch.tensor([-1, 0, 1]))
+    torch.testing.assert_close(found, torch.tensor([8.0, 4.0, 1.6], dtype=torch.float64).log(), rtol=0, atol=1e-12)
+
+
+def test_the_loss_of_many_units_against_a_plain_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 3, generator=generator, dtype=torch.float64) * 5
+    labels = torch.randint(-1, 2, (40,), generator=generator)
+    found = units.unit_loss(logits, labels).tolist()
+    for row, label, loss in zip(logits.tolist(), labels.tolist(), found, strict=True):
+        total = sum(math.exp(value) for value in row)
+        assert loss == pytest.approx(-math.log(math.exp(row[label + 1]) / total), abs=1e-9)
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    found = units.unit_loss(torch.tensor([[9.0, 0.0, 0.0]], dtype=torch.bfloat16), torch.tensor([-1]))
+    assert found.dtype == torch.float32
+    assert float(found) == pytest.approx(math.log(1 + 2 * math.exp(-9)), rel=1e-3)
+
+
+def test_the_likeliest_label() -> None:
+    logits = torch.tensor([[3.0, 1.0, 2.0], [0.0, 9.0, 1.0], [2.0, 9.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    assert units.unit_labels(logits, neutral=True).tolist() == [-1, 0, 0, 1, 1]
+    assert units.unit_labels(logits, neutral=False).tolist() == [-1, 1, -1, 1, 1]
+
+
+def test_shapes_are_checked() -> None:
+    for logits, labels in ((torch.zeros(2, 3), torch.zeros(3)), (torch.zeros(2, 2), torch.zeros(2))):
+        with pytest.raises(ValueError, match="expected"):
+            units.unit_loss(logits, labels)

@@ -1,0 +1,196 @@
+"""The list of experiments/reproduce.py and docs/reproduce.md: commands that exist, prices that add up, one line for
+what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import typer
+
+from places import ROOT
+
+sys.path.insert(0, str(ROOT / "experiments"))
+
+import reproduce
+from text2grad.cli import TARGETS, _listed, _refuse_unknown_options, app
+from text2grad.config import find_config, load_config
+from text2grad.console import split_overrides
+from text2grad.errors import UsageError
+from text2grad.tasks.base import TASKS
+
+PAGE = ROOT / "docs" / "reproduce.md"
+STEPS = reproduce.steps()
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def parsed(given: Sequence[str]) -> None:
+    """Read a command as the program reads it, up to the point where it would begin: options, presets, settings."""
+    words, overrides = split_overrides(given)
+    words = _listed(words)
+    _refuse_unknown_options(words)
+    command = COMMANDS[words[0]]
+    context = command.make_context(words[0], list(words[1:]), obj=overrides)
+    if what := context.params.get("what"):
+        assert what in TARGETS or what in TASKS, what
+    if "config" in context.params:
+        load_config([find_config(name) for name in context.params["config"] or ["demo"]], overrides)
+
+
+def commands(page: str) -> list[list[str]]:
+    """What follows `text2grad` in the fenced blocks of a page; a backslash joins lines."""
+    blocks = "\n".join(re.findall(r"^```(?:bash|console)\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE))
+    lines = blocks.replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("text2grad ")]
+
+
+def test_every_step_is_a_command_that_exists() -> None:
+    for step in STEPS:
+        parsed(step.words)
+
+
+def test_every_command_of_the_page_exists() -> None:
+    found = commands(PAGE.read_text("utf-8"))
+    assert len(found) > 15
+    for words in found:
+        parsed(words)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["train", "--config", "slf5k", "--nmae", "x"],
+        ["train", "--config", "slf5k", "--ppo.stepss", "3"],
+        ["train", "--config", "no_such_preset"],
+        ["train", "--config", "slf5k", "--credit.scheme", "no_such_scheme"],
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(wrong: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parsed(wrong)
+
+
+def test_the_page_names_steps_of_the_list_and_its_totals() -> None:
+    page, names = PAGE.read_text("utf-8"), {step.name for step in STEPS}
+    assert len(names) == len(STEPS)
+    named = set(re.findall(r"`((?:slf5k|kodcode|ultrafeedback|mistral)/[\w+]+)`", page))
+    assert len(named) > 20 and named <= names
+    for line in reproduce.table(STEPS, 8, 2.5):
+        assert line in page, f"python experiments/reproduce.py --plan says: {line}"
+
+
+def test_every_table_and_figure_of_the_paper_is_on_the_page() -> None:
+    headings = re.findall(r"^### (.*)$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    for kind, numbers in (("Table", range(1, 20)), ("Figure", range(3, 7))):
+        named = {
+            int(n) for line in headings for n in re.findall(r"\d+", "".join(re.findall(rf"{kind}s?([^;:]*)", line)))
+        }
+        assert named == set(numbers), kind
+
+
+def test_what_a_step_uses_is_made_by_a_step_before_it() -> None:
+    made: set[str] = set()
+    for step in STEPS:
+        text = " ".join(step.words)
+        used = set(re.findall(r"(runs/\w+)/(sft/policy|reward_model/policy|feedback\.jsonl|pairs\.jsonl)", text))
+        for folder, what in used:
+            out = f"--out {folder}/{what}" in text
+            assert out or (folder, what) in made, f"{step.name} uses {folder}/{what}"
+        made |= set(made_by(step.words))
+
+
+def made_by(words: Sequence[str]) -> list[tuple[str, str]]:
+    """(run folder, file) of what a command leaves."""
+    folder = option(words, "--run.folder") or f"runs/{option(words, '--config')}"
+    if words[0] == "annotate":
+        folder = str(Path(option(words, "--out") or f"{folder}/x").parent)
+        return [(folder, "feedback.jsonl"), (folder, "pairs.jsonl")]
+    kept = {"sft": "sft/policy", "train-reward": "reward_model/policy"}.get(words[0])
+    return [(folder, kept)] if kept else []
+
+
+def option(words: Sequence[str], name: str) -> str:
+    return words[words.index(name) + 1] if name in words else ""
+
+
+def test_a_step_costs_what_its_row_says() -> None:
+    by_name = {step.name: step for step in STEPS}
+    ppo = by_name["slf5k/train"]
+    assert ppo.gpu_hours == pytest.approx(1667 * 0.49 / 60 * 8)
+    assert ppo.node_hours(8) == pytest.approx(ppo.gpu_hours / 8) and ppo.node_hours(1) == ppo.gpu_hours
+    annotate = by_name["slf5k/annotate"]
+    assert annotate.chat_usd == pytest.approx(5500 * (1000 * 2.5 + 300 * 10) / 1e6)
+    assert annotate.node_hours(8) == annotate.gpu_hours == pytest.approx(0.4e6 / 1000 / 3600)
+    assert annotate.needs == ("gpu", "key") and by_name["slf5k/feedback_report"].needs == ()
+    assert by_name["kodcode/base_mbpp+"].needs == ("gpu", "data/MbppPlus.jsonl.gz")
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
+def test_ppo_is_priced_by_the_steps_of_the_preset(name: str) -> None:
+    data, ppo = reproduce.read_list()["data"][name], load_config(find_config(name)).ppo
+    assert data["text2grad"][0] == data["scalar"][0] == ppo.steps
+
+
+def test_processes_share_training_and_nothing_else() -> None:
+    words = {step.name: reproduce.words_of(step, 4) for step in STEPS}
+    assert words["slf5k/sft"][:3] == ["torchrun", "--standalone", "--nproc_per_node=4"]
+    assert words["slf5k/annotate"][0] == "text2grad"
+    assert reproduce.words_of(STEPS[0], 1)[0] == "text2grad"
+
+
+def test_what_is_missing_is_one_line_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--gpus", "99"])
+    with pytest.raises(SystemExit) as left:
+        reproduce.main()
+    said = str(left.value)
+    assert "\n" not in said
+    for part in ("99 GPUs, found", "OPENAI_API_KEY", "data/mt_bench/question.jsonl", "data/MbppPlus.jsonl.gz"):
+        assert part in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_ended_well_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "text2grad"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\necho progress\necho \'{{"spans": 3}}\'\nexit ${{CODE:-0}}\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(reproduce, "steps", lambda: [STEPS[0]])
+    monkeypatch.setattr(reproduce, "gpus_here", lambda: 1)
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--gpus", "1"])
+    monkeypatch.setenv("CODE", "1")
+    with pytest.raises(SystemExit) as left:
+        reproduce.main()
+    assert left.value.code == 1 and not reproduce.NOTES.exists()
+    assert "slf5k/sft ended with 1" in capfd.readouterr().err
+    monkeypatch.setenv("CODE", "3")
+    reproduce.main()
+    reproduce.main()
+    assert (tmp_path / "ran").read_text().splitlines() == ["sft --config slf5k --json"] * 2
+    assert "1 of 1 steps are done" in capfd.readouterr().err
+    [note] = [json.loads(file.read_text()) for file in reproduce.NOTES.iterdir()]
+    assert (note["code"], note["summary"]) == (3, {"spans": 3})
+    monkeypatch.setattr(reproduce, "steps", lambda: [STEPS[4]])
+    assert not reproduce.is_done(STEPS[4])
+
+
+def test_the_plan_needs_nothing_and_ends_with_its_totals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--plan", "--only", "slf5k"])
+    reproduce.main()
+    lines = capsys.readouterr().out.splitlines()
+    wanted = [step for step in STEPS if step.group == "slf5k"]
+    assert json.loads(lines[-1]) == reproduce.totals(wanted, 8, 2.5)
+    assert sum(line.startswith("slf5k/") for line in lines) == len(wanted)

@@ -1,0 +1,310 @@
+"""Comparing methods: what is run in which order, what is not run again, and the figures of the table."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad import compare
+from text2grad.cli import _listed
+from text2grad.compare import figures as comparison
+from text2grad.compare import seeds as running
+from text2grad.compare.figures import over_problems
+from text2grad.compare.methods import METHODS, OWN, SHARED, methods_of, trying, works_of
+from text2grad.compare.seeds import Seed, side_by_side
+from text2grad.compare.tuning import Extent, tuned
+from text2grad.config import Config, find_config, load_config
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.metrics import mean_with_interval
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load_config([find_config("demo")], [f"--run.folder={tmp_path}"])
+
+
+def test_every_method_has_its_works(config: Config) -> None:
+    def works(*names: str) -> list[str]:
+        return list(works_of(methods_of(names, config)))
+
+    assert set(METHODS) == {"base", "sft", "reflection", *OWN}
+    assert works("sft") == ["sft", "evaluate sft"]
+    assert works("reflection") == ["sft", "annotate", "reward model", "evaluate reflection"]
+    for name in OWN:
+        assert works(name)[0] == "sft" and works(name)[-2:] == [name, f"evaluate {name}"]
+    before = {name: works(name)[-3] for name in ("text2grad", "scalar_rm", "prm", "dense")}
+    assert list(before.values()) == ["reward model", "scalar model", "step model", "token model"]
+    assert works("offline")[:-2] == ["sft", "annotate"], "no reward model"
+    for work in (*OWN.values(), *SHARED.values()):
+        assert all(earlier in SHARED for earlier in work.after)
+
+
+def test_a_critic_that_is_no_model_waits_for_none(config: Config) -> None:
+    tested = config.model_copy(update={"critic": config.critic.model_copy(update={"kind": "program"})})
+    assert list(works_of(methods_of(["text2grad"], tested))) == ["sft", "text2grad", "evaluate text2grad"]
+    with pytest.raises(UsageError, match="the critic program knows what the answers are measured by"):
+        methods_of(["reflection"], tested)
+
+
+def test_a_recipe_file_is_a_method(config: Config, tmp_path: Path, commands: list[list[str]]) -> None:
+    (tmp_path / "far.yaml").write_text("critic: {kind: program}\nppo: {gamma: 0.5}\n", encoding="utf-8")
+    methods = methods_of([str(tmp_path / "far.yaml"), "sft"], config)
+    assert list(methods) == ["sft", "far"]
+    (seed,) = compare.seeds_of(config, methods, [0])
+    side_by_side([seed], 1)
+    assert [words[0] for words in commands] == ["sft", "train", "evaluate", "evaluate"]
+    words = next(words for words in commands if words[0] == "train")
+    assert words[2] == "far" and seed.settings(seed.works["far"]).ppo.gamma == 0.5
+    (tmp_path / "far.yaml").write_text("ppo: {gamma: 0.5, rollouts: 7, samples_per_prompt: 2}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="far does not fit these settings: rollouts 7"):
+        methods_of([str(tmp_path / "far.yaml")], config)
+    with pytest.raises(UserError, match=r"nothing\.yaml"):
+        methods_of(["nothing.yaml"], config)
+
+
+def test_a_work_comes_after_those_it_waits_for_and_once(config: Config) -> None:
+    names = [name for name in METHODS if name != "base"]
+    whole = works_of(methods_of(names, config))
+    works = list(whole)
+    assert len(works) == len(set(works)) == len(OWN) + len(SHARED) + len(names)
+    for name, work in whole.items():
+        assert all(works.index(earlier) < works.index(name) for earlier in work.after)
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "problem"),
+    [
+        (["sft", "dop"], {}, "no method 'dop'"),
+        ([], {}, "nothing to compare"),
+        (["base"], {}, "no base"),
+        (["grpo"], {"rollouts": 12}, "grpo does not fit these settings: rollouts 12 is not a multiple"),
+        (["rlsd"], {"rollouts": 12}, "rlsd does not fit these settings: rollouts 12 is not a multiple"),
+    ],
+)
+def test_what_cannot_be_compared(config: Config, names: list[str], changes: dict[str, Any], problem: str) -> None:
+    ppo = config.ppo.model_copy(update=changes)
+    with pytest.raises(UsageError, match=problem):
+        methods_of(names, config.model_copy(update={"ppo": ppo}))
+
+
+@pytest.mark.parametrize("data", ["", "openbmb/UltraFeedback", "tests/data/ultrafeedback.jsonl"])
+def test_step_labels_of_ultrafeedback_are_refused(config: Config, data: str) -> None:
+    task = config.task.model_copy(update={"name": "qa", "data": data})
+    asked = config.model_copy(update={"task": task})
+    with pytest.raises(UsageError, match="prm needs answers with steps"):
+        methods_of(["sft", "prm"], asked)
+    assert list(methods_of(["dense"], asked)) == ["dense"]
+    others = asked.model_copy(update={"task": task.model_copy(update={"data": "questions.jsonl"})})
+    assert list(methods_of(["prm"], others)) == ["prm"]
+
+
+@pytest.mark.parametrize("name", ["sdpo", "rlsd", "routed"])
+def test_a_method_with_a_teacher_needs_a_critic_that_writes(config: Config, name: str) -> None:
+    critic = config.critic.model_copy(update={"kind": "scalar_model"})
+    with pytest.raises(UsageError, match=f"{name} does not fit these settings: ppo.teacher is shown a critique"):
+        methods_of([name], config.model_copy(update={"critic": critic}))
+
+
+def test_methods_are_in_the_order_of_the_table(config: Config) -> None:
+    assert list(methods_of(["text2grad", "sft", "dpo"], config)) == ["sft", "dpo", "text2grad"]
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The words of commands that would have been run, all of which end well."""
+    said: list[list[str]] = []
+    lock = threading.Lock()
+
+    def run(command: list[str], log: Path) -> tuple[int, float]:
+        with lock:
+            said.append(list(command[3:]))
+        log.write_text("error: out of luck\n", encoding="utf-8")
+        return (1 if "offline" in command else 0), 10.0
+
+    monkeypatch.setattr(running, "run_command", run)
+    return said
+
+
+def seed_of(config: Config, number: int, *methods: str) -> Seed:
+    return Seed(config, number, config.run.folder / f"seed-{number}", works_of(methods_of(methods, config)))
+
+
+def test_nothing_is_run_twice_and_a_changed_setting_is_run_again(
+    config: Config, commands: list[list[str]], tmp_path: Path
+) -> None:
+    side_by_side([seed_of(config, 3, "sft", "scalar")], 2)
+    run = [words[0] for words in commands]
+    assert sorted(run) == ["annotate", "evaluate", "evaluate", "sft", "train", "train-reward"] and run[0] == "sft"
+    assert all("--restart" not in words for words in commands)
+    commands.clear()
+    side_by_side([seed_of(config, 3, "sft", "scalar")], 2)
+    assert not commands
+    slower = config.model_copy(update={"ppo": config.ppo.model_copy(update={"lr": 1e-9})})
+    side_by_side([seed_of(slower, 3, "sft", "scalar")], 1)
+    assert sorted(words[0] for words in commands) == ["evaluate", "train"], "what does not depend on it stays"
+    assert "--restart" in next(words for words in commands if words[0] == "train")
+
+
+def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(config: Config) -> None:
+    def digests(**changes: Any) -> dict[str, str]:
+        seed = seed_of(config.model_copy(update=changes), 3, "scalar", "scalar_rm", "dpo")
+        return {name: seed.digest(name) for name in seed.works}
+
+    before = digests()
+    model = config.reward_model.model_copy(update={"poor_weight": 3.0})
+    after = digests(reward_model=model)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"reward model", "scalar", "evaluate scalar"}
+    assert not {
+        name for name in before if before[name] == digests(sft=config.sft.model_copy(update={"lr": 1.0}))[name]
+    }
+
+
+def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
+    config: Config, commands: list[list[str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "tuning-100" / "evaluation" / "demo"
+    folder.mkdir(parents=True)
+    reached = {"scalar": 0.5, "scalar_x2": 0.75, "scalar_x0p5": 0.7, "rejection": 0.6, "rejection_x2": 0.6}
+    for name, value in {**reached, "rejection_x0p5": 0.1}.items():
+        scores = {way: {"p": {"pass": value}} for way in ("greedy", "sampled")}
+        (folder / f"{name}.scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    extent = Extent.of(0, 3, tries=3)
+    factors = tuned(config, methods_of(["sft", "reflection", "scalar", "rejection"], config), extent, "pass", 2)
+    assert factors == {"scalar": 2.0, "rejection": 1.0}
+    trained = {words[words.index("--name") + 1]: words for words in commands if "--name" in words}
+    assert trained.keys() == {"scalar", "scalar_x2", "scalar_x0p5", "rejection", "rejection_x2", "rejection_x0p5"}
+    written = {name: load_config([Path(words[words.index("--config") + 1])]) for name, words in trained.items()}
+    assert (
+        written["scalar_x2"].ppo.lr == 2 * config.ppo.lr and written["rejection_x0p5"].sft.lr == config.sft.lr / 2
+    )
+    assert written["scalar_x2"].run.seed == written["scalar_x2"].task.seed == 100
+    assert json.loads((tmp_path / "tuning.json").read_text())["methods"]["scalar"]["tried"]["2"] == 0.75
+    scalar = methods_of(["scalar"], config)
+    (last,) = compare.seeds_of(config, scalar, [0], factors)
+    assert last.settings(last.works["scalar"]).ppo.lr == 2 * config.ppo.lr
+    assert tuned(config, scalar, Extent.of(0, 3), "pass", 2) == {"scalar": 1.0}
+    with pytest.raises(UsageError, match="both tuned on and reported"):
+        tuned(config, scalar, Extent((0, 100), (1.0, 2.0), (100,)), "pass", 2)
+
+
+def test_what_cannot_be_tuned_is_not_tried(config: Config) -> None:
+    assert trying(methods_of(["sft", "reflection"], config), (1.0, 2.0)) == {}
+
+
+def test_a_recipe_lies_over_the_settings_of_its_run(
+    config: Config, commands: list[list[str]], tmp_path: Path
+) -> None:
+    side_by_side([seed_of(config, 3, "scalar")], 1)
+    words = next(words for words in commands if words[0] == "train")
+    written = load_config([Path(words[words.index("--config") + 1])], [])
+    assert written.credit.scheme == "last_token" and written.run.seed == written.task.seed == 3
+    assert config.credit.scheme == "spans"
+
+
+def test_a_command_that_fails_ends_the_comparison_and_what_ended_stays(
+    config: Config, commands: list[list[str]], tmp_path: Path
+) -> None:
+    seed = seed_of(config, 3, "sft", "offline")
+    with pytest.raises(UserError, match="offline failed: out of luck"):
+        side_by_side([seed], 1)
+    assert seed.done("annotate") and not seed.done("offline")
+
+
+def test_the_held_out_curve_of_each_seed(config: Config) -> None:
+    seed = seed_of(config, 0, "sft", "scalar")
+    place = seed.folder / "ppo" / "scalar" / "metrics.jsonl"
+    place.parent.mkdir(parents=True)
+    plain = {"seconds_generate": 1.0, "seconds_update": 2.0, "seconds_heldout": 50.0}
+    rows = [plain, plain | {"heldout_greedy_pass": 0.5, "heldout_sampled_pass": 0.25}]
+    place.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    point = {"rollouts": 2.0 * config.ppo.rollouts, "seconds": 6.0, "greedy": 0.5, "sampled": 0.25}
+    curves = comparison.curves_of(methods_of(["sft", "scalar"], config), [seed], "pass")
+    assert curves == {"scalar": [[point]]}
+
+
+def test_what_was_stopped_goes_on_and_starts_over_only_with_other_settings(
+    config: Config, commands: list[list[str]]
+) -> None:
+    seed = seed_of(config, 3, "sft", "offline")
+    for _ in range(2):
+        with pytest.raises(UserError, match="offline failed"):
+            side_by_side([seed], 1)
+    other = config.model_copy(update={"offline": config.offline.model_copy(update={"lr": 1.0})})
+    with pytest.raises(UserError, match="offline failed"):
+        side_by_side([seed_of(other, 3, "sft", "offline")], 1)
+    tried = ["--restart" in words for words in commands if "offline" in words]
+    assert tried == [False, False, True]
+
+
+def test_differences_are_paired_by_problem_and_seed() -> None:
+    own = [{"sampled": {"a": 1.0, "b": 0.0}}, {"sampled": {"a": 0.5, "c": 1.0}}]
+    ours = [{"sampled": {"a": 0.5, "b": 0.5}}, {"sampled": {"a": 0.5, "c": 0.0}}]
+    assert over_problems(own, "sampled") == [0.75, 0.0, 1.0]
+    assert over_problems(own, "sampled", ours) == [0.25, -0.5, 1.0]
+    assert mean_with_interval(over_problems(own, "sampled", own)) == (0.0, 0.0, 0.0)
+
+
+def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
+    rates = {"sft": (0.5, 0.25), "text2grad": (0.75, 1.0)}
+    seeds = [seed_of(config, number, *rates) for number in (0, 1)]
+    side_by_side(seeds, 1)
+    for number, seed in enumerate(seeds):
+        for name, values in rates.items():
+            scores = {way: {"p": {"pass": values[number]}, "q": {"pass": 0.0}} for way in ("greedy", "sampled")}
+            place = seed.folder / "evaluation" / "demo" / f"{name}.scores.json"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(scores), encoding="utf-8")
+        (seed.folder / "feedback.jsonl").write_text("{}\n" * 5, encoding="utf-8")
+        run = seed.folder / "ppo" / "text2grad"
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text(
+            '{"response_length": 10.0, "critic_tokens": 7.0}\n' * 3, encoding="utf-8"
+        )
+    methods = methods_of(list(rates), config)
+    rows = comparison.rows_of(methods, seeds, "pass")
+    assert rows["sft"]["seeds"] == [0.25, 0.125] and rows["sft"]["metric"] == 0.1875
+    assert rows["sft"]["difference"] == pytest.approx(-0.25) and "difference" not in rows["text2grad"]
+    batch = config.ppo.rollouts
+    assert (rows["text2grad"]["rollouts"], rows["text2grad"]["sampled_tokens"]) == (3 * batch, 30 * batch)
+    assert (rows["text2grad"]["critic_tokens"], rows["sft"]["critic_tokens"]) == (21, 0)
+    assert (rows["sft"]["shared_answers"], rows["text2grad"]["shared_answers"]) == (0, 5)
+    assert rows["sft"]["rollouts"] == 0 and rows["text2grad"]["peak_mb"] == 10.0
+    assert list(comparison.collapsed(methods, seeds, "pass")) == []
+    table = comparison.table_of({"methods": rows}, "held-out pass@1", 2)
+    assert "| SFT | 0.188 |" in table and "-0.250 (-0.500 to +0.000)" in table
+
+
+def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
+    extent = Extent.of(config.run.seed, 1)
+    before = compare.plan_of(config, ["sft", "scalar"], extent, 2)
+    assert before["seconds"] is None and before["rollouts"] == config.ppo.steps * config.ppo.rollouts
+    side_by_side(compare.seeds_of(config, methods_of(["sft", "scalar"], config), extent.seeds), 1)
+    after = compare.plan_of(config, ["sft", "scalar"], extent, 2)
+    assert after["seconds"] == 0 and not any(work["left"] for work in after["works"].values())
+
+
+def test_an_option_may_list_its_words() -> None:
+    words = ["compare", "--methods", "sft", "dpo", "--seeds", "3"]
+    assert _listed(words) == ["compare", "--methods", "sft", "--methods", "dpo", "--seeds", "3"]
+    assert _listed(["train", "--name", "a", "b"]) == ["train", "--name", "a", "b"]
+
+
+def test_reflection_costs_tokens_when_it_answers(config: Config) -> None:
+    seed = seed_of(config, 0, "reflection")
+    place = seed.folder / "evaluation" / "demo" / "sft_reflect_1.json"
+    place.parent.mkdir(parents=True)
+    tokens = {
+        "policy_output_tokens": 5,
+        "policy_input_tokens": 2,
+        "critic_input_tokens": 30,
+        "critic_output_tokens": 3,
+    }
+    place.write_text(json.dumps(tokens), encoding="utf-8")
+    (seed.folder / "feedback.jsonl").write_text("{}\n", encoding="utf-8")
+    cost = comparison.cost_of("reflection", [seed])
+    assert (cost["rollouts"], cost["sampled_tokens"], cost["critic_tokens"]) == (0, 7, 33)

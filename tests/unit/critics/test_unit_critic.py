@@ -1,0 +1,42 @@
+"""The unit critic: a span for each unit that is good or poor, and nothing that nobody said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from text2grad.critics.units import Labelled, UnitCritic
+from text2grad.feedback import Critique, Example, Failure, Message, Place, Source
+
+SOURCE = Source(kind="reward_model", model="m", prompt_version="steps")
+ASKED = Example(id="1", prompt=(Message(role="user", content="?"),))
+LONG = Failure(kind="unsupported", message="too long")
+
+
+class Known:
+    """Says the same of every answer but of a long one, and remembers what it was asked about."""
+
+    def __init__(self) -> None:
+        self.places: Sequence[Sequence[Place]] | None = ()
+
+    def label(
+        self,
+        prompts: Sequence[Sequence[Message]],
+        answers: Sequence[str],
+        places: Sequence[Sequence[Place]] | None,
+    ) -> list[list[Labelled] | Failure]:
+        self.places = places
+        return [[(0, 3, 1), (4, 7, 0), (8, 11, -1)] if len(answer) < 20 else LONG for answer in answers]
+
+
+def test_a_span_for_each_unit_with_a_label() -> None:
+    labeller = Known()
+    found, long = UnitCritic(labeller, "tokens", SOURCE).critique([ASKED, ASKED], ["one two six", "long " * 9])
+    assert labeller.places is None and long == LONG
+    assert isinstance(found, Critique) and (found.text, found.score) == ("", None)
+    assert [(span.text, span.label) for span in found.spans] == [("one", 1), ("six", -1)]
+
+
+def test_the_steps_of_each_answer_are_asked_about() -> None:
+    labeller, answers = Known(), ["One. Two. Six.", "Three: four."]
+    UnitCritic(labeller, "steps", SOURCE).critique([ASKED, ASKED], answers)
+    assert labeller.places == [[(0, 4), (5, 9), (10, 14)], [(0, 12)]]

@@ -1,0 +1,48 @@
+"""Figures of a unit model: each step is one chance to be right, however long it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from text2grad.eval.spans import SpanCase
+from text2grad.eval.units import unit_report
+from text2grad.feedback import Critique, Failure, Judgement, Label, Span
+from text2grad.policy.units import Unit, as_tokens
+
+TEXT = "one two three"
+PLACES = ((0, 3), (4, 7), (8, 13))
+
+
+def critique(*labels: Label) -> Critique:
+    spans = [
+        Span(start=start, end=end, label=label, text=TEXT[start:end])
+        for (start, end), label in zip(PLACES, labels, strict=True)
+    ]
+    return Critique(text="", spans=tuple(spans))
+
+
+def case(gold: Critique, said: Judgement) -> SpanCase:
+    return SpanCase(gold, said, as_tokens(TEXT, [Unit(start, end, 0) for start, end in PLACES]))
+
+
+def test_figures_by_hand() -> None:
+    """Of poor steps 2 are found, 1 missed, 1 imagined; of good ones 2, 1 and 1."""
+    report = unit_report(
+        [case(critique(-1, 1, -1), critique(-1, 1, 1)), case(critique(1, -1, 1), critique(1, -1, -1))]
+    )
+    assert (report["answers"], report["units"], report["poor_share"], report["unreadable"]) == (2, 6, 0.5, 0)
+    for name in ("poor", "good"):
+        assert report[f"{name}_precision"] == pytest.approx(2 / 3) == report[f"{name}_recall"]
+        assert report[f"{name}_f1"] == pytest.approx(2 / 3)
+        assert 0 < report[f"{name}_f1_low"] <= 2 / 3 <= report[f"{name}_f1_high"] < 1
+
+
+def test_an_answer_that_could_not_be_read_is_missed_whole() -> None:
+    long = Failure(kind="unsupported", message="too long")
+    report = unit_report([case(critique(-1, 1, 1), critique(-1, 1, 1)), case(critique(-1, 1, 1), long)])
+    assert (report["unreadable"], report["poor_precision"], report["poor_recall"]) == (0.5, 1, 0.5)
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    with pytest.raises(ValueError, match="no critiques"):
+        unit_report([])

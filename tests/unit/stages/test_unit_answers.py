@@ -1,0 +1,57 @@
+"""What a record teaches a unit model, and why some teach nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from text2grad.feedback import Failure, Feedback, Message, Source, Span
+from text2grad.stages.units import judged_answer
+from text2grad.train.units import JudgedAnswer
+
+CODE = "def f(x):\n    y = x\n    return y\n"
+POOR = Span(start=28, end=29, label=-1, text=CODE[28:29])
+GOOD = Span(start=14, end=19, label=1, text=CODE[14:19])
+
+
+def record(**changes: Any) -> Feedback:
+    known = {
+        "id": "1",
+        "prompt": (Message(role="user", content="?"),),
+        "response": CODE,
+        "source": Source(kind="program"),
+        "spans": (GOOD, POOR),
+        "score": -1.0,
+        "meta": {"tests": "from solution import f\n"},
+    }
+    return Feedback.model_validate(known | changes)
+
+
+def test_every_step_is_good_but_those_with_a_poor_span() -> None:
+    found = judged_answer(record(), "steps")
+    assert isinstance(found, JudgedAnswer) and found.places == ((14, 19), (24, 32))
+    assert [(span.text, span.label) for span in found.spans] == [("y = x", 1), ("return y", -1)]
+    passed = judged_answer(record(spans=(), score=1.0), "steps")
+    assert isinstance(passed, JudgedAnswer) and [span.label for span in passed.spans] == [1, 1]
+
+
+def test_tokens_have_the_labels_of_the_spans_as_they_are() -> None:
+    found = judged_answer(record(), "tokens")
+    assert isinstance(found, JudgedAnswer) and found.places is None and found.spans == (GOOD, POOR)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"spans": (), "error": Failure(kind="refused", message="no")}, "failed"),
+        ({"spans": (), "response": " \n"}, "blank"),
+        ({"spans": (GOOD,)}, "poor_without_a_place"),
+    ],
+)
+def test_a_record_that_labels_no_step_says_why(changes: dict[str, Any], reason: str) -> None:
+    assert judged_answer(record(**changes), "steps") == reason
+
+
+def test_a_poor_answer_without_a_place_still_labels_tokens() -> None:
+    assert isinstance(judged_answer(record(spans=(GOOD,)), "tokens"), JudgedAnswer)
