@@ -204,6 +204,7 @@ def test_a_recipe_lies_over_the_settings_of_its_run(
     written = load_config([Path(words[words.index("--config") + 1])], [])
     assert written.credit.scheme == "last_token" and written.run.seed == written.task.seed == 3
     assert config.credit.scheme == "spans"
+    assert written.ppo.max_kl is None and config.ppo.max_kl is not None, "measured, however far it goes"
 
 
 def test_a_command_that_fails_ends_the_comparison_and_what_ended_stays(
