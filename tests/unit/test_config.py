@@ -100,8 +100,9 @@ def test_a_recipe_is_laid_over_any_preset_and_changes_credit_and_ppo_alone(name:
 def test_a_teacher_needs_a_critic_with_words(name: str) -> None:
     line = usage_error([find_config("human_qa"), find_config(name)])
     assert "ppo.teacher is shown a critique in words, which critic.kind reward_model does not write here" in line
-    line = usage_error([find_config("demo"), find_config(name)], "--critic.kind", "scalar_model")
-    assert "which critic.kind scalar_model does not write here" in line
+    for kind in ("scalar_model", "unit_model"):
+        line = usage_error([find_config("demo"), find_config(name)], "--critic.kind", kind)
+        assert f"which critic.kind {kind} does not write here" in line
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,9 @@ class Config(Settings):
     @model_validator(mode="after")
     def _teacher_has_words(self) -> Config:
         kind = self.critic.kind
-        silent = kind == "scalar_model" or (kind == "reward_model" and not self.reward_model.critique)
+        silent = kind in ("scalar_model", "unit_model") or (
+            kind == "reward_model" and not self.reward_model.critique
+        )
         if self.ppo.teacher.kind != "none" and silent:
             raise ValueError(
                 f"ppo.teacher is shown a critique in words, which critic.kind {kind} does not write here"
