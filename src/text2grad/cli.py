@@ -241,7 +241,7 @@ def annotate(
         Path | None, file_option("--responses", help="Judge these responses (.jsonl, .csv); sample none.")
     ] = None,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Also write preference pairs of passing and failing programs.")
+        bool, typer.Option("--pairs", help="Also write preference pairs of better and worse answers.")
     ] = False,
     out: FeedbackOut = None,
     plan: Annotated[bool, typer.Option("--plan", help="Estimate the cost and exit.")] = False,
@@ -914,7 +914,8 @@ def compare(
     trains with the same prompts and rollouts and is measured on the same held-out problems. One table: means
     with bootstrap intervals over problems, differences to text2grad paired by problem, and costs. Run the same
     command again to continue where it was stopped. With --tries every method first chooses its learning rate:
-    that of the configuration, and the same multiples of it for all.
+    that of the configuration, and the same multiples of it for all. Runs that go astray are not stopped
+    (ppo.max_kl) but measured, and those that end below SFT are named as collapsed.
 
     Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
     refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a

@@ -91,7 +91,6 @@ def test_annotate_writes_pairs_of_one_question(command: Command, run: Path) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--annotate.critic", "human"), "needs the verdict of tests"),
         (("--annotate.samples_per_prompt", "1"), "needs several answers"),
     ],
 )

@@ -19,6 +19,7 @@ from text2grad.config import Config, dump_config, laid_over
 from text2grad.config.loading import times
 from text2grad.errors import UserError
 from text2grad.stages.results import write_json, write_whole
+from text2grad.train.settings import PPOSettings
 
 DONE = "done"
 """The folder, in that of a seed, with a note of every command that has ended well."""
@@ -26,13 +27,14 @@ PLACES = {"run": {"folder", "threads"}}
 
 
 class Seed:
-    """The works of one seed, by name, in its folder."""
+    """The works of one seed, by name, in its folder. No run is stopped for how far it has gone (`ppo.max_kl`): a
+    method that collapses is measured like the others."""
 
     def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
         run = config.run.model_copy(update={"seed": number, "folder": folder, "threads": 1})
         task = config.task.model_copy(update={"seed": number})
-        self.config, self.folder = config.model_copy(update={"run": run, "task": task}), folder
-        self.number, self.works = number, works
+        self.config = config.model_copy(update={"run": run, "task": task, "ppo": unstopped(config.ppo)})
+        self.folder, self.number, self.works = folder, number, works
 
     def note(self, name: str) -> Path:
         """Where it is noted that a work has ended well."""
@@ -102,6 +104,11 @@ class Seed:
         took = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak, 1)}
         write_json(self.note(name), {"digest": self.digest(name), **took})
         print(f"{self.folder.name}: {name} ({took['seconds']:.0f} s)", file=sys.stderr, flush=True)
+
+
+def unstopped(ppo: PPOSettings) -> PPOSettings:
+    """The same run to its end, whatever becomes of it."""
+    return ppo.model_copy(update={"max_kl": None})
 
 
 def run_command(command: Sequence[str], log: Path | None = None) -> tuple[int, float]:

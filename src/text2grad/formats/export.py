@@ -86,6 +86,16 @@ def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) ->
     rows = list(preference_rows(records, pairs) if kind == "preference" else WRITERS[kind](records))
     if kind == "preference" and not rows:
         raise UserError("no two answers to one prompt have different scores, and none was corrected", MORE_ANSWERS)
+    write_rows(rows, kind, out)
+    return len(rows)
+
+
+def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
+    """Write rows of the shape `kind`, at once.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     refuse_folder(out)
     partial = out.with_name(out.name + ".partial")
     try:
@@ -94,7 +104,6 @@ def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) ->
             os.replace(partial, out)
     finally:
         partial.unlink(missing_ok=True)
-    return len(rows)
 
 
 def left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:

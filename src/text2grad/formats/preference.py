@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 from text2grad.errors import UserError
@@ -120,10 +120,12 @@ def _over(known: Response, chosen: str, rejected: str) -> Preference:
 
 
 def pairs_of(records: Iterable[Feedback], most: int = 1) -> Pairs:
-    """What people corrected over the response; of several scored responses to one prompt, the best over the worst,
-    then the second best over the second worst and so on, at most `most` pairs.
+    """What people corrected over the response; of several scored responses to one prompt, the better over the worse
+    (programs that pass and that fail: paper, appendix N), at most `most` pairs.
 
-    A prompt gives no pair if it has one scored response, if all have one score, or if best and worst read the same.
+    The first is the best over the worst, then the second best over the second worst and so on; where one side is
+    short, its responses come again beside others. A prompt gives no pair if it has one scored response, if all have
+    one score, or if best and worst read the same.
     """
     found: list[Preference] = []
     left_out = Counter[str]()
@@ -154,9 +156,11 @@ def _from_both_ends(group: Sequence[Feedback], most: int) -> Iterator[Preference
     distinct = {record.response.strip(): record for record in reversed(group)}
     downwards = sorted(reversed(distinct.values()), key=lambda record: -(record.score or 0.0))
     upwards = sorted(reversed(distinct.values()), key=lambda record: record.score or 0.0)
-    for better, worse in islice(zip(downwards, upwards, strict=True), min(most, len(distinct) // 2)):
-        if (better.score or 0.0) > (worse.score or 0.0):
-            yield _preference(better, better.response, worse.response)
+    ranks = sorted(product(range(len(distinct)), repeat=2), key=lambda pair: (abs(pair[0] - pair[1]), pair))
+    both = ((downwards[i], upwards[j]) for i, j in ranks)
+    apart = (pair for pair in both if (pair[0].score or 0.0) > (pair[1].score or 0.0))
+    for better, worse in islice(apart, most):
+        yield _preference(better, better.response, worse.response)
 
 
 def _preference(record: Feedback, chosen: str, rejected: str) -> Preference:

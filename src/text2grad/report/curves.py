@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ LABEL_GAP = 13.0
 LABEL_LENGTH = 12  # characters that fit right of the plot
 MAX_POINTS = 400
 
-STYLES = {"text2grad": "m0", "scalar_ppo": "m1", "training": "m0"}
-FREE_STYLES = ("m2", "m3", "m4", "m5")
+STYLES = {"text2grad": "m0", "scalar_ppo": "m1", "scalar": "m1", "training": "m0"}
+FREE_STYLES = ("m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9")
 
 
 class Line(NamedTuple):
@@ -109,6 +109,11 @@ def metrics_of(rows: Iterable[dict[str, Any]]) -> list[str]:
     return [name for name in dict.fromkeys(found) if name != "step"]
 
 
+def at(line: Line, places: Mapping[float, float]) -> Line:
+    """The curve at other x: those of its steps in `places`."""
+    return line._replace(points=tuple((places[step], value) for step, value in line.points if step in places))
+
+
 def mean_line(name: str, lines: Sequence[Line]) -> Line:
     """The mean over seeds at every step that all of them reached."""
     values = [dict(line.points) for line in lines]
@@ -116,10 +121,10 @@ def mean_line(name: str, lines: Sequence[Line]) -> Line:
     return Line(name, tuple((step, fmean(value[step] for value in values)) for step in shared))
 
 
-def chart(metric: str, lines: Sequence[Line], names: Sequence[str]) -> Chart | None:
+def chart(metric: str, lines: Sequence[Line], names: Sequence[str], unit: str = "step") -> Chart | None:
     """The geometry of one metric's chart; None when no curve has a finite point.
 
-    `names` are all curves of the page, so that each keeps its style in every chart.
+    `names` are all curves of the page, so that each keeps its style in every chart. `unit`: what x counts.
     """
     finite = [Line(line.name, tuple(filter(_is_finite, line.points)), line.thin) for line in lines]
     everything = [point for line in finite for point in line.points]
@@ -134,8 +139,8 @@ def chart(metric: str, lines: Sequence[Line], names: Sequence[str]) -> Chart | N
         y_ticks=tuple(Tick(y(at), number(at)) for at in ticks(y.low, y.high)),
         paths=tuple(_path(line, style_of(line.name, names), x, y) for line in lines if line.points),
         labels=_end_labels(bold, names, y) if len(names) > 1 else (),
-        hover=_hover(bold, x),
-        last=_last(bold),
+        hover=_hover(bold, x, unit),
+        last=_last(bold, unit),
         not_finite=sum(len(line.points) for line in lines) - len(everything),
     )
 
@@ -221,22 +226,22 @@ def _end_labels(lines: Sequence[Line], names: Sequence[str], y: Scale) -> tuple[
     )
 
 
-def _hover(lines: Sequence[Line], x: Scale) -> str:
+def _hover(lines: Sequence[Line], x: Scale, unit: str) -> str:
     kept = [(line.name, thinned(line.points)) for line in lines]
     curves = [
         {"name": name, "steps": [step for step, _ in points], "values": [float(f"{y:.4g}") for _, y in points]}
         for name, points in kept
     ]
     scale = {"low": x.low, "high": x.high, "left": x.start, "right": x.end}
-    return json.dumps({"scale": scale, "curves": curves}, separators=(",", ":"))
+    return json.dumps({"scale": scale, "unit": unit, "curves": curves}, separators=(",", ":"))
 
 
-def _last(lines: Sequence[Line]) -> str:
+def _last(lines: Sequence[Line], unit: str) -> str:
     """Where the curves end; each with its own step when they do not end together."""
     ends = [(line.name, *line.points[-1]) for line in lines]
     steps = {step for _, step, _ in ends}
     if len(steps) == 1:
-        return f"step {number(*steps)}: " + " · ".join(f"{name} {number(value)}" for name, _, value in ends)
+        return f"{unit} {number(*steps)}: " + " · ".join(f"{name} {number(value)}" for name, _, value in ends)
     return "at the end: " + " · ".join(
-        f"{name} {number(value)} (step {number(step)})" for name, step, value in ends
+        f"{name} {number(value)} ({unit} {number(step)})" for name, step, value in ends
     )

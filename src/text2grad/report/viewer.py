@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from text2grad.report import curves
@@ -19,9 +21,11 @@ from text2grad.report.visible import visible
 
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
 MAX_SHOWN = 40
+HELD_OUT = r"held_?out.*|.*pass@1.*"
+PHASES = ("generate", "critique", "score", "update")
 
 MAIN = (  # which curves come first, and how to read each (docs/metrics.md explains them in full)
-    (r"held_?out.*|.*pass@1.*", "held-out problems, never trained on: higher is better"),
+    (HELD_OUT, "held-out problems, never trained on: higher is better"),
     (r"score", "the critic's verdict, mean over the responses, −1 to 1"),
     (r"delta(_sum)?", "token pseudo-rewards of a response added up, mean"),
     (r"kl", "distance from the reference policy per response: must not run away"),
@@ -69,6 +73,7 @@ def sections(run: RunFolder) -> dict[str, Any]:
         "facts": _facts(run.summary, run.model),
         **_results(run),
         "curves": _chart_group(_method_curves(run), MAIN),
+        "clock": list(_against_seconds(_method_curves(run))),
         "supervised": _supervised(run),
         "samples": {"rows": STRIP_ROWS, "samples": views} if views else None,
         "samples_left_out": left_out,
@@ -176,6 +181,32 @@ def _chart(found: Curves, metric: str) -> curves.Chart | None:
         own = [curves.Line(name, points, thin) for points in each]
         lines += [*own, curves.mean_line(name, own)] if thin else own
     return curves.chart(metric, lines, names=list(found))
+
+
+def _against_seconds(found: Curves) -> Iterator[tuple[curves.Chart, str]]:
+    """The held-out curves against the seconds of training, without those of measuring.
+
+    Of every method the seeds, and their mean at the mean of their seconds.
+    """
+    every_row = [row for seeds in found.values() for rows in seeds for row in rows]
+    for metric in (name for name in curves.metrics_of(every_row) if re.fullmatch(HELD_OUT, name)):
+        lines: list[curves.Line] = []
+        for name, seeds in found.items():
+            each = [(points, _seconds(rows)) for rows in seeds if (points := curves.points_of(rows, metric))]
+            own = [curves.Line(name, points, len(each) > 1) for points, _ in each]
+            lines += [curves.at(line, clock) for line, (_, clock) in zip(own, each, strict=True)]
+            if len(own) > 1:
+                shared = set.intersection(*(set(clock) for _, clock in each))
+                clock = {step: fmean(clock[step] for _, clock in each) for step in shared}
+                lines.append(curves.at(curves.mean_line(name, own), clock))
+        if drawn := curves.chart(metric, lines, list(found), "second"):
+            yield drawn, "against seconds of training, measuring aside"
+
+
+def _seconds(rows: Sequence[Row]) -> dict[float, float]:
+    """Seconds until the end of each step."""
+    spent = accumulate(sum(row.get(f"seconds_{phase}") or 0.0 for phase in PHASES) for row in rows)
+    return {float(row["step"]): round(seconds, 1) for row, seconds in zip(rows, spent, strict=True)}
 
 
 def _evaluation(files: Mapping[str, Row]) -> list[dict[str, Any]]:

@@ -8,12 +8,20 @@ from itertools import islice
 from pathlib import Path
 
 from text2grad.config import Config, CriticKind
-from text2grad.critics.program import preference_pairs
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, read_jsonl, refuse_folder, write_jsonl
+from text2grad.feedback import Feedback, read_jsonl, refuse_folder
+from text2grad.formats.export import write_rows
+from text2grad.formats.preference import Pairs, pairs_of, preference_row
 from text2grad.stages.critics import make_critic, refuse_unfit, runner_of
 from text2grad.stages.items import Item, Items, check_items, read_items
-from text2grad.stages.paid import AnnotateOptions, annotate_paid, left, plan_for, refuse_endpoint_options
+from text2grad.stages.paid import (
+    AnnotateOptions,
+    PaidSummary,
+    annotate_paid,
+    left,
+    plan_for,
+    refuse_endpoint_options,
+)
 from text2grad.stages.records import PairsSummary, criticise
 from text2grad.stages.summary import Summary
 from text2grad.tasks.base import feedback_split
@@ -30,8 +38,8 @@ def run_annotate(
 
     Writes `out` (by default `feedback.jsonl` of the run) and, of held-out prompts,
     `feedback_heldout.jsonl` beside it, so that a reward model can be measured on responses to
-    prompts it has never seen. With `pairs`, passing and failing programs of one question go into
-    `pairs.jsonl`, those of held-out prompts into `pairs_heldout.jsonl`.
+    prompts it has never seen. With `pairs`, better and worse answers to one prompt go into
+    `pairs.jsonl`, those to held-out prompts into `pairs_heldout.jsonl`.
 
     Raises:
         UsageError: an option that is of no use with this critic.
@@ -94,7 +102,9 @@ def annotate_samples(
             return plan_for(config, lambda: [*items, *held], target, options)
         note_settings(config, folder)
         if critic is None:
-            return _paid_samples(config, (items, target), (held, heldout), options)
+            paid = _paid_samples(config, (items, target), (held, heldout), options)
+            asked = pairs and options.requests is None
+            return replace(paid, pairs=write_pairs(config, target, heldout).as_dict()) if asked else paid
         tally = criticise(critic, lambda: items, target, replaces=critic.source.kind)
         others = criticise(critic, lambda: held, heldout, replaces=critic.source.kind)
     return tally.summary(target, others, write_pairs(config, target, heldout) if pairs else None)
@@ -102,7 +112,7 @@ def annotate_samples(
 
 def _paid_samples(
     config: Config, train: tuple[list[Item], Path], held: tuple[list[Item], Path], options: AnnotateOptions
-) -> Summary:
+) -> PaidSummary:
     """Both files of a run out of one budget."""
     (items, target), (others, heldout) = train, held
     check(config, lambda: items)
@@ -115,30 +125,30 @@ def _paid_samples(
     return summary.with_heldout(annotate_paid(config, lambda: others, heldout, again))
 
 
-def refuse_pairs(config: Config, responses: Path | None = None) -> None:
-    """Refuse `--pairs` without programs that are run, or with one answer to a question."""
+def refuse_pairs(config: Config, responses: Path | None) -> None:
+    """Refuse `--pairs` of answers in a file, and of one answer to a prompt."""
     if responses is not None:
-        raise UsageError("--pairs needs programs of the policy's own", "leave out --responses")
-    if (config.annotate.critic or config.critic.kind) != "program":
-        raise UsageError("--pairs needs the verdict of tests", "set --annotate.critic program")
+        cure = "text2grad export feedback.jsonl --as preference --out pairs.jsonl"
+        raise UsageError("--pairs is of the policy's own answers", cure)
     if config.annotate.samples_per_prompt < 2:
         raise UsageError("--pairs needs several answers to a prompt", "set --annotate.samples_per_prompt 8")
 
 
 def write_pairs(config: Config, source: Path, heldout: Path) -> PairsSummary:
-    """Chosen and rejected programs of the same question, for DPO or a pairwise reward model: `pairs.jsonl`.
+    """Better and worse answers to the same prompts, for DPO or a scalar reward model: `pairs.jsonl`.
 
-    Those of held-out questions go into `pairs_heldout.jsonl`.
+    Those of held-out prompts go into `pairs_heldout.jsonl`.
     """
     path, beside = (config.run.folder / f"{name}.jsonl" for name in ("pairs", "pairs_heldout"))
-    unpaired, made = _write_pairs(config, source, path)
-    held = _write_pairs(config, heldout, beside)[1] if heldout.is_file() else None
-    return PairsSummary(pairs=made, heldout_pairs=held, unpaired_prompts=unpaired, pairs_out=str(path))
+    most = config.annotate.pairs_per_prompt
+    found = _write_pairs(source, path, most)
+    held = len(_write_pairs(heldout, beside, most).pairs) if heldout.is_file() else None
+    return PairsSummary(
+        pairs=len(found.pairs), heldout_pairs=held, unpaired=dict(found.left_out), pairs_out=str(path)
+    )
 
 
-def _write_pairs(config: Config, source: Path, path: Path) -> tuple[int, int]:
-    """Questions of a feedback file without a pair, and how many pairs were written."""
-    records = [record for record in read_jsonl(source, Feedback) if record.source.kind == "program"]
-    made = list(preference_pairs(records, config.annotate.pairs_per_prompt))
-    write_jsonl(path, made)
-    return len({record.id for record in records}) - len({pair.id for pair in made}), len(made)
+def _write_pairs(source: Path, path: Path, most: int) -> Pairs:
+    found = pairs_of(read_jsonl(source, Feedback), most)
+    write_rows([preference_row(pair) for pair in found.pairs], "preference", path)
+    return found

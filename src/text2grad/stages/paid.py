@@ -68,6 +68,7 @@ class PaidSummary(Summary):
     records: int
     heldout_records: int | None = None
     sent: int
+    pairs: Mapping[str, Any] = inlined()
     capability: str | None
     price: str
     journal: str

@@ -23,12 +23,12 @@ AT_A_TIME = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class PairsSummary(Summary):
-    """Preference pairs that were made, of held-out prompts too, and the prompts that gave none."""
+    """Preference pairs that were made, of held-out prompts too, and what gave none by the reason."""
 
     pairs: int
     heldout_pairs: int | None = None
-    unpaired_prompts: int = 0
-    pairs_out: str = ""
+    unpaired: Mapping[str, int]
+    pairs_out: str
 
 
 @dataclass(frozen=True, kw_only=True)

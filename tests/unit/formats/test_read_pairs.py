@@ -113,9 +113,16 @@ def test_more_pairs_of_a_prompt_come_from_both_ends_inwards(tmp_path: Path) -> N
         return [(pair.chosen, pair.rejected) for pair in pairs_of(records, most).pairs]
 
     assert found(1) == [("p1", "f1")] and found(2) == [("p1", "f1"), ("p2", "f2")]
-    assert found(9) == [("p1", "f1"), ("p2", "f2"), ("half", "f3")]
+    assert found(4) == [("p1", "f1"), ("p2", "f2"), ("half", "f3"), ("p1", "f2")], "then in other company"
+    assert len(found(99)) == len(set(found(99))) == 11, "every better over every worse one, once"
     assert not pairs_of([*scored("b", ("one", 0.5), ("other", 0.5))], 4).pairs
     assert export(records, "preference", tmp_path / "pairs.jsonl", 2) == 2
+
+
+def test_one_that_passes_stands_over_each_that_fails() -> None:
+    records = [*scored("a", ("good", 1.0), *((f"bad {n}", -1.0) for n in range(5)))]
+    assert [pair.rejected for pair in pairs_of(records, 4).pairs] == ["bad 0", "bad 1", "bad 2", "bad 3"]
+    assert {pair.chosen for pair in pairs_of(records, 4).pairs} == {"good"}
 
 
 def test_records_without_a_pair_are_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from text2grad.report.curves import (
     ticks,
 )
 from text2grad.report.tables import results, reward_model_grid, reward_model_rates
-from text2grad.report.viewer import SUPERVISED, arranged
+from text2grad.report.viewer import SUPERVISED, _against_seconds, arranged
 
 NAN = float("nan")
 
@@ -80,6 +80,25 @@ def test_hover_holds_the_drawn_values() -> None:
     drawn = chart("kl", [Line("a", ((0, 0.123456), (1, 2.0)))], ["a"])
     assert drawn is not None
     assert json.loads(drawn.hover)["curves"] == [{"name": "a", "steps": [0, 1], "values": [0.1235, 2.0]}]
+
+
+def test_held_out_curves_against_seconds_leave_out_those_of_measuring() -> None:
+    def rows(pace: float) -> list[dict[str, float]]:
+        step = {"seconds_generate": pace, "seconds_update": pace, "seconds_heldout": 99.0, "kl": 1.0}
+        return [
+            {"step": 0, **step},
+            {"step": 1, **step, "heldout_sampled_pass": 0.5},
+            {"step": 2, **step, "heldout_sampled_pass": 0.75},
+        ]
+
+    ((drawn, about),) = _against_seconds({"text2grad": [rows(1.0), rows(2.0)], "dpo": [[{"step": 0, "kl": 1.0}]]})
+    assert drawn.metric == "heldout_sampled_pass" and "seconds" in about
+    hover = json.loads(drawn.hover)
+    assert hover["unit"] == "second"
+    assert hover["curves"] == [{"name": "text2grad", "steps": [6.0, 9.0], "values": [0.5, 0.75]}]
+    assert [path.thin for path in drawn.paths] == [True, True, False]
+    assert drawn.last == "second 9: text2grad 0.75"
+    assert not list(_against_seconds({"text2grad": [[{"step": 0, "kl": 1.0}]]}))
 
 
 @pytest.mark.parametrize(
