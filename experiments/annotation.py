@@ -5,6 +5,7 @@ arm changes the *training records* and trains a reward model on them, which is m
 nobody changed:
 
     clean             the records as they are
+    again             the same, trained with other random numbers: how far apart two equal arms are
     flip_20           20 % of the spans have the other label
     displace_20       20 % of the spans are of the same length elsewhere in the answer
     irrelevant_20     20 % of the answers have the critique of an answer to another problem: its words, its
@@ -53,7 +54,7 @@ from text2grad.stages.ppo import run_train
 from text2grad.stages.reward_model import heldout_cases, train_reward_model
 from text2grad.stages.supervised import run_sft
 
-CLEAN, SPANS_ALONE, WITHOUT, SFT = "clean", "spans_alone", "without_", "sft"
+CLEAN, AGAIN, SPANS_ALONE, WITHOUT, SFT = "clean", "again", "spans_alone", "without_", "sft"
 KINDS, SHARES, FAMILIES = ("flip", "displace", "irrelevant"), (0.05, 0.1, 0.2), ("list", "text", "loop")
 TRAIN, HELDOUT = "feedback.jsonl", "feedback_heldout.jsonl"
 Row = dict[str, Any]
@@ -88,7 +89,7 @@ def options() -> argparse.Namespace:
 def arms_of(chosen: argparse.Namespace) -> list[str]:
     """All arms, in the order in which they are trained."""
     noise = [f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares]
-    return [CLEAN, *noise, SPANS_ALONE, *(WITHOUT + family for family in chosen.families)]
+    return [CLEAN, AGAIN, *noise, SPANS_ALONE, *(WITHOUT + family for family in chosen.families)]
 
 
 def change(source: str, arm: str, target: str, seed: int) -> None:
@@ -120,7 +121,8 @@ def of_seed(chosen: argparse.Namespace, seed: int, arms: Sequence[str]) -> Itera
 
 def config_of(chosen: argparse.Namespace, seed: int, arm: str) -> Config:
     """The demo's settings for one arm, in a folder of its own."""
-    words = {"run.folder": chosen.out / f"seed-{seed}-{arm}", "run.seed": seed, "task.seed": seed}
+    words: Row = {"run.folder": chosen.out / f"seed-{seed}-{arm}", "task.seed": seed}
+    words["run.seed"] = seed + 1000 if arm == AGAIN else seed
     words |= {"run.threads": 1, "ppo.steps": chosen.steps}
     if arm == SPANS_ALONE:
         words |= {"reward_model.critique": False, "reward_model.reasons": "none"}
@@ -173,7 +175,7 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
 
 def records_of(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedback]:
     """The training records as an arm has them."""
-    if arm in (CLEAN, SPANS_ALONE):
+    if arm in (CLEAN, AGAIN, SPANS_ALONE):
         return list(records)
     if arm.startswith(WITHOUT):
         return [record for record in records if family_of(record) != arm.removeprefix(WITHOUT)]

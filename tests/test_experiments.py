@@ -247,7 +247,7 @@ def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
     monkeypatch.setattr(sys, "argv", ["annotation.py", *words.split()])
     annotation.main()
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(found["reward_model"]) == {"clean", "irrelevant_50", "spans_alone"} and not found["policy"]
+    assert set(found["reward_model"]) == {"clean", "again", "irrelevant_50", "spans_alone"} and not found["policy"]
     assert found["reward_model"]["irrelevant_50"]["altered"]["seeds"] == [0.5]
     clean, noisy = (
         [(tmp_path / f"seed-3-{arm}" / name).read_bytes() for name in ("feedback.jsonl", "feedback_heldout.jsonl")]

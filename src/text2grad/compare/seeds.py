@@ -27,8 +27,8 @@ PLACES = {"run": {"folder", "threads"}}
 
 
 class Seed:
-    """The works of one seed, by name, in its folder. No run is stopped for how far it has gone (`ppo.max_kl`): a
-    method that collapses is measured like the others."""
+    """The works of one seed, by name, in its folder. No run is stopped for how far it has gone (`ppo.max_kl`,
+    `ppo.max_failed`): a method that collapses is measured like the others."""
 
     def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
         run = config.run.model_copy(update={"seed": number, "folder": folder, "threads": 1})
@@ -108,7 +108,7 @@ class Seed:
 
 def unstopped(ppo: PPOSettings) -> PPOSettings:
     """The same run to its end, whatever becomes of it."""
-    return ppo.model_copy(update={"max_kl": None})
+    return ppo.model_copy(update={"max_kl": None, "max_failed": 1.0})
 
 
 def run_command(command: Sequence[str], log: Path | None = None) -> tuple[int, float]:

@@ -201,6 +201,9 @@ def test_a_row_that_is_too_long_is_counted_and_not_cut(model: Path) -> None:
     assert [each.row for each in found] == [row for row, length in needed.items() if length <= limit]
     assert too_long == len(whole) - len(found) == 2
     assert all(each in whole for each in found)
+    longest = max(needed, key=needed.__getitem__)
+    found, too_long = lessons_of(policy, answered, needed[longest] - 1)  # its prompt alone would fit
+    assert longest not in [each.row for each in found] and too_long == len(whole) - len(found) > 0
 
 
 def test_what_a_critique_says_is_text(model: Path) -> None:
