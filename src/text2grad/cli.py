@@ -467,9 +467,9 @@ def train(
     With --offline FILE nothing is sampled and no critic is asked: marked words of the answers on record become
     likelier or less likely themselves. Its settings are in the section offline.
 
-    Ctrl-C and SIGTERM end it after the current step (exit codes 130 and 143). If stopped or killed, run the
-    same command to resume from the last checkpoint (ppo.checkpoint_every); the result is the same as that of
-    an uninterrupted run.
+    Ctrl-C and SIGTERM drop the current step and end it (exit codes 130 and 143). If stopped, run the same
+    command to resume before that step, if killed from the last checkpoint (ppo.checkpoint_every); the result is
+    the same as that of an uninterrupted run.
 
     With --pairs there is no critic and nothing is sampled: direct preference optimisation (DPO) of the SFT policy
     on chosen and rejected answers.

@@ -40,7 +40,7 @@ class Learner:
     """A policy in training, its critic, and the settings of a step.
 
     `batch` is what the present step learns from; None until the policy is about to be changed. `watch` has the
-    seconds of its phases.
+    seconds of its phases. `changing` is called before a step changes the policy.
     """
 
     policy: Policy
@@ -51,6 +51,7 @@ class Learner:
     optimizers: Optimizers
     size: PassSize
     seed: int
+    changing: Callable[[], None] = lambda: None
     batch: tuple[Answered, Rollout] | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
 
@@ -88,6 +89,7 @@ class Learner:
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""
+        self.changing()
         warming = step < self.settings.warmup_steps
         temperature = self.generation.temperature
         return update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self.size)
