@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from text2grad import errors
-from text2grad.console import interruptible, nearest_option, run_stage, split_overrides, typed_lines, write_lines
+from text2grad.console import (
+    interruptible,
+    nearest_option,
+    run_stage,
+    show_fitted,
+    show_trained,
+    split_overrides,
+    typed_lines,
+    write_lines,
+)
 from text2grad.errors import UsageError
 from text2grad.stages.summary import Summary
 
@@ -338,7 +347,7 @@ def sft(
         raise UsageError(f"{lone[0]} is for --records", "add --records FILE")
     from text2grad.stages.supervised import run_sft
 
-    run_stage(lambda: run_sft(chosen, mode), as_json)
+    run_stage(lambda: run_sft(chosen, mode), as_json, show=show_fitted(chosen.run.folder / "sft"))
 
 
 def _of_records(best: bool, above: float | None, name: str | None, start: str | None) -> list[tuple[str, bool]]:
@@ -423,7 +432,7 @@ def train_reward(
         return
     from text2grad.stages.reward_model import run_train_reward
 
-    run_stage(lambda: run_train_reward(chosen, mode), as_json)
+    run_stage(lambda: run_train_reward(chosen, mode), as_json, show=show_fitted(chosen.run.folder / "reward_model"))
 
 
 def _train_scalar_model(config: Config, pairs: str, mode: ResumeMode, as_json: bool) -> None:
@@ -498,11 +507,13 @@ def train(
     elif launcher is Launcher.RAY:
         from text2grad.stages.cluster import run_train_on_ray
 
-        run_stage(lambda: run_train_on_ray(chosen, name, mode, workers or 1), as_json)
+        run_stage(
+            lambda: run_train_on_ray(chosen, name, mode, workers or 1), as_json, show=show_trained(chosen, name)
+        )
     else:
         from text2grad.stages.ppo import run_train
 
-        run_stage(lambda: run_train(chosen, name, mode), as_json)
+        run_stage(lambda: run_train(chosen, name, mode), as_json, show=show_trained(chosen, name))
 
 
 def _train_offline(
@@ -512,7 +523,7 @@ def _train_offline(
         raise UsageError("--offline and --launcher contradict each other", "torchrun or accelerate launch")
     from text2grad.stages.offline import run_train_offline
 
-    run_stage(lambda: run_train_offline(config, source, name, mode), as_json)
+    run_stage(lambda: run_train_offline(config, source, name, mode), as_json, show=show_trained(config, name))
 
 
 def _train_dpo(config: Config, name: str, pairs: str, mode: ResumeMode, as_json: bool, launcher: Launcher) -> None:
@@ -520,7 +531,7 @@ def _train_dpo(config: Config, name: str, pairs: str, mode: ResumeMode, as_json:
         raise UsageError("--pairs is not for --launcher ray", "torchrun --nproc_per_node N -m text2grad.cli train")
     from text2grad.stages.preference import run_train_dpo
 
-    run_stage(lambda: run_train_dpo(config, name, pairs, mode), as_json)
+    run_stage(lambda: run_train_dpo(config, name, pairs, mode), as_json, show=show_trained(config, name))
 
 
 @with_settings()

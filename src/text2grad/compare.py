@@ -70,6 +70,8 @@ def _ppo(name: str, recipe: str = "", after: str = "reward model") -> Work:
 
 
 NOTHING = Work(())
+UNREAD = {"folder", "threads", "loggers", "shown_prompts"}
+"""Settings of a run on which nothing that it makes depends."""
 LATER = ("credit", "ppo", "dpo", "offline", "evaluate")
 """Sections of the configuration that shared work does not read."""
 
@@ -191,7 +193,7 @@ class Seed:
     def digest(self, work: Work) -> str:
         """Of all that a work depends on but the data: its settings and words."""
         unread = dict.fromkeys(LATER if work in SHARED.values() else (), True)
-        settings = self.settings(work).model_dump_json(exclude={"run": {"folder", "threads"}, **unread})
+        settings = self.settings(work).model_dump_json(exclude={"run": UNREAD, **unread})
         return hashlib.sha256(f"{settings} {work.words}".encode()).hexdigest()[:16]
 
     def settings(self, work: Work) -> Config:

@@ -49,7 +49,7 @@ class RunOptions:
     """Where and how a run is run; none of it says what is learned.
 
     `folder` gets metrics, samples, checkpoints and at the end the policy. `on_step` is called after every step with
-    its number and its metrics, to which it may add.
+    its number and its metrics, to which it may add. `loggers` are other places for the metrics (`durable.loggers`).
 
     An unfinished run in the folder is resumed (`auto`) if the loop's arguments and `inputs`, what else the run
     depends on, are what they were; resumed whatever has changed (`force`); or started over (`restart`).
@@ -62,6 +62,7 @@ class RunOptions:
     inputs: Mapping[str, str] = field(default_factory=dict)
     ranks: Ranks = ALONE
     on_step: OnStep | None = None
+    loggers: Sequence[str] = ()
 
 
 class Cures(NamedTuple):
@@ -109,6 +110,7 @@ class Run:
         self.every = every
         self.show = show
         self._on_step = options.on_step
+        self._loggers = options.loggers
         self._saved = 0
         self._stop = StopRequest(PATIENCE)
         self._before: tuple[dict[str, Tensor], dict[str, Any]] | None = None
@@ -130,6 +132,8 @@ class Run:
                     self._resume_from(found)
             self._random = Randomness.now()
             stack.enter_context(self.log)
+            with self.ranks.barrier():
+                self.log.open_loggers(self._loggers, self.training.step)
             stack.enter_context(self._stop)
             self._stack = stack.pop_all()
         return self
@@ -193,6 +197,10 @@ class Run:
         if self._holding:
             self._holding = False
             self._stop.release()
+
+    def doing(self, phase: str) -> None:
+        """A phase of this step begins: on the line of progress."""
+        self.log.progress.doing(self.training.step, phase)
 
     def note(self, step: int, metrics: dict[str, float]) -> None:
         """Give the metrics of a step to `on_step`, and write them."""

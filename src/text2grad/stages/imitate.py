@@ -79,7 +79,15 @@ def run_sft_on_records(
             if ranks.first:
                 note_settings(config, place, begins=True)
         pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
-        options = RunOptions(place, name, config.run.seed, resume, run_inputs(config, config.policy), ranks)
+        options = RunOptions(
+            place,
+            name,
+            config.run.seed,
+            resume,
+            run_inputs(config, config.policy),
+            ranks,
+            loggers=config.run.loggers,
+        )
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, place)

@@ -51,6 +51,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             run_inputs(config, config.policy, **critic_inputs(config)),
             ranks,
             noise_of(critic, ranks),
+            config.run.loggers,
         )
         ppo = with_tiny_rates(config).ppo
         train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)

@@ -111,7 +111,9 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         base = digest_of_base(policy.model) if config.reward_model.shared else ""
         stopping = early_stopping(config, policy, validation, ranks)
     inputs = run_inputs(config, settings, **validation_inputs(config, validation))
-    options = RunOptions(folder / "reward_model", "reward model", config.run.seed, resume, inputs, ranks)
+    options = RunOptions(
+        folder / "reward_model", "reward model", config.run.seed, resume, inputs, ranks, loggers=config.run.loggers
+    )
     metrics = train_supervised(
         policy,
         pairs,
