@@ -29,7 +29,7 @@ class TensorBoard:
     def __init__(self, folder: Path, title: str, first: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=first)  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=first)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """One scalar for each metric."""

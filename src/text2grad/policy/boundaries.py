@@ -28,7 +28,7 @@ def _add(module: nn.Module) -> None:
 def _forward(module: nn.Module, inputs: tuple[Any, ...]) -> None:
     stop_here()
     if inputs and isinstance(inputs[0], Tensor) and inputs[0].requires_grad:
-        inputs[0].register_hook(_backward)
+        inputs[0].register_hook(_backward)  # type: ignore[no-untyped-call]
 
 
 def _backward(gradient: Tensor) -> None:
