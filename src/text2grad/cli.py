@@ -6,6 +6,8 @@ are text on stderr; with `--json` the last line of stdout is the summary as one 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import re
@@ -957,6 +959,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     A user's mistake is one line on stderr and its exit code (2: usage); an interruption is 130; a bug keeps
     its traceback.
     """
+    atexit.register(gc.freeze)  # else a last collection looks at every object of torch: more than a second
     try:
         words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
         words = _listed(words)
