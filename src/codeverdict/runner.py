@@ -109,7 +109,7 @@ class Runner:
         Raises:
             NotSafeError: programs cannot be run safely on this machine.
         """
-        return self.submit(self._job(solution, tests, coverage)).result()
+        return self.wait(self.submit(self._job(solution, tests, coverage)))
 
     def run_all(
         self, jobs: Sequence[tuple[str, str]], coverage: bool | None = None, references: Sequence[str] = ()
@@ -122,7 +122,7 @@ class Runner:
         """
         made = [self._job(solution, tests, coverage) for solution, tests in jobs]
         futures = {job: self.submit(job) for job in dict.fromkeys(made)}
-        verdicts = [futures[job].result() for job in made]
+        verdicts = [self.wait(futures[job]) for job in made]
         return self._beside_references(made, verdicts, references) if references else verdicts
 
     def _beside_references(
@@ -138,7 +138,7 @@ class Runner:
                 )
                 known[job, reference] = self.submit(patient)
         return [
-            self._settled(job, verdict, known[job, reference].result()) if (job, reference) in known else verdict
+            self._settled(job, verdict, self.wait(known[job, reference])) if (job, reference) in known else verdict
             for job, verdict, reference in pairs
         ]
 
@@ -153,14 +153,18 @@ class Runner:
             return dataclasses.replace(verdict, outcome="unsupported", error=f"the reference: {reference.error}")
         seconds = REFERENCE_TIMES * reference.seconds
         return (
-            self.submit(dataclasses.replace(job, seconds=seconds)).result() if seconds > self.seconds else verdict
+            self.wait(self.submit(dataclasses.replace(job, seconds=seconds))) if seconds > self.seconds else verdict
         )
 
     def run_io(self, solution: str, cases: Sequence[tuple[str, str]]) -> Verdict:
         """Judge a script by (standard input, expected output) pairs; trailing white space is ignored."""
         if not cases:
             return Verdict("no_tests", error="no cases")
-        return self.submit(Job(solution, cases=tuple((given, wanted) for given, wanted in cases))).result()
+        return self.wait(self.submit(Job(solution, cases=tuple((given, wanted) for given, wanted in cases))))
+
+    def wait(self, verdict: Future[Verdict]) -> Verdict:
+        """Wait for a job; what has to be looked at meanwhile is up to a subclass."""
+        return verdict.result()
 
     async def arun(self, solution: str, tests: str, coverage: bool | None = None) -> Verdict:
         """`run` for asynchronous callers."""

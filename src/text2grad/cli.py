@@ -6,6 +6,8 @@ are text on stderr; with `--json` the last line of stdout is the summary as one 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import re
@@ -25,8 +27,9 @@ from text2grad.console import (
     interruptible,
     nearest_option,
     run_stage,
+    show_fitted,
+    show_trained,
     split_overrides,
-    summary_text,
     typed_lines,
     write_lines,
 )
@@ -361,7 +364,7 @@ def sft(
         raise UsageError(f"{lone[0]} is for --records", "add --records FILE")
     from text2grad.stages.supervised import run_sft
 
-    run_stage(lambda: run_sft(chosen, mode), as_json)
+    run_stage(lambda: run_sft(chosen, mode), as_json, show=show_fitted(chosen.run.folder / "sft"))
 
 
 def _of_records(
@@ -467,9 +470,10 @@ def train_reward(
 
 def _show_reward_model(config: Config) -> Callable[[Mapping[str, Any]], None]:
     """What shows the summary, critiques of fresh answers, and the verdict."""
+    fitted = show_fitted(config.run.folder / "reward_model")
 
     def show(summary: Mapping[str, Any]) -> None:
-        typer.echo(summary_text({name: value for name, value in summary.items() if name != "gate"}), err=True)
+        fitted({name: value for name, value in summary.items() if name != "gate"})
         if "gate" not in summary:
             return
         from rich.console import Console
@@ -531,9 +535,9 @@ def train(
     With --offline FILE nothing is sampled and no critic is asked: marked words of the answers on record become
     likelier or less likely themselves. Its settings are in the section offline.
 
-    Ctrl-C and SIGTERM end it after the current step (exit codes 130 and 143). If stopped or killed, run the
-    same command to resume from the last checkpoint (ppo.checkpoint_every); the result is the same as that of
-    an uninterrupted run.
+    Ctrl-C and SIGTERM drop the current step and end it (exit codes 130 and 143). If stopped, run the same
+    command to resume before that step, if killed from the last checkpoint (ppo.checkpoint_every); the result is
+    the same as that of an uninterrupted run.
 
     With --pairs there is no critic and nothing is sampled: direct preference optimisation (DPO) of the SFT policy
     on chosen and rejected answers.
@@ -562,11 +566,13 @@ def train(
     elif launcher is Launcher.RAY:
         from text2grad.stages.cluster import run_train_on_ray
 
-        run_stage(lambda: run_train_on_ray(chosen, name, mode, workers or 1), as_json)
+        run_stage(
+            lambda: run_train_on_ray(chosen, name, mode, workers or 1), as_json, show=show_trained(chosen, name)
+        )
     else:
         from text2grad.stages.ppo import run_train
 
-        run_stage(lambda: run_train(chosen, name, mode), as_json)
+        run_stage(lambda: run_train(chosen, name, mode), as_json, show=show_trained(chosen, name))
 
 
 def _train_offline(
@@ -576,7 +582,7 @@ def _train_offline(
         raise UsageError("--offline and --launcher contradict each other", "torchrun or accelerate launch")
     from text2grad.stages.offline import run_train_offline
 
-    run_stage(lambda: run_train_offline(config, source, name, mode), as_json)
+    run_stage(lambda: run_train_offline(config, source, name, mode), as_json, show=show_trained(config, name))
 
 
 def _train_dpo(config: Config, name: str, pairs: str, mode: ResumeMode, as_json: bool, launcher: Launcher) -> None:
@@ -584,7 +590,7 @@ def _train_dpo(config: Config, name: str, pairs: str, mode: ResumeMode, as_json:
         raise UsageError("--pairs is not for --launcher ray", "torchrun --nproc_per_node N -m text2grad.cli train")
     from text2grad.stages.preference import run_train_dpo
 
-    run_stage(lambda: run_train_dpo(config, name, pairs, mode), as_json)
+    run_stage(lambda: run_train_dpo(config, name, pairs, mode), as_json, show=show_trained(config, name))
 
 
 @with_settings()
@@ -1021,6 +1027,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     A user's mistake is one line on stderr and its exit code (2: usage); an interruption is 130; a bug keeps
     its traceback.
     """
+    atexit.register(gc.freeze)  # else a last collection looks at every object of torch: more than a second
     try:
         words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
         words = _listed(words)

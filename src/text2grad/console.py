@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED
+from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.feedback import refuse_folder, writing
 from text2grad.stages.summary import Summary
+
+if TYPE_CHECKING:
+    from text2grad.config import Config
 
 MOST_LINES = 20
 """Lines of a list that a summary shows."""
@@ -108,16 +111,64 @@ def run_stage(
     elif show:
         show(summary)
     elif not quiet:
-        typer.echo(summary_text(summary), err=True)
+        _say(*_lines(summary))
     if summary.get("exit_code"):
         raise typer.Exit(summary["exit_code"])
     if summary.get("failed_records", 0) > 0:
         raise typer.Exit(EXIT_SOME_RECORDS_FAILED)
 
 
-def summary_text(summary: Mapping[str, Any]) -> str:
-    """A summary as lines of text."""
-    return "\n".join(_lines(summary))
+def show_trained(config: Config, name: str) -> Callable[[Mapping[str, Any]], None]:
+    """What shows the end of `train`: counts, what they mean, answers before and after, and the next command."""
+
+    def show(summary: Mapping[str, Any]) -> None:
+        from text2grad.report.verdict import training_verdict
+
+        folder = config.run.folder
+        _say(*brief(summary), *training_verdict(folder / "ppo" / name))
+        _show_before_and_after(config, name)
+        options = f"--run.folder {folder}"
+        _say(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
+
+    return show
+
+
+def _show_before_and_after(config: Config, name: str) -> None:
+    from rich.console import Console
+
+    from text2grad.report.terminal import show_answers
+    from text2grad.stages.talk import before_and_after
+
+    try:
+        asked = before_and_after(config, name) if config.run.shown_prompts else []
+    except UserError as error:  # the training is done, whatever is wrong with these prompts
+        _say(f"no answers to held-out prompts: {error}")
+        return
+    if asked:
+        _say("", f"the first {len(asked)} held-out prompts, likeliest words (--run.shown_prompts 0: none):")
+    for each in asked:
+        show_answers(Console(stderr=True), each.prompt, each.answers)
+
+
+def show_fitted(folder: Path) -> Callable[[Mapping[str, Any]], None]:
+    """What shows the end of a supervised training in a folder: a few lines and what they mean."""
+
+    def show(summary: Mapping[str, Any]) -> None:
+        from text2grad.report.verdict import reward_model_verdict, training_verdict
+
+        _say(*brief(summary), *training_verdict(folder), *reward_model_verdict(summary))
+
+    return show
+
+
+def brief(summary: Mapping[str, Any]) -> list[str]:
+    """The counts and places of a summary, a line each; its rates and losses are for sentences, and for --json."""
+    found = {key: value for key, value in summary.items() if not isinstance(value, float)}
+    return _lines(found)
+
+
+def _say(*lines: str) -> None:
+    typer.echo("\n".join(lines), err=True)
 
 
 def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -34,6 +34,7 @@ from text2grad.stages.results import write_json
 from text2grad.stages.reward_model import run_train_reward
 from text2grad.stages.supervised import run_sft
 
+PHASES = 5
 AT_ONCE = 2
 """Runs side by side, one thread each."""
 
@@ -97,11 +98,16 @@ def _of_seed(config: Config, seed: int, folder: Path) -> Config:
 
 def _run_seed(config: Config, measure: str) -> dict[str, Any]:
     started = time.perf_counter()
+    _phase(config, 1, "SFT")
     run_sft(config, "restart")
+    _phase(config, 2, "critiques")
     run_annotate(config)
+    _phase(config, 3, "reward model")
     rates = run_train_reward(config, "restart").rates
+    _phase(config, 4, f"PPO ({', '.join(each.title for each in _methods(config))})")
     result: dict[str, Any] = {"reward_model": rates, "folder": config.run.folder}
     result["side_by_side_mb"] = _resident_mb() + _train_side_by_side(config)
+    _phase(config, 5, "evaluation")
     for name, _ in _rows(config):
         figures = run_evaluate(config, name if name != "base" else config.policy.model).figures
         result[name] = {way: figures[f"{way}_{measure}"] for way in WAYS}
@@ -109,6 +115,11 @@ def _run_seed(config: Config, measure: str) -> dict[str, Any]:
     summary = _summary(_figures(config, [result], seconds), [config.run.seed], config, measure)
     write_json(config.run.folder / "summary.json", summary)
     return result
+
+
+def _phase(config: Config, number: int, name: str) -> None:
+    """Say which part of a seed's job begins."""
+    print(f"{number}/{PHASES} {name} (seed {config.run.seed})", file=sys.stderr, flush=True)
 
 
 def _train_side_by_side(config: Config) -> float:
@@ -123,7 +134,7 @@ def _train_side_by_side(config: Config) -> float:
 
 def _train(name: str, config: Config) -> tuple[int, float]:
     """The exit code of a run, and its peak in MB."""
-    single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1})})
+    single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1, "shown_prompts": 0})})
     path = config.run.folder / f"{name}.yaml"
     path.write_text(dump_config(single, only_set=True), encoding="utf-8")
     command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name, "--restart"]

@@ -55,6 +55,7 @@ EXTRAS = {
     "llguidance": "grounded",
     "ray": "ray",
     "sacrebleu": "evaluate",
+    **{name: name for name in ("tensorboard", "trackio", "wandb")},
 }
 """Which extra brings a package that the core of text2grad does without."""
 

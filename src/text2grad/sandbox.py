@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, wait
+
 import codeverdict
 from codeverdict import NO_VERDICT as NO_VERDICT
 from codeverdict import Gate as Gate
@@ -14,13 +16,17 @@ from codeverdict import probe_tiers as probe_tiers
 from codeverdict import stub_gate as stub_gate
 from codeverdict.launch import INSTALL, Server
 from text2grad.errors import UserError
+from text2grad.signals import LOOK_SECONDS, stop_here
 
 CURE = f"{INSTALL}; --sandbox.tier none runs programs without protection"
 """What helps where programs cannot be run safely."""
 
 
 class Runner(codeverdict.Runner):
-    """The runner of `codeverdict`; a machine without protection is a UserError that names the option."""
+    """The runner of `codeverdict`; a machine without protection is a UserError that names the option.
+
+    Waiting for a program is full of boundaries (`signals.stop_here`).
+    """
 
     def start_server(self, preload: tuple[str, ...]) -> Server:
         """A new server.
@@ -32,3 +38,14 @@ class Runner(codeverdict.Runner):
             return super().start_server(preload)
         except codeverdict.NotSafeError as error:
             raise UserError(error.message, CURE) from error
+
+    def wait(self, verdict: Future[Verdict]) -> Verdict:
+        """Wait for a job.
+
+        Raises:
+            Stopped: a signal came; what runs is ended by `close`.
+        """
+        while not verdict.done():
+            wait([verdict], LOOK_SECONDS)
+            stop_here()
+        return verdict.result()

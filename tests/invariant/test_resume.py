@@ -10,7 +10,8 @@ import random
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ import torch
 from transformers.utils import chat_template_utils
 
 from text2grad.align import CreditSettings, TokenTable
+from text2grad.durable import run as run_module
 from text2grad.durable.checkpoint import newest_checkpoint
 from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import Training, seed_everything
@@ -31,6 +33,7 @@ from text2grad.policy.load import load_policy, write_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
+from text2grad.signals import StopRequest, stop_here
 from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
 from text2grad.train.offline import Logged, train_offline
@@ -148,6 +151,7 @@ def by_supervision(
     lora: bool = True,  # their dropout draws lots
     stopping: EarlyStoppingSettings | None = None,
     label_weight: float = 0.0,
+    measure: Callable[[Policy, list[torch.Tensor]], float] | None = None,
     **changes: Any,
 ) -> dict[str, float]:
     seed_everything(5)
@@ -157,7 +161,9 @@ def by_supervision(
         marked = Marked(0, text, ()) if label_weight else None
         pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n, (), marked))
     settings = TRAINING.model_copy(update=changes)
-    keeper = stopping and EarlyStopping(policy, stopping, functools.partial(nearness, policy, start_of(policy)))
+    keeper = stopping and EarlyStopping(
+        policy, stopping, functools.partial(measure or nearness, policy, start_of(policy))
+    )
     options = RunOptions(folder, title, 5, on_step=on_step)
     return train_supervised(policy, pairs, settings, options, stopping=keeper, label_weight=label_weight)
 
@@ -521,7 +527,7 @@ def test_a_critic_that_fails_beside_the_scoring_ends_the_step_as_it_would_alone(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_run_after_its_step(
+def test_a_signal_drops_the_unfinished_step(
     model: Path,
     tmp_path: Path,
     seen: list[Training],
@@ -535,13 +541,105 @@ def test_a_signal_ends_the_run_after_its_step(
     with pytest.raises(expected) as left:
         by_ppo(model, tmp_path / "stopped", Stops(3, asked(number)), checkpoint_every=0)
     assert code == 130 or left.value.args == (143,)
-    assert f"stopped after step 3 of {STEPS}; the same command resumes it" in capsys.readouterr().err
+    assert f"stopped after step 2 of {STEPS}; the same command resumes it" in capsys.readouterr().err
     assert signal.getsignal(number) is before
     by_ppo(model, tmp_path / "stopped", Lots(), checkpoint_every=0)
     assert_same(straight(), (tmp_path / "stopped", seen[-1]))
 
 
-def test_a_second_signal_ends_it_at_once_and_one_in_the_last_step_after_all_is_saved(
+Begin = Callable[..., object]
+
+
+@contextmanager
+def signalled(boundary: int) -> Iterator[list[int]]:
+    """SIGTERM at a boundary, none at 0; how many boundaries there were."""
+    seen, obeyed = [0], StopRequest.obeyed.fget  # type: ignore[attr-defined]
+
+    def counted(request: StopRequest) -> bool:
+        seen[0] += 1
+        if seen[0] == boundary:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return bool(obeyed(request))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StopRequest, "obeyed", property(counted))
+        yield seen
+
+
+class Looks(Lots):
+    """Has a boundary before each response."""
+
+    def score(self, text: str) -> float:
+        stop_here()
+        return super().score(text)
+
+
+def ppo_beside(model: Path, folder: Path) -> None:
+    """The critic works in a thread beside the scoring."""
+    by_ppo(model, folder, Looks(), lora=True, overlap="on")
+
+
+def ppo_alone(model: Path, folder: Path) -> None:
+    by_ppo(model, folder, Lots(), checkpoint_every=0, micro_batch_size=1)
+
+
+def early_stopping(model: Path, folder: Path) -> None:
+    """Between two steps the policy answers, with weights that have changed."""
+
+    def measure(policy: Policy, start: list[torch.Tensor]) -> float:
+        generate(policy, [encode_prompt(policy.tokenizer, examples()[0].prompt)], SPEECH)
+        return nearness(policy, start)
+
+    stopping = EarlyStoppingSettings(every=2, patience=5)
+    by_supervision(model, folder, stopping=stopping, measure=measure, checkpoint_every=0)
+
+
+def pairs(model: Path, folder: Path) -> None:
+    by_pairs(model, folder, micro_batch_size=1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "points", "kept"),
+    [
+        (ppo_alone, 7, True),
+        (ppo_alone, 3, False),
+        (ppo_beside, 4, True),
+        (early_stopping, 4, True),
+        (pairs, 2, True),
+    ],
+)
+def test_a_signal_at_any_boundary_is_obeyed_there_and_the_run_resumes_to_the_bit(
+    model: Path,
+    tmp_path: Path,
+    seen: list[Training],
+    monkeypatch: pytest.MonkeyPatch,
+    begin: Begin,
+    points: int,
+    kept: bool,
+) -> None:
+    """Twenty boundaries drawn at random: in sampling, in passes forward and backward, in measurements in between.
+
+    Where the state is too large to be kept beside, a step that changes the policy is finished first.
+    """
+    if not kept:
+        monkeypatch.setattr(run_module, "KEPT", {"cpu": 0})
+    with signalled(0) as all_of_them:
+        begin(model, tmp_path / "straight")
+    straight = tmp_path / "straight", seen[-1]
+    for boundary in random.Random(points).sample(range(1, all_of_them[0] + 1), points):
+        folder = tmp_path / str(boundary)
+        with signalled(boundary) as passed, pytest.raises(SystemExit) as left:
+            begin(model, folder)
+        assert left.value.args == (143,)
+        assert passed[0] == boundary or not kept or begin is ppo_beside
+        assert not (folder / "policy").exists() or not kept
+        if not (folder / "policy").exists():
+            begin(model, folder)
+        assert_same(straight, (folder, seen[-1]))
+        assert leftovers(folder) == ["policy"]
+
+
+def test_a_second_signal_ends_it_at_once_and_one_after_the_last_boundary_when_all_is_saved(
     model: Path, tmp_path: Path
 ) -> None:
     def twice() -> None:
@@ -554,8 +652,13 @@ def test_a_second_signal_ends_it_at_once_and_one_in_the_last_step_after_all_is_s
         "checkpoint-1",
         "checkpoint-2",
     ]
+
+    def last(step: int, _: dict[str, float]) -> None:
+        if step == STEPS - 1:
+            asked(signal.SIGTERM)()
+
     with pytest.raises(SystemExit):
-        by_ppo(model, tmp_path / "b", Stops(STEPS, asked(signal.SIGTERM)))
+        by_supervision(model, tmp_path / "b", last)
     assert leftovers(tmp_path / "b") == ["policy"]
 
 

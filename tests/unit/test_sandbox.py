@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +17,7 @@ from places import SHARED
 from text2grad.config import find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.sandbox import Runner, SandboxSettings
+from text2grad.signals import StopRequest
 from text2grad.tasks.code import SHAPES
 from text2grad.tasks.loaders import read_examples
 
@@ -75,3 +79,13 @@ def test_human_repairs_pass_and_what_they_repair_does_not(runner: Runner) -> Non
     assert Counter(verdict.outcome for verdict in fixed) == {"passed": 195}
     wrong = runner.run_all([(row["original_model_completion"], ilf_tests(row)) for row in rows])
     assert len(wrong) == 195 and not any(verdict.passed for verdict in wrong)
+
+
+def test_waiting_for_a_program_ends_at_a_signal() -> None:
+    """Thirty programs never end; the first of them is running."""
+    with pytest.raises(SystemExit), StopRequest(), Runner(seconds=1.0, tier="none") as runner:
+        runner.run("def f():\n    return 1\n", "def test():\n    assert f()\n")  # the server is there
+        jobs = [(f"while True:\n    {n}\n", "def test():\n    pass\n") for n in range(30)]
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        runner.run_all(jobs)
+    assert len(runner._known) < len(jobs) / 2

@@ -104,6 +104,7 @@ class Asker:
         self.pace = Pace(settings.concurrency)
         self.budget = Budget(settings.budget_usd, price, journal)
         self.sent = 0
+        self._open: dict[str, float] = {}
         self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
         self._here = {"server": endpoint.name, "model": settings.model}
         noted = journal.notes.get("capability")
@@ -154,6 +155,11 @@ class Asker:
             if (state := self.judged(question, verdict, last, line)) is not None:
                 return state
         return None
+
+    def give_up(self) -> None:
+        """Count the requests that are open as charged for, at their dearest: nobody waits for their answers."""
+        for question, amount in list(self._open.items()):
+            self.journal.charge(question, amount, "left open when the program was stopped")
 
     def judged(self, question: Question, verdict: Verdict, last: bool, line: Line | None = None) -> State | None:
         """Settle a question by its last line in the journal; None if it should be asked again."""
@@ -229,6 +235,8 @@ class Asker:
         if not self.budget.take(amount):
             self.pace.stop()
             return None
+        if amount:
+            self._open[question.id] = amount
         try:
             outcome = self._sent(body)
             if isinstance(outcome, Reply):
@@ -238,6 +246,7 @@ class Asker:
                 self.journal.charge(question.id, amount, outcome.message)
             return outcome
         finally:
+            self._open.pop(question.id, None)
             self.budget.give_back(amount)
 
     def _sent(self, body: str) -> Reply | Problem | None:

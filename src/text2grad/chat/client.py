@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 from text2grad.chat.asking import Asker, Verdict, answer_of, as_it_came
 from text2grad.chat.base import Answer, Conversation
@@ -21,6 +21,7 @@ from text2grad.chat.questions import Question
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import EXIT_BUDGET, UsageError, UserError
 from text2grad.feedback import Overlap
+from text2grad.signals import LOOK_SECONDS, Stopped, StopRequest, stop_wanted
 
 Questions = Callable[[], Iterable[Question]]
 """The questions of a job, from the start at each call: they are read more than once and never all held."""
@@ -51,6 +52,7 @@ class OpenAIChat:
             From the methods that ask: 401, 403, 404, a redirection, an account without quota, or
             too many questions in a row without an answer. Requests that have not started by then
             are not sent.
+        Stopped: a signal came. Requests that are open by then are awaited as long as it is patient.
     """
 
     overlap: Overlap = "helps"
@@ -120,18 +122,14 @@ class OpenAIChat:
         return Found(answer_of(line), {**line.get("usage", {}), **usd})
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
-        """Have every question settled that is not: alone until it is known what the server can, then in threads."""
+        """Have every question settled that is not: one by one until it is known what the server can."""
         waiting = _Waiting(self.asker, questions)
-        try:
-            while (question := waiting.next()) is not None:
-                if self.asker.knows_how(question):
-                    waiting.questions = chain((question,), waiting.questions)
-                    self._in_threads(waiting, verdict)
-                    return
-                if not waiting.ended(question, self.asker.settle(question, verdict), MISSES_AT_FIRST):
-                    return
-        finally:
-            self.asker.endpoint.close()
+        with StopRequest():
+            try:
+                self._in_threads(waiting, self._first, verdict, 1)
+                self._in_threads(waiting, self._work, verdict, self.settings.concurrency)
+            finally:
+                self.asker.endpoint.close()
 
     def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
         """What is still to be asked would cost: tokens at 4 characters each of the requests as they will be sent.
@@ -176,21 +174,47 @@ class OpenAIChat:
             "usd_without_answer": round(totals.charged, 6),
         }
 
-    def _in_threads(self, waiting: _Waiting, verdict: Verdict) -> None:
-        count = self.settings.concurrency
-        pool = [Thread(target=self._work, args=(waiting, verdict), daemon=True) for _ in range(count)]
+    def _in_threads(self, waiting: _Waiting, work: Work, verdict: Verdict, count: int) -> None:
+        def run() -> None:
+            try:
+                work(waiting, verdict)
+            except BaseException as error:
+                waiting.error = waiting.error or error
+                self.asker.pace.stop()
+
+        pool = [] if waiting.over else [Thread(target=run, daemon=True) for _ in range(count)]
         for thread in pool:
             thread.start()
-        try:
-            self._watch(pool)
-        except KeyboardInterrupt:
-            self.asker.pace.stop()
-            _say("waiting for the open requests, so that nothing paid is lost (Ctrl-C again: leave)")
-            for thread in pool:
-                thread.join()
-            raise
+        said = time.monotonic()
+        for thread in pool:
+            while thread.is_alive():
+                thread.join(LOOK_SECONDS)
+                if (request := stop_wanted()) is not None:
+                    self._stop(pool, request)
+                if self._progress and time.monotonic() - said >= PROGRESS_SECONDS:
+                    said, totals = time.monotonic(), self.journal.totals
+                    _say(f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}")
         if waiting.error is not None:
             raise waiting.error
+
+    def _stop(self, pool: Sequence[Thread], request: StopRequest) -> NoReturn:
+        """Send nothing more, and wait for the answers that are on their way."""
+        self.asker.pace.stop()
+        _say("waiting for the open requests, so that nothing paid is lost")
+        for thread in pool:
+            while thread.is_alive() and request.seconds_left > 0:
+                thread.join(LOOK_SECONDS)
+        self.asker.give_up()
+        raise Stopped(request.signal)
+
+    def _first(self, waiting: _Waiting, verdict: Verdict) -> None:
+        while (question := waiting.next()) is not None:
+            if self.asker.knows_how(question):
+                waiting.questions = chain((question,), waiting.questions)
+                return
+            if not waiting.ended(question, self.asker.settle(question, verdict), MISSES_AT_FIRST):
+                break
+        waiting.over = True
 
     def _work(self, waiting: _Waiting, verdict: Verdict) -> None:
         most_misses = max(20, 2 * self.settings.concurrency)
@@ -198,30 +222,19 @@ class OpenAIChat:
             while waiting.error is None and (question := waiting.next()) is not None:
                 if not waiting.ended(question, self.asker.settle(question, verdict), most_misses):
                     return
-        except BaseException as error:
-            waiting.error = waiting.error or error
-            self.asker.pace.stop()
         finally:
             self.asker.endpoint.close()
 
-    def _watch(self, pool: list[Thread]) -> None:
-        said = time.monotonic()
-        for thread in pool:
-            while thread.is_alive():
-                thread.join(PROGRESS_SECONDS)
-                if self._progress and time.monotonic() - said >= PROGRESS_SECONDS:
-                    said, totals = time.monotonic(), self.journal.totals
-                    _say(f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}")
-
 
 class _Waiting:
-    """The questions still to be settled, each once, handed out to threads."""
+    """The questions still to be settled, each once, handed out to threads. `over`: there are no more to ask."""
 
     def __init__(self, asker: Asker, questions: Iterable[Question]) -> None:
         self._asker = asker
         self._guard = Lock()
         self.questions = asker.unsettled(questions)
         self._misses = 0
+        self.over = False
         self.error: BaseException | None = None
 
     def next(self) -> Question | None:
@@ -236,6 +249,9 @@ class _Waiting:
             message = f"{most_misses} questions in a row without an answer: {last}"
             raise UserError(message, "check the server, run again")
         return state is not None
+
+
+Work = Callable[[_Waiting, Verdict], None]
 
 
 def _say(line: str) -> None:

@@ -23,7 +23,8 @@ from text2grad.train.settings import PPOSettings
 
 DONE = "done"
 """The folder, in that of a seed, with a note of every command that has ended well."""
-PLACES = {"run": {"folder", "threads"}}
+UNREAD = {"run": {"folder", "threads", "loggers", "shown_prompts"}}
+"""Settings on which nothing that is made depends."""
 
 
 class Seed:
@@ -51,7 +52,7 @@ class Seed:
         """Of all that a work depends on but the data: its words, the settings it reads, and the works before it."""
         work = self.works[name]
         read = {*COMMON, *work.reads}
-        settings = self.settings(work).model_dump_json(include=read, exclude=PLACES, exclude_defaults=True)
+        settings = self.settings(work).model_dump_json(include=read, exclude=UNREAD, exclude_defaults=True)
         before = [self.digest(earlier) for earlier in work.after]
         return hashlib.sha256(f"{settings} {work.words} {before}".encode()).hexdigest()[:16]
 

@@ -38,6 +38,14 @@ class RunSettings(Settings):
         ge=1,
         description="CPU threads of torch; null: the cores idle at the start, at most 4, shared by the processes",
     )
+    loggers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(
+        default_factory=list, description="where metrics go beside metrics.jsonl: tensorboard, trackio, wandb"
+    )
+    shown_prompts: int = Field(
+        default=2,
+        ge=0,
+        description="held-out prompts, the first ones, that are answered before and after at the end of train",
+    )
     parallel: Literal["auto", "ddp", "fsdp"] = Field(
         default="auto",
         description="weights in several processes: ddp: whole in each; fsdp: split; auto: as accelerate's profile"

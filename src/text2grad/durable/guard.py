@@ -1,22 +1,17 @@
-"""What may befall a training process: a second one in its folder, a signal, too little memory, a full disk."""
+"""What may befall a training process: a second one in its folder, too little memory, a full disk."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import signal
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError
 
-from text2grad.errors import EXIT_TERMINATED, UserError
+from text2grad.errors import UserError
 
 LOCK = "run.lock"
 
@@ -56,42 +51,6 @@ def _locked(path: Path) -> int:
         if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
             return handle
         os.close(handle)  # its owner removed it between our two calls
-
-
-class StopRequest:
-    """SIGTERM and Ctrl-C inside this context: the first asks to stop after the step, the second stops at once.
-
-    `signal` is the one that came, or 0. Ignored signals (nohup) stay ignored; outside the main thread this does
-    nothing.
-    """
-
-    def __init__(self) -> None:
-        self.signal = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:
-            leave(number)
-        self.signal = number
-        os.write(2, b"stopping after this step; again: at once\n")
-
-
-def leave(number: int) -> NoReturn:
-    """End as the signal wants it: KeyboardInterrupt (exit code 130), or exit code 143."""
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    sys.exit(EXIT_TERMINATED)
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

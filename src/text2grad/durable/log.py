@@ -1,21 +1,19 @@
-"""What a training loop writes as it goes: metrics, samples, a line of progress, and seconds by phase."""
+"""What a training loop writes as it goes: metrics, samples, its progress, and seconds by phase."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import os
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from text2grad.durable.checkpoint import sync
 from text2grad.durable.guard import writing
+from text2grad.durable.loggers import Logger, open_loggers
+from text2grad.durable.progress import ProgressLine
 from text2grad.errors import UserError
 from text2grad.feedback import to_json
 
@@ -23,14 +21,14 @@ LOGS, PARTIAL = ("metrics.jsonl", "samples.jsonl"), ".partial"
 
 
 class RunLog:
-    """A folder with `metrics.jsonl` and `samples.jsonl`, and one line of progress on stderr.
+    """A folder with `metrics.jsonl` and `samples.jsonl`, and its progress on stderr (`durable.progress`).
 
     Earlier files stay until the first line of the new ones is written. In the folder of a complete run (it has
     a `policy`) they stay until the new run is complete: it writes `*.partial` beside them, which `finish` moves
     into place, so that a run that fails leaves the earlier one's metrics and policy together and whole.
 
-    On a terminal the line is a live bar; elsewhere a plain line about every tenth of the run. With `silent`
-    nothing is written or shown: another process of the same run does it.
+    `show` names the metrics on the line of progress. With `silent` nothing is written or shown: another process of
+    the same run does it.
     """
 
     def __init__(
@@ -41,24 +39,26 @@ class RunLog:
         self.silent = silent
         self.folder = folder
         self.title = title
-        self.steps = steps
         self.show = show
         suffix = PARTIAL if (folder / "policy").is_dir() else ""
         self._paths = {name: folder / (name + suffix) for name in LOGS}
         self._begun = False
-        console = Console(file=sys.stderr)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console) if console.is_terminal and not silent else None
-        self._task = self._bar.add_task(title, total=steps) if self._bar else None
+        self.progress = ProgressLine(title, steps, silent)
+        self._loggers: list[Logger] = []
 
     def __enter__(self) -> RunLog:
-        if self._bar:
-            self._bar.start()
+        self.progress.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
+        self.progress.__exit__()
+        for logger in self._loggers:
+            logger.close()
+
+    def open_loggers(self, names: Sequence[str], first: int) -> None:
+        """Have the metrics written to other places too, from step `first` on (`durable.loggers`)."""
+        if not self.silent:
+            self._loggers = open_loggers(names, self.folder, self.title, first)
 
     def finish(self) -> None:
         """Put the files of this run in the place of an earlier one's."""
@@ -109,11 +109,9 @@ class RunLog:
         if self.silent:
             return
         self._append("metrics.jsonl", {"step": step, **values})
-        line = " ".join(f"{name} {values[name]:.3g}" for name in self.show if name in values)
-        if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=step + 1, description=f"{self.title} {line}")
-        elif step == self.steps - 1 or step % max(1, self.steps // 10) == 0:
-            print(f"{self.title}: {step + 1}/{self.steps} {line}", file=sys.stderr, flush=True)
+        for logger in self._loggers:
+            logger.log(step, values)
+        self.progress.done(step, " ".join(f"{name} {values[name]:.3g}" for name in self.show if name in values))
 
     def sample(self, record: Mapping[str, Any]) -> None:
         """Append one token strip to samples.jsonl."""

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import shard
+from text2grad.signals import Stopped, held
 
 T = TypeVar("T")
 
@@ -138,15 +139,16 @@ class Ranks:
         """Each process works alone in here and may fail; at the end all meet, and all fail if one did.
 
         Raises:
+            Stopped: a signal asked one of them to stop.
             UserError, FloatingPointError: another process failed, and how; of one kind in all processes.
         """
         if self.count == 1:
             yield
             return
-        failure: Exception | None = None
+        failure: Exception | Stopped | None = None
         try:
             yield
-        except Exception as error:
+        except (Exception, Stopped) as error:
             failure = error
         if self.broken:
             raise failure or PeerLost("this run has lost a process")
@@ -156,23 +158,28 @@ class Ranks:
     def passing(self) -> Iterator[None]:
         """Forward and backward passes: a `barrier`, but for split weights, whose passes are collective themselves.
 
-        A process that fails there cannot tell the others: it must end, and they notice that it is gone.
+        A process that fails there cannot tell the others: it must end, and they notice that it is gone. A signal
+        waits there.
         """
         if not self.sharded:
             with self.barrier():
                 yield
             return
         try:
-            yield
+            with held():
+                yield
         except Exception:
             self.broken = True
             raise
 
-    def _agree(self, failure: Exception | None) -> None:
+    def _agree(self, failure: Exception | Stopped | None) -> None:
+        signal = failure.signal if isinstance(failure, Stopped) else 0
         numbers = isinstance(failure, FloatingPointError)
         words = str(failure) if isinstance(failure, UserError | FloatingPointError) else ""
         told = (numbers, words or f"{type(failure).__name__}: {failure}")
-        said = self.all_gather(None if failure is None else told)
+        signals, said = zip(*self.all_gather((signal, None if failure is None else told)), strict=True)
+        if any(signals):
+            raise Stopped(max(signals))
         failed = [rank for rank, each in enumerate(said) if each is not None]
         if not failed:
             return

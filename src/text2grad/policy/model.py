@@ -17,6 +17,7 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch, pack
+from text2grad.policy.boundaries import add_boundaries
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import STEP_OF_UNITS, LabelHead
@@ -141,8 +142,9 @@ class Policy(nn.Module):
         continued: bool = False,
     ) -> None:
         super().__init__()
-        for each in (model, value_trunk):
+        for each in filter(None, (model, value_trunk)):
             quicken(each)
+            add_boundaries(each)
         self.model = model
         self.tokenizer = tokenizer
         self.value_kind = value_head

@@ -95,7 +95,15 @@ def run_sft_on_records(
         with ranks.barrier():
             if ranks.first:
                 note_settings(config, place, begins=True)
-        options = RunOptions(place, name, config.run.seed, resume, run_inputs(config, config.policy), ranks)
+        options = RunOptions(
+            place,
+            name,
+            config.run.seed,
+            resume,
+            run_inputs(config, config.policy),
+            ranks,
+            loggers=config.run.loggers,
+        )
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, place)

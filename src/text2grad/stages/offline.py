@@ -49,7 +49,15 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
             place = folder / "ppo" / name
             if ranks.first:
                 note_settings(config, place, begins=True)
-        options = RunOptions(place, name, config.run.seed, resume, run_inputs(config, config.policy), ranks)
+        options = RunOptions(
+            place,
+            name,
+            config.run.seed,
+            resume,
+            run_inputs(config, config.policy),
+            ranks,
+            loggers=config.run.loggers,
+        )
         settings = with_tiny_rates(config).offline
         metrics = train_offline(policy, [logged(record) for record in records], settings, config.credit, options)
         if ranks.first:

@@ -63,6 +63,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
                 kept_policies(config, policy, place, ranks),
                 probes_of(critic, config.ppo.probe_every, ranks),
             ),
+            config.run.loggers,
         )
         ppo = with_tiny_rates(config).ppo
         train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)

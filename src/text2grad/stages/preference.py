@@ -217,7 +217,9 @@ def write_figures(config: Config, name: str, figures: Mapping[str, float]) -> No
 
 def options_of(config: Config, place: Path, start: PolicySettings, resume: ResumeMode, ranks: Ranks) -> RunOptions:
     """How a run on pairs is run in the folder `place`."""
-    return RunOptions(place, place.name, config.run.seed, resume, run_inputs(config, start), ranks)
+    return RunOptions(
+        place, place.name, config.run.seed, resume, run_inputs(config, start), ranks, loggers=config.run.loggers
+    )
 
 
 def summary_of(

@@ -132,7 +132,7 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         stopping = early_stopping(config, policy, validation, ranks)
         training = with_tiny_rates(config).reward_model.training
     inputs = run_inputs(config, settings, **validation_inputs(config, validation))
-    options = RunOptions(place, "reward model", config.run.seed, resume, inputs, ranks)
+    options = RunOptions(place, "reward model", config.run.seed, resume, inputs, ranks, loggers=config.run.loggers)
     metrics = train_supervised(
         policy,
         pairs,

@@ -55,7 +55,15 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
         with ranks.barrier():
             if ranks.first:
                 note_settings(config, folder, begins=True)
-        options = RunOptions(folder / "sft", "sft", config.run.seed, resume, run_inputs(config, base), ranks)
+        options = RunOptions(
+            folder / "sft",
+            "sft",
+            config.run.seed,
+            resume,
+            run_inputs(config, base),
+            ranks,
+            loggers=config.run.loggers,
+        )
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, folder)

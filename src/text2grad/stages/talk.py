@@ -18,13 +18,15 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.report.terminal import Told
 from text2grad.stages.critics import open_critic, refuse_unfit, runner_of
-from text2grad.stages.folder import policy_name, prepare
+from text2grad.stages.folder import policy_name, prepare, start_policy, task_of
 from text2grad.stages.sampling import sample
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import convert_rows, placed_rows
 from text2grad.tasks.qa import question_example
 
-BASE = "base"
+BASE, BEFORE = "base", "before"
+SHOWN_TOKENS = 64
+"""Of an answer that is only shown."""
 FORGET, LEAVE = "/new", "/quit"
 
 
@@ -239,3 +241,25 @@ def _answer(talk: Conversations, words: str, critic: Critic | None, show: Callab
     except UserError as error:
         print(f"{error}; the conversation begins again", file=sys.stderr)
         talk.forget()
+
+
+def before_and_after(config: Config, name: str) -> list[Asked]:
+    """What a trained policy and the one it was made of answer to the first held-out prompts (`run.shown_prompts`).
+
+    The likeliest words, at most `SHOWN_TOKENS`; nobody chose the prompts. None where no prompt is held out.
+
+    Raises:
+        UserError: a prompt is too long.
+    """
+    examples = task_of(config).examples("heldout")[: config.run.shown_prompts]
+    if not examples:
+        return []
+    tokens = min(SHOWN_TOKENS, config.generation.max_new_tokens)
+    generation = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
+    short = config.model_copy(update={"generation": generation})
+    policies = {BEFORE: start_policy(config), name: start_policy(config, name)}
+    told = {title: _answers(short, examples, settings) for title, settings in policies.items()}
+    return [
+        Asked(example, tuple(Told(title, texts[row]) for title, texts in told.items()))
+        for row, example in enumerate(examples)
+    ]

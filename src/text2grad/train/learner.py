@@ -41,7 +41,8 @@ class Learner:
     """A policy in training, its critic, and the settings of a step.
 
     `batch` is what the present step learns from; None until the policy is about to be changed. `watch` has the
-    seconds of its phases.
+    seconds of its phases. `doing` is called with the name of each when it begins, and `changing` before a step
+    changes the policy.
     """
 
     policy: Policy
@@ -53,6 +54,8 @@ class Learner:
     size: PassSize
     seed: int
     teacher: Teacher | None = None
+    doing: Callable[[str], None] = lambda phase: None
+    changing: Callable[[], None] = lambda: None
     batch: tuple[Answered, Rollout] | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
 
@@ -64,6 +67,7 @@ class Learner:
     def sample(self, prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
         """Begin a step: one response per prompt."""
         self.batch, self.watch = None, Stopwatch()
+        self.doing("sampling")
         mine = self._ranks.share(len(prompts))
         by_row, tokens = self._ranks.by_row, self.generation.max_new_tokens
         draws = draws_of(self.seed, step, mine, tokens) if by_row else None
@@ -77,6 +81,7 @@ class Learner:
         self, examples: Sequence[Example], samples: Sequence[Sample], batch: TokenBatch
     ) -> tuple[Answered, Measured]:
         """What the critic says, as credit per token, and what policy and reference say. Neither needs the other."""
+        self.doing("critic")
         mine = self._ranks.share(len(samples))
         critique = partial(judge, examples[mine], samples[mine], self._table, self.critic, self.credit)
         answered, measured = together(
@@ -106,6 +111,8 @@ class Learner:
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""
+        self.doing("update")
+        self.changing()
         warming = step < self.settings.warmup_steps
         temperature = self.generation.temperature
         terms = update(self.policy, rollout, self.optimizers, self.settings, temperature, warming, self.size)

@@ -130,6 +130,7 @@ def train_ppo(
     )
     shown = ("score", "kl", "wrong_sign_rate")
     with Run(options, settings.steps, training, identity, cures, settings.checkpoint_every, shown) as run:
+        learner.doing, learner.changing = run.doing, run.changing
         for step, chosen in run.steps(prompt_order(len(examples), settings, random.Random(options.seed))):
             beta = training.kl_coefficient
             with run.guarding(partial(learner.strips, step)):

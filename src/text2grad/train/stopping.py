@@ -46,12 +46,16 @@ class EarlyStopping:
         """Whether `patience` measurements in a row were no better than the best."""
         return self._waited >= self._settings.patience
 
+    def due(self, done: int, total: int) -> bool:
+        """Whether it is time to measure after `done` of `total` steps."""
+        return done % self._settings.every == 0 or done == total
+
     def look(self, done: int, total: int) -> dict[str, float]:
-        """Measure after `done` of `total` steps if it is time, and after the last; the metrics of the step.
+        """Measure after `done` of `total` steps if it is time; the metrics of the step.
 
         All processes must call it.
         """
-        if done % self._settings.every and done != total:
+        if not self.due(done, total):
             return {}
         device = self._policy.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):

@@ -129,6 +129,8 @@ def descend(
                 metrics = objective.gradient(batch, size)
                 metrics["grad_norm"] = clip_gradient(policy.policy_parameters(), settings.max_grad_norm)
                 objective.check(metrics)
+            if stopping and stopping.due(step + 1, len(batches)):  # it measures the changed policy
+                run.changing()
             for optimizer in optimizers:
                 optimizer.step()
             policy.zero_grad(set_to_none=True)

@@ -1,0 +1,124 @@
+"""How soon `text2grad train` answers a signal, and whether the run ends as if it had never been stopped.
+
+One run is started, gets SIGTERM at a random moment, and is resumed, again and again; then it is left to end, and
+its weights and metrics are compared with those of a run that nobody stopped. The moments are drawn from a fixed
+seed: seconds since the process took the run's lock, from 0 to `--within`. The clock runs from the signal to the end
+of the process: a checkpoint is written in between, and the interpreter ends.
+
+    OMP_NUM_THREADS=1 python benchmarks/stop.py [--points 20] [--within 20] [--folder RUN] [-- SETTINGS ...]
+
+Without `--folder`, a run with an SFT policy, a tiny one is made first. SETTINGS are those of `train`: the demo's by
+default, with the program critic. The last line of stdout is one JSON object: signals, seconds_median, seconds_max,
+cpu_max (processor seconds of the process after the signal: on busy cores that is what matters), in_step (signals
+that came while a step was unfinished), equal (to the bit), load (of the last minute, others' work).
+Wanted: seconds_max at most 15; equal true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+TINY = ("--config", "demo", "--task.limit", "256", "--run.threads", "1")
+TRAINING = (*TINY, "--critic.kind", "program", "--ppo.steps", "6")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=20)
+    parser.add_argument("--within", type=float, default=20.0, help="seconds in which a signal comes")
+    parser.add_argument("--folder", type=Path, help="a run with an SFT policy")
+    parser.add_argument("settings", nargs="*", default=list(TRAINING))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = options.folder or Path(made) / "run"
+        if options.folder is None:
+            wait(start("sft", *TINY, "--run.folder", str(folder)))
+        wait(start("train", "--name", "straight", "--run.folder", str(folder), *options.settings))
+        words = ("train", "--name", "stopped", "--run.folder", str(folder), *options.settings)
+        found = stopped(words, folder / "ppo" / "stopped", options.points, options.within)
+        equal = results(folder / "ppo" / "straight") == results(folder / "ppo" / "stopped")
+    seconds = [each[0] for each in found]
+    print(
+        json.dumps(
+            {
+                "signals": len(found),
+                "seconds_median": round(statistics.median(seconds), 2),
+                "seconds_max": round(max(seconds), 2),
+                "cpu_max": round(max(each[1] for each in found), 2),
+                "in_step": sum(each[2] for each in found),
+                "equal": equal,
+                "load": round(os.getloadavg()[0], 1),
+            }
+        )
+    )
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "text2grad.cli", *words]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def wait(process: subprocess.Popen[str]) -> None:
+    _, said = process.communicate()
+    if process.returncode:
+        raise SystemExit(said)
+
+
+def stopped(words: tuple[str, ...], place: Path, points: int, within: float) -> list[tuple[float, float, bool]]:
+    """What each signal took, in seconds and of the processor, and whether a step was dropped."""
+    rng = random.Random(0)
+    found = []
+    for number in range(points):
+        process = start(*words)
+        while process.poll() is None and not (place / "run.lock").exists():
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, within))
+        if process.poll() is not None:
+            break
+        asked, busy = time.monotonic(), sum(psutil.Process(process.pid).cpu_times()[:4])
+        before = used()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+        found.append((time.monotonic() - asked, used() - before - busy, "stopped after step" in said))
+        print(
+            f"{number + 1}: {found[-1][0]:.2f} s, {found[-1][1]:.2f} of the processor, code {process.returncode}",
+            file=sys.stderr,
+            flush=True,
+        )
+        if process.returncode != 143:
+            raise SystemExit(said)
+    if not (place / "policy").is_dir():
+        wait(start(*words))
+    return found
+
+
+def used() -> float:
+    """Processor seconds of all processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def results(place: Path) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """What a run has written, without seconds."""
+    lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [{k: v for k, v in json.loads(line).items() if not k.startswith("seconds")} for line in lines]
+    return rows, {path.name: path.read_bytes() for path in (place / "policy").glob("*.safetensors")}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What `train` says when it is done: counts, what they mean, answers before and after, and what to type next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import TOY, Command
+
+SHOWN = "the first 2 held-out prompts, likeliest words (--run.shown_prompts 0: none):"
+PROMPTS = ["Write f(x): double it, please.", "Write f(x): halve it, please."]
+
+
+@pytest.mark.parametrize("words", [(), ("--offline", "feedback.jsonl")])
+def test_train_ends_with_answers_before_and_after_and_the_next_command(
+    command: Command, run: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run)
+    ended = command("train", "--name", "y", "--run.folder", run, *TOY, "--ppo.steps", "1", *words)
+    assert (ended.code, ended.out) == (0, ""), ended.err
+    said = ended.err[ended.err.index("out: ") :]
+    places = [said.index(each) for each in (SHOWN, PROMPTS[0], "before", "def f(x)", PROMPTS[1], "next: text2grad")]
+    assert places == sorted(places)
+    assert "from where it started" in said or "The loss went from" in said
+    assert f"next: text2grad evaluate y --run.folder {run}" in said
+    assert "grad_norm" not in said and "add one, please" not in said
+
+
+def test_it_can_be_turned_off_and_says_nothing_beside_json(command: Command, run: Path) -> None:
+    train = ("train", "--run.folder", run, *TOY, "--ppo.steps", "1", "--name")
+    ended = command(*train, "y", "--run.shown_prompts", "0")
+    assert ended.code == 0 and SHOWN not in ended.err and "next: " in ended.err
+    ended = command(*train, "z", "--json")
+    assert ended.code == 0 and "next: " not in ended.err and SHOWN not in ended.err
+    assert json.loads(ended.out) == {"steps": 1, "out": str(run / "ppo" / "z" / "policy")}

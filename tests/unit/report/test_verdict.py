@@ -1,0 +1,64 @@
+"""Sentences about a run that has ended, read off what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.report.verdict import reward_model_verdict, training_verdict
+
+
+def written(folder: Path, rows: list[dict[str, Any]]) -> list[str]:
+    lines = "".join(json.dumps({"step": n, **row}) + "\n" for n, row in enumerate(rows))
+    (folder / "metrics.jsonl").write_text(lines)
+    return training_verdict(folder)
+
+
+def scores(values: list[float], kl: float = 0.01) -> list[dict[str, float]]:
+    return [{"score": value, "kl_token": kl} for value in values]
+
+
+def test_a_score_that_rises_beyond_its_noise(tmp_path: Path) -> None:
+    rising = [-0.5 + 0.05 * n + (0.02 if n % 2 else -0.02) for n in range(20)]
+    assert written(tmp_path, scores(rising)) == [
+        "The critic's score went from -0.47 to +0.43: the answers please the critic more than at first.",
+        "It is 0.010 nats a token from where it started.",
+    ]
+    falling = written(tmp_path, scores(rising[::-1]))[0]
+    assert falling.endswith("from +0.43 to -0.47: the answers displease the critic more than at first.")
+
+
+def test_a_score_that_only_wavers_is_called_no_progress(tmp_path: Path) -> None:
+    wavering = [0.3 if n % 2 else -0.3 for n in range(20)]
+    wavering[-1] = 0.5
+    assert "no more than its steps vary" in written(tmp_path, scores(wavering))[0]
+    assert "no more than its steps vary" in written(tmp_path, scores([0.25]))[0]
+
+
+def test_a_policy_that_is_far_away_is_warned_of(tmp_path: Path) -> None:
+    assert written(tmp_path, scores([0.1, 0.2], kl=1.5))[1].endswith("too far to be trusted unread.")
+
+
+def test_supervised_runs_and_pairs(tmp_path: Path) -> None:
+    assert written(tmp_path, [{"loss": 2.0}, {"loss": 1.0}]) == ["The loss went from 2 to 1."]
+    assert written(tmp_path, [{"loss": 1.0}, {"loss": 1.0}]) == ["The loss went from 1 to 1: nothing was learned."]
+    both = written(tmp_path, [{"loss": 0.7, "accuracy": 0.5}, {"loss": 0.6, "accuracy": 0.75}])
+    assert both[0] == "Of the pairs in training it ranks 75% rightly, at first 50%."
+
+
+def test_a_run_without_metrics_says_nothing(tmp_path: Path) -> None:
+    assert training_verdict(tmp_path) == []
+
+
+RATES = {"good_recall": 0.8, "good_precision": 0.7, "poor_recall": 0.4, "poor_precision": 0.5, "poor_f1": 0.44}
+
+
+@pytest.mark.parametrize(("wrong", "says"), [(0.05, "mostly has the right sign"), (0.3, "pushes the wrong way")])
+def test_a_reward_model(wrong: float, says: str) -> None:
+    found, sign = reward_model_verdict({**RATES, "wrong_sign_rate": wrong})
+    assert "80% of the good tokens (70% of what it marks), 40% of the poor tokens (50% of what it marks)" in found
+    assert says in sign
+    assert reward_model_verdict({"records": 3}) == []
