@@ -95,7 +95,7 @@ MISTAKES: list[tuple[str, int, list[str]]] = [
     ("sft --ppo.lr -1", USAGE, ["ppo.lr = -1", "greater than 0"]),
     ("sft --sft.epochs three", USAGE, ["sft.epochs = 'three'", "number"]),
     ("sft --policy.dtype fp16", USAGE, ["policy.dtype = 'fp16'", "float16"]),
-    ("sft --config critic.yaml", USAGE, ["unknown setting 'critic.modell'", "critic has kind"]),
+    ("sft --config critic.yaml", USAGE, ["unknown setting 'critic.modell'", "'critic.prompted.model'"]),
     ("sft --config list.yaml", USAGE, ["sections are expected"]),
     ("sft --config tab.yaml", USAGE, ["tab.yaml:2", "mend the YAML"]),
     ("sft --config .", USAGE, ["no preset '.'"]),

@@ -137,7 +137,8 @@ def _nearest_setting(key: str) -> str:
     near = suggestion(last, siblings, f"{section}." if section else "")
     namesakes = [each.key for each in describe_settings() if each.key.rpartition(".")[2] == last]
     if section in ("critic", "annotate"):
-        namesakes = _RENAMED.get(last) or [name for name in namesakes if name.startswith("critic.")]
+        former = difflib.get_close_matches(last, _RENAMED, n=1, cutoff=0.8)
+        namesakes = _RENAMED[former[0]] if former else [name for name in namesakes if name.startswith("critic.")]
         near = "" if namesakes else near
     if near or namesakes:
         return near or f"did you mean {' or '.join(map(repr, namesakes))}?"

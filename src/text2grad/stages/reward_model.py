@@ -127,7 +127,6 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
     with ranks.barrier():
         if ranks.first:
             note_settings(config, folder, begins=True)
-            (place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
         base = digest_of_base(policy.model) if config.reward_model.shared else ""
         stopping = early_stopping(config, policy, validation, ranks)
         training = with_tiny_rates(config).reward_model.training
@@ -143,6 +142,7 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         label_weight=config.reward_model.label_weight,
     )
     if ranks.first:
+        (place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
         if base:
             (place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
         note_settings(config, folder)

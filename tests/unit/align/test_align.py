@@ -299,7 +299,7 @@ def test_credit_never_exceeds_one_and_knows_no_order(
     paid = credit(Critique(text="", spans=tuple(spans), score=-1.0), aligned, settings)
     assert paid.delta.dtype == np.float32 and paid.delta.shape == (len(aligned),)
     assert np.abs(paid.delta).max() <= 1
-    if scheme not in ("last_token", "spread_score"):
+    if scheme not in ("last_token", "spread_score", "step_end"):
         labels = token_labels(spans, aligned, member)
         assert np.sign(paid.delta).tolist() == labels.tolist()
         assert paid.labelled == np.count_nonzero(labels)
