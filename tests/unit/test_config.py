@@ -71,6 +71,19 @@ def test_the_presets_are_one_set_of_files() -> None:
     assert {"configs/*.yaml", "configs/recipes/*.yaml"} <= set(packaged)
 
 
+def test_a_section_given_in_part_keeps_the_rest_of_its_own_default() -> None:
+    words = ["--task.name=demo", "--policy.model=tiny", "--reward_model.generation.batch_size=8"]
+    config = load_config(None, [*words, "--dpo.training.epochs=2", "--scalar_model.training.lr=1e-3"])
+    plain = load_config(None, words[:2])
+    assert config.reward_model.generation.temperature == plain.reward_model.generation.temperature == 0.0
+    assert config.reward_model.generation.batch_size == 8
+    assert (config.dpo.training.lr, config.dpo.training.warmup) == (plain.dpo.training.lr, 0.1)
+    assert config.scalar_model.training.epochs == plain.scalar_model.training.epochs == 1
+    assert load_config(
+        None, [*words, "--reward_model.generation.temperature=1"]
+    ).reward_model.generation.temperature
+
+
 # Configurations laid over each other
 
 OTHER_CRITICS: dict[str, dict[str, Any]] = {

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from text2grad.critics.steps import steps_of
-from text2grad.feedback import Critique, Example, Failure, Judgement, LabelledPlace, Message, Place, Source, Span
+from text2grad.feedback import (
+    Critique,
+    Example,
+    Failure,
+    Judgement,
+    LabelledPlace,
+    Message,
+    Place,
+    Source,
+    Span,
+    tokens_of,
+)
 
 Units = Literal["steps", "tokens"]
 """What is labelled: the steps of an answer (PRM-PPO), or each of the model's own tokens (dense reward)."""
@@ -31,6 +42,11 @@ class UnitCritic:
     def __init__(self, labeller: Labeller, units: Units, source: Source) -> None:
         self.source = source
         self._labeller, self._units = labeller, units
+
+    @property
+    def tokens(self) -> float:
+        """Read by the labeller, where it counts them."""
+        return tokens_of(self._labeller)
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Label all responses; one that the labeller cannot read is a failure."""

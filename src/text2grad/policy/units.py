@@ -87,6 +87,7 @@ class LocalUnits:
         self.model = model
         self.batch_size = batch_size
         self.divide = Divider(model.tokenizer)
+        self.tokens = 0.0  # read in all
 
     def label(
         self,
@@ -106,6 +107,7 @@ class LocalUnits:
         asked = [encode_prompt(self.model.tokenizer, prompts[index]) for index, _ in known]
         lengths = [len(prompt) + len(each.ids) for prompt, (_, each) in zip(asked, known, strict=True)]
         for chosen in alike(lengths, self.model.context, self.batch_size):
+            self.tokens += sum(lengths[n] for n in chosen)
             read = self._read([asked[n] for n in chosen], [known[n][1] for n in chosen], places is None)
             for n, labelled in zip(chosen, read, strict=True):
                 found[known[n][0]] = labelled

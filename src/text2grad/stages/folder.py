@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import transformers
 from text2grad.config import TINY, Config, dump_config
 from text2grad.durable.identity import flatten
 from text2grad.durable.processes import Ranks, joined, profile_shards
+from text2grad.durable.run import OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
@@ -72,6 +73,19 @@ def run_inputs(config: Config, trained: PolicySettings, **inputs: str) -> dict[s
     `trained` made the model; its weights are compared by the loop, wherever they lie.
     """
     return {"run.threads": str(config.run.threads), **flatten({"policy.model"}, policy=trained), **inputs}
+
+
+def run_options(
+    config: Config,
+    place: Path,
+    title: str,
+    resume: ResumeMode,
+    ranks: Ranks,
+    inputs: Mapping[str, str],
+    on_step: OnStep | None = None,
+) -> RunOptions:
+    """How a run of this configuration is run in a folder; `inputs` as `run_inputs` has them."""
+    return RunOptions(place, title, config.run.seed, resume, inputs, ranks, on_step, config.run.loggers)
 
 
 @cache

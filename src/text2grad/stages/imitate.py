@@ -14,14 +14,22 @@ from text2grad.chat.base import LimitedChat
 from text2grad.config import Config, with_tiny_rates
 from text2grad.critics.prompted import Prompt
 from text2grad.critics.revision import revision_messages
-from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.formats.export import MORE_ANSWERS
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_policy
-from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
+from text2grad.stages.folder import (
+    note_settings,
+    prepare,
+    processes,
+    run_inputs,
+    run_options,
+    start_policy,
+    task_of,
+)
 from text2grad.stages.logged import answers_in
 from text2grad.stages.refine import cases_of
 from text2grad.stages.revise import revision_prompt
@@ -95,15 +103,7 @@ def run_sft_on_records(
         with ranks.barrier():
             if ranks.first:
                 note_settings(config, place, begins=True)
-        options = RunOptions(
-            place,
-            name,
-            config.run.seed,
-            resume,
-            run_inputs(config, config.policy),
-            ranks,
-            loggers=config.run.loggers,
-        )
+        options = run_options(config, place, name, resume, ranks, run_inputs(config, config.policy))
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, place)

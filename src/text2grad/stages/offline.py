@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from text2grad.config import Config, with_tiny_rates
-from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
 from text2grad.policy.load import load_policy
-from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
+from text2grad.stages.folder import (
+    note_settings,
+    prepare,
+    processes,
+    run_inputs,
+    run_options,
+    start_policy,
+    task_of,
+)
 from text2grad.stages.logged import answers_in
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.summary import Summary, inlined
@@ -49,15 +57,7 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
             place = folder / "ppo" / name
             if ranks.first:
                 note_settings(config, place, begins=True)
-        options = RunOptions(
-            place,
-            name,
-            config.run.seed,
-            resume,
-            run_inputs(config, config.policy),
-            ranks,
-            loggers=config.run.loggers,
-        )
+        options = run_options(config, place, name, resume, ranks, run_inputs(config, config.policy))
         settings = with_tiny_rates(config).offline
         metrics = train_offline(policy, [logged(record) for record in records], settings, config.credit, options)
         if ranks.first:

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 from text2grad.config import Config, with_tiny_rates
 from text2grad.critics.probes import ProbedCritic
-from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
-from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy, task_of
+from text2grad.stages.folder import (
+    note_settings,
+    prepare,
+    processes,
+    run_inputs,
+    run_options,
+    start_policy,
+    task_of,
+)
 from text2grad.stages.gate import refuse_unfit_reward_model
 from text2grad.stages.on_step import heldout_curve, kept_policies, noise_of, on_step_of, probes_of
 from text2grad.stages.settle import facts_of_prompts, settled
@@ -50,21 +58,14 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             if ranks.first:
                 for each in (folder, place):
                     note_settings(config, each, begins=True)
-        options = RunOptions(
-            place,
-            name,
-            config.run.seed,
-            resume,
-            run_inputs(config, config.policy, **critic_inputs(config)),
-            ranks,
-            on_step_of(
-                noise_of(opened, ranks),
-                heldout_curve(config, task, policy, runner, ranks),
-                kept_policies(config, policy, place, ranks),
-                probes_of(critic, config.ppo.probe_every, ranks),
-            ),
-            config.run.loggers,
+        inputs = run_inputs(config, config.policy, **critic_inputs(config))
+        beside = on_step_of(
+            noise_of(opened, ranks),
+            heldout_curve(config, task, policy, runner, ranks),
+            kept_policies(config, policy, place, ranks),
+            probes_of(critic, config.ppo.probe_every, ranks),
         )
+        options = run_options(config, place, name, resume, ranks, inputs, beside)
         ppo = with_tiny_rates(config).ppo
         train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)
         if ranks.first:

@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 
 from text2grad.config import Config, with_tiny_rates
-from text2grad.durable.processes import Ranks
-from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.eval.preference import preference_report
@@ -25,7 +24,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.scores import LocalScorer
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.critics import SCALE_FILE
-from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import splits_of_task
 from text2grad.stages.summary import Summary, inlined
@@ -78,7 +77,8 @@ def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto
             policy, pairs = begun(config, start, data, settings)
             if ranks.first:
                 note_settings(config, config.run.folder, begins=True)
-        metrics = train_scalar_model(policy, pairs.train, settings, options_of(config, place, start, resume, ranks))
+        options = run_options(config, place, place.name, resume, ranks, run_inputs(config, start))
+        metrics = train_scalar_model(policy, pairs.train, settings, options)
         del policy
         gc.collect()  # what was trained is gone before the model that was written is loaded
         if torch.cuda.is_available():
@@ -102,7 +102,8 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
             if ranks.first:
                 for folder in (config.run.folder, place):
                     note_settings(config, folder, begins=True)
-        metrics = train_dpo(policy, pairs.train, settings, options_of(config, place, start, resume, ranks))
+        options = run_options(config, place, place.name, resume, ranks, run_inputs(config, start))
+        metrics = train_dpo(policy, pairs.train, settings, options)
         figures = measure_dpo(config, policy, pairs.heldout)
         if ranks.first:
             note_settings(config, place)
@@ -213,13 +214,6 @@ def write_figures(config: Config, name: str, figures: Mapping[str, float]) -> No
     """What was measured on held-out pairs, for the report."""
     if figures:
         write_json(config.run.folder / "evaluation" / "preferences" / f"{name}.json", figures)
-
-
-def options_of(config: Config, place: Path, start: PolicySettings, resume: ResumeMode, ranks: Ranks) -> RunOptions:
-    """How a run on pairs is run in the folder `place`."""
-    return RunOptions(
-        place, place.name, config.run.seed, resume, run_inputs(config, start), ranks, loggers=config.run.loggers
-    )
 
 
 def summary_of(

@@ -13,7 +13,7 @@ from text2grad.chat import Chat
 from text2grad.config import Config, with_tiny_rates
 from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.processes import Ranks
-from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.run import ResumeMode
 from text2grad.errors import UserError
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics, is_verdict
@@ -33,6 +33,7 @@ from text2grad.stages.folder import (
     processes,
     read_feedback,
     run_inputs,
+    run_options,
     start_policy,
 )
 from text2grad.stages.gate import GATE_FILE, check_reward_model, release
@@ -131,7 +132,7 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         stopping = early_stopping(config, policy, validation, ranks)
         training = with_tiny_rates(config).reward_model.training
     inputs = run_inputs(config, settings, **validation_inputs(config, validation))
-    options = RunOptions(place, "reward model", config.run.seed, resume, inputs, ranks, loggers=config.run.loggers)
+    options = run_options(config, place, "reward model", resume, ranks, inputs)
     metrics = train_supervised(
         policy,
         pairs,

@@ -11,7 +11,7 @@ from pathlib import Path
 from text2grad import wire
 from text2grad.config import TINY, Config, with_tiny_rates
 from text2grad.critics.prompted import judge_messages
-from text2grad.durable.run import CHECKPOINTS, ResumeMode, RunOptions
+from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span
 from text2grad.policy.load import choose_device, load_policy
@@ -19,7 +19,7 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.report.advice import loss_advice
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, task_of
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
@@ -55,15 +55,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
         with ranks.barrier():
             if ranks.first:
                 note_settings(config, folder, begins=True)
-        options = RunOptions(
-            folder / "sft",
-            "sft",
-            config.run.seed,
-            resume,
-            run_inputs(config, base),
-            ranks,
-            loggers=config.run.loggers,
-        )
+        options = run_options(config, folder / "sft", "sft", resume, ranks, run_inputs(config, base))
         metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
         if ranks.first:
             note_settings(config, folder)

@@ -15,7 +15,7 @@ from text2grad.config import Config, with_tiny_rates
 from text2grad.critics.steps import labelled_steps, steps_of
 from text2grad.critics.units import Units, judgement_of
 from text2grad.durable.processes import Ranks
-from text2grad.durable.run import ResumeMode, RunOptions
+from text2grad.durable.run import ResumeMode
 from text2grad.eval.spans import SpanCase
 from text2grad.eval.units import unit_report
 from text2grad.feedback import Critique, Failure, Feedback
@@ -24,7 +24,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.units import LocalUnits, as_tokens
 from text2grad.stages.critics import UNITS_FILE
-from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, start_policy
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import reward_data
 from text2grad.stages.summary import Summary, inlined
@@ -96,7 +96,7 @@ def trained(
         if ranks.first:
             note_settings(config, config.run.folder, begins=True)
     title = f"unit model of {units}"
-    options = RunOptions(place, title, config.run.seed, resume, run_inputs(config, start), ranks)
+    options = run_options(config, place, title, resume, ranks, run_inputs(config, start))
     return data, train_unit_model(policy, data.train, settings, options)
 
 
