@@ -99,8 +99,8 @@ def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     """The part of a critique that the reward model learns to write: a small model cannot learn all of it.
 
-    What is missing from an answer is said in the critique's words; grounded decoding has no list for it. A score has
-    one digit: with all that a division gives, each is a text of its own, and one of them is learnt by heart.
+    What is missing from an answer is said in the critique's words; grounded decoding has no list for it. A score
+    has one digit: with all that a division gives, each is a text of its own, and one of them is learnt by heart.
     """
     spans = critique.spans
     if settings.reasons != "full":
