@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from text2grad.cli import app, main
-from text2grad.config import Setting, describe_settings
+from text2grad.config import Setting, describe_settings, preset_names, recipe_names
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 HEAD = """# The command line
@@ -19,8 +19,8 @@ HEAD = """# The command line
 <!-- Written by `make golden` from the program itself; do not edit. -->
 
 Every setting below can stand in a YAML file (`--config mine.yaml`) and on the command line
-(`--section.key VALUE`). Presets: `demo`, `docstrings`, `human_qa`, `slf5k`, `kodcode`, `ultrafeedback`;
-recipes to lay over one: `grpo`, `paper`, `scalar`.
+(`--section.key VALUE`). Presets: {presets}.
+Recipes to lay over one: {recipes}.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 some records failed, 4 budget reached, 75 batch pending,
 130 interrupted, 143 ended by SIGTERM. The same command resumes a training run that was stopped or killed
@@ -38,7 +38,8 @@ def help_text(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 def page(capsys: pytest.CaptureFixture[str]) -> str:
     names = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    parts = [HEAD]
+    named = {"presets": preset_names(), "recipes": recipe_names()}
+    parts = [HEAD.format(**{kind: ", ".join(f"`{name}`" for name in found) for kind, found in named.items()})]
     for command in [[], *([name] for name in names)]:
         title = " ".join(["text2grad", *command])
         parts.append(f"## {title}\n\n```text\n{help_text(command, capsys)}\n```\n")

@@ -28,7 +28,13 @@ def training_verdict(folder: Path) -> list[str]:
     """Sentences on the run in a folder; none where it has written no metrics."""
     rows = [row.model_dump() for row in read_lines(folder / "metrics.jsonl", MetricRow, [])]
     known = rows[-1] if rows else {}
-    return [sentence(rows) for name, sentence in SENTENCES.items() if known.get(name) is not None]
+    told = [name for name in SENTENCES if known.get(name) is not None and (name != "score" or _scored(rows))]
+    return [SENTENCES[name](rows) for name in told]
+
+
+def _scored(rows: Sequence[Row]) -> bool:
+    """Whether the critic gives scores at all; what gives none is written down as 0."""
+    return any(row.get("score") for row in rows)
 
 
 def _ends(rows: Sequence[Row], name: str) -> tuple[list[float], list[float]]:

@@ -42,6 +42,10 @@ def test_a_policy_that_is_far_away_is_warned_of(tmp_path: Path) -> None:
     assert written(tmp_path, scores([0.1, 0.2], kl=1.5))[1].endswith("too far to be trusted unread.")
 
 
+def test_a_critic_without_scores_gets_no_sentence_about_them(tmp_path: Path) -> None:
+    assert written(tmp_path, scores([0.0, 0.0])) == ["It is 0.010 nats a token from where it started."]
+
+
 def test_supervised_runs_and_pairs(tmp_path: Path) -> None:
     assert written(tmp_path, [{"loss": 2.0}, {"loss": 1.0}]) == ["The loss went from 2 to 1."]
     assert written(tmp_path, [{"loss": 1.0}, {"loss": 1.0}]) == ["The loss went from 1 to 1: nothing was learned."]
