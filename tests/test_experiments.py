@@ -19,6 +19,7 @@ import annotation
 import credit_signs
 import dense_cost
 import noise
+import own_data
 import pretrained
 import sample_efficiency
 import text_task
@@ -27,6 +28,9 @@ from recipe import recipe_of, refuse_other_recipe
 from text2grad.compare.methods import methods_of
 from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
+from text2grad.stages.intake import run_import
+from text2grad.stages.reward_data import reward_data
+from text2grad.tasks.base import load_task
 
 
 def curve(*rates: float) -> list[dict[str, float]]:
@@ -279,3 +283,58 @@ def test_the_cost_of_a_label_for_every_word() -> None:
 Z = '{"critique": "Too short.", "good_spans": [], "poor_spans": [{"quote": "It", "reason": "who?"}]}'
 Z_MAP = '{"critique": "", "good_spans": [], "poor_spans": ["It"]}'
 DENSE = '{"words": [["It", -1], ["is", 0], ["so.", 0]]}'
+
+
+# Feedback of one's own
+
+ASKED = 'Mail from Ann: "When is the audit due?"\nYour notes: The audit is due on Friday.\nWrite the reply.'
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("The audit is due on Friday.", 1.0),
+        ("Dear Ann,\n\nIt is due on Friday.\n\nBest regards, Tom", 1.0),
+        ("Probably on Friday.", 1 / 3),
+        ("It is due on Friday. Let me know how else I may be of service.", 1 / 3),
+        ("It is due on Friday. I think it is due on Friday.", -1 / 3),
+        (
+            "It is due on Friday. We are always happy to help. Have a very nice day. I shall write again.",
+            -1.0,
+        ),
+        ("on Friday " * 21, 1 / 3),
+        ("It is due on Monday.", -1.0),
+        ("due audit is on The.", -1.0),
+        ("", -1.0),
+    ],
+)
+def test_the_judge_of_replies_wants_what_was_asked_and_nothing_else(reply: str, score: float) -> None:
+    assert own_data.judged(ASKED, reply) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_judge_agrees_with_remarks_whose_phrases_it_does_not_know(seed: int) -> None:
+    rows = list(own_data.mails(seed))
+    assert len({row["prompt"] for row in rows}) == own_data.RECORDS + own_data.HELDOUT
+    for row in rows:
+        assert own_data.judged(row["prompt"], row["response"]) == pytest.approx(row["score"], abs=0.01)
+        assert all(quote in row["response"] for quote in (row["good"], *row["poor"].splitlines()))
+        assert row["prompt"].count(row["fact"]) == 1
+    assert {row["score"] for row in rows} == {1.0, 0.33, -0.33, -1.0}
+
+
+def test_the_files_are_read_as_those_of_a_person(tmp_path: Path) -> None:
+    own_data.write_files(tmp_path, seed=0)
+    words = [
+        "--task.data",
+        str(tmp_path / "questions.jsonl"),
+        "--task.heldout_data",
+        str(tmp_path / "heldout.jsonl"),
+    ]
+    config = load_config(find_config("own"), ["--run.folder", str(tmp_path / "run"), *words])
+    found = run_import(config, tmp_path / "remarks.csv", "auto", None)
+    assert found.added == 60 and not found.losses and not found.ignored
+    task = load_task(config.task)
+    assert (len(task.examples("train")), len(task.examples("heldout"))) == (48, 12)
+    train, heldout = reward_data(config)
+    assert (len(train), len(heldout)) == (48, 12)

@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 
 import reproduce
 from text2grad.cli import TARGETS, _listed, _refuse_unknown_options, app
-from text2grad.config import find_config, load_config
+from text2grad.config import Config, find_config, load_config
 from text2grad.console import split_overrides
 from text2grad.errors import UsageError
 from text2grad.tasks.base import TASKS
@@ -29,8 +30,11 @@ STEPS = reproduce.steps()
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
-def parsed(given: Sequence[str]) -> None:
-    """Read a command as the program reads it, up to the point where it would begin: options, presets, settings."""
+def parsed(given: Sequence[str]) -> Config | None:
+    """Read a command as the program reads it, up to the point where it would begin: options, presets, settings.
+
+    Returns its configuration, where it has one.
+    """
     words, overrides = split_overrides(given)
     words = _listed(words)
     _refuse_unknown_options(words)
@@ -38,8 +42,9 @@ def parsed(given: Sequence[str]) -> None:
     context = command.make_context(words[0], list(words[1:]), obj=overrides)
     if what := context.params.get("what"):
         assert what in TARGETS or what in TASKS, what
-    if "config" in context.params:
-        load_config([find_config(name) for name in context.params["config"] or ["demo"]], overrides)
+    if "config" not in context.params:
+        return None
+    return load_config([find_config(name) for name in context.params["config"] or ["demo"]], overrides)
 
 
 def commands(page: str) -> list[list[str]]:
@@ -51,7 +56,7 @@ def commands(page: str) -> list[list[str]]:
 
 def test_every_step_is_a_command_that_exists() -> None:
     for step in STEPS:
-        parsed(step.words)
+        configuration(step.words)
 
 
 def test_every_command_of_the_page_exists() -> None:
@@ -93,25 +98,69 @@ def test_every_table_and_figure_of_the_paper_is_on_the_page() -> None:
         assert named == set(numbers), kind
 
 
+FILES = r"runs/\w+/(?:\w+/policy|feedback\w*\.jsonl|pairs\.jsonl|evaluation/\S+|ppo/\w+/\w+-step-\d+)"
+"""What a command names of what others left."""
+
+
 def test_what_a_step_uses_is_made_by_a_step_before_it() -> None:
     made: set[str] = set()
     for step in STEPS:
-        text = " ".join(step.words)
-        used = set(re.findall(r"(runs/\w+)/(sft/policy|reward_model/policy|feedback\.jsonl|pairs\.jsonl)", text))
-        for folder, what in used:
-            out = f"--out {folder}/{what}" in text
-            assert out or (folder, what) in made, f"{step.name} uses {folder}/{what}"
-        made |= set(made_by(step.words))
+        config = configuration(step.words)
+        used = set(re.findall(FILES, " ".join(step.words))) | set(found_by(step.words, config))
+        now = set(made_by(step.words, config))
+        assert used - now <= made, f"{step.name} uses {sorted(used - now - made)}"
+        made |= now
 
 
-def made_by(words: Sequence[str]) -> list[tuple[str, str]]:
-    """(run folder, file) of what a command leaves."""
-    folder = option(words, "--run.folder") or f"runs/{option(words, '--config')}"
-    if words[0] == "annotate":
-        folder = str(Path(option(words, "--out") or f"{folder}/x").parent)
-        return [(folder, "feedback.jsonl"), (folder, "pairs.jsonl")]
-    kept = {"sft": "sft/policy", "train-reward": "reward_model/policy"}.get(words[0])
-    return [(folder, kept)] if kept else []
+@cache
+def configuration(words: tuple[str, ...]) -> Config | None:
+    return parsed(words)
+
+
+def found_by(words: Sequence[str], config: Config | None) -> list[str]:
+    """What a command finds in its run's folder: the policy to measure, or the critic of PPO."""
+    if config is None:
+        return []
+    folder, critic, name = config.run.folder, config.critic, words[1]
+    if words[0] == "evaluate" and re.fullmatch(r"\w+", name):
+        return [str(folder / "sft" / "policy" if name == "sft" else folder / "ppo" / name / "policy")]
+    if words[0] != "train" or "--pairs" in words:
+        return []
+    models = {
+        "reward_model": (critic.reward_model.folder, "reward_model"),
+        "scalar_model": (critic.scalar_model.folder, "scalar_model"),
+        "unit_model": (critic.unit_model.folder, f"unit_model/{critic.unit_model.units}"),
+    }
+    named, own = models[critic.kind]
+    return [str(named or folder / own / "policy")]
+
+
+def made_by(words: Sequence[str], config: Config | None) -> list[str]:
+    """The files and folders that a command leaves."""
+    if config is None:
+        return []
+    names = [option(words, "--out")]
+    if words[0] == "annotate" and "--out" not in words:
+        names = ["feedback.jsonl", "feedback_heldout.jsonl", "pairs.jsonl"]
+    elif words[0] == "evaluate":
+        on = f"{config.task.name}-{Path(config.task.data).name}"
+        names = ["evaluation/reward_model.said.jsonl", f"evaluation/{on}/{Path(words[1]).name}.answers.json"]
+    elif words[0] == "train-reward":
+        units = option(words, "--units")
+        model = "scalar_model" if "--pairs" in words else f"unit_model/{units}" if units else "reward_model"
+        names = [f"{model}/policy"]
+    elif words[0] == "sft":
+        names = ["ppo/ilf/policy" if "--records" in words else "sft/policy"]
+    elif words[0] == "train":
+        name = option(words, "--name") or ("dpo" if "--pairs" in words else "text2grad")
+        names = [f"ppo/{name}/policy", *(f"ppo/{name}/{name}-step-{step}" for step in kept_steps(config))]
+    return [name if name.startswith("runs/") else str(config.run.folder / name) for name in names if name]
+
+
+def kept_steps(config: Config) -> range:
+    """The steps after which a policy is kept (`ppo.keep_every`)."""
+    every = config.ppo.keep_every
+    return range(every, config.ppo.steps + 1, every) if every else range(0)
 
 
 def option(words: Sequence[str], name: str) -> str:

@@ -30,6 +30,8 @@ def test_a_unit_model_and_ppo_on_it(command: Command, run: Path, units: str, rec
     assert beside["units"] == units and beside["heldout"]["units"] == found["heldout_units"]
     ended = command(*training)
     assert ended.code == 0, ended.err
+    metrics = (run / "ppo" / recipe / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(metrics) == 2 and all(json.loads(line)["critic_tokens"] > 0 for line in metrics)
     for line in (run / "ppo" / recipe / "samples.jsonl").read_text(encoding="utf-8").splitlines():
         sample = json.loads(line)
         assert sample["critique"] == "" and sample["score"] is None and sample["spans"]

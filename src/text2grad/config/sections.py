@@ -197,6 +197,9 @@ class AnnotateSettings(Settings):
 
     critic: CriticKind | None = Field(default=None, description="who annotates; null: critic.kind")
     prompts: int | None = Field(default=None, ge=1, description="null: every training prompt")
+    heldout: int | None = Field(
+        default=None, ge=1, description="held-out prompts, to measure reward models on; null: as evaluate.limit"
+    )
     samples_per_prompt: int = Field(default=1, ge=1)
     swapped: float = Field(
         default=0.0, ge=0, le=1, description="share shown with the response to a similar prompt: hard negatives"

@@ -58,9 +58,11 @@ def degenerate(response: str, rng: random.Random) -> Spoiled:
 
 
 def truncated(response: str, rng: random.Random) -> Spoiled:
-    """The first half or so of the words."""
+    """The first half or so of the words, never up to the end of a sentence."""
     words = list(re.finditer(r"\S+", response))
     kept = words[: max(1, round(len(words) * rng.uniform(0.3, 0.7)))]
+    while len(kept) > 1 and kept[-1][0].endswith((".", "!", "?")):
+        kept.pop()
     start = kept[-LAST_WORDS].start() if len(kept) >= LAST_WORDS else kept[0].start()
     return Spoiled(response[: kept[-1].end()], start, kept[-1].end(), "It stops in the middle.")
 

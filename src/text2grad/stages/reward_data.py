@@ -100,7 +100,8 @@ def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     """The part of a critique that the reward model learns to write: a small model cannot learn all of it.
 
-    What is missing from an answer is said in the critique's words; grounded decoding has no list for it.
+    What is missing from an answer is said in the critique's words; grounded decoding has no list for it. A score
+    has one digit: with all that a division gives, each is a text of its own, and one of them is learnt by heart.
     """
     spans = critique.spans
     if settings.reasons != "full":
@@ -108,7 +109,8 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
         spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)
     omissions = critique.omissions if settings.grounded == "off" else ()
     text = critique.text if settings.critique else ""
-    return critique.model_copy(update={"text": text, "spans": spans, "omissions": omissions})
+    score = None if critique.score is None else round(critique.score, 1) + 0.0  # no -0.0
+    return critique.model_copy(update={"text": text, "spans": spans, "omissions": omissions, "score": score})
 
 
 def shortened_reason(reason: str) -> str:

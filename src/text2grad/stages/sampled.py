@@ -31,7 +31,7 @@ def sources_of(
         UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
     """
     train = task.examples(feedback_split(config.task))[: config.annotate.prompts]
-    heldout = task.examples("heldout")[: config.evaluate.limit]
+    heldout = task.examples("heldout")[: config.annotate.heldout or config.evaluate.limit]
     samples = config.annotate.samples_per_prompt
     few = min(4, samples)
     if options.anchor:

@@ -16,6 +16,7 @@ from text2grad.critics.steps import labelled_steps, steps_of
 from text2grad.critics.units import Units, judgement_of
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode
+from text2grad.errors import UsageError
 from text2grad.eval.spans import SpanCase
 from text2grad.eval.units import unit_report
 from text2grad.feedback import Critique, Failure, Feedback
@@ -28,6 +29,7 @@ from text2grad.stages.folder import note_settings, prepare, processes, run_input
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import reward_data
 from text2grad.stages.summary import Summary, inlined
+from text2grad.tasks.qa import is_ultrafeedback
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import longest
 from text2grad.train.units import JudgedAnswer, divided, encode_units, train_unit_model
@@ -57,7 +59,12 @@ class UnitData:
 
 
 def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "auto") -> UnitModelSummary:
-    """Train a unit model on the run's feedback; writes `unit_model/<units>/policy` and its figures beside it."""
+    """Train a unit model on the run's feedback; writes `unit_model/<units>/policy` and its figures beside it.
+
+    Raises:
+        UsageError: the answers of the task have no such units.
+    """
+    refuse_no_steps(config, units)
     place = config.run.folder / "unit_model" / units
     with processes(config) as ranks:
         data, metrics = trained(config, units, place, resume, ranks)
@@ -77,6 +84,16 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
         figures={f"heldout_{name}": value for name, value in figures.items()},
         out=str(place / "policy"),
     )
+
+
+def refuse_no_steps(config: Config, units: Units) -> None:
+    """Nothing is read or written yet.
+
+    Raises:
+        UsageError: steps are asked for of UltraFeedback, whose answers have none (paper, appendix N).
+    """
+    if units == "steps" and is_ultrafeedback(config.task):
+        raise UsageError("the answers of UltraFeedback have no steps to label", "--units tokens")
 
 
 def trained(

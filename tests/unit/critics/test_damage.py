@@ -83,3 +83,10 @@ def test_what_cannot_be_spoiled_is_left_out(text: str) -> None:
     short = [record.model_copy(update={"response": text}) for record in records()]
     assert spoiled(short, 9, seed=1) == []
     assert len(spoiled([*short, *records()], 9, seed=1, damage=GIBBERISH, with_others=False)) == 9
+
+
+def test_what_stops_at_the_end_of_a_sentence_has_not_been_cut() -> None:
+    cuts = {
+        truncated("Ann signs. It is due. Ask her soon! Yes.", random.Random(seed)).response for seed in range(40)
+    }
+    assert len(cuts) > 2 and not any(cut.endswith((".", "!")) for cut in cuts)

@@ -30,7 +30,9 @@ class Known:
 
 def test_a_span_for_each_unit_with_a_label() -> None:
     labeller = Known()
-    found, long = UnitCritic(labeller, "tokens", SOURCE).critique([ASKED, ASKED], ["one two six", "long " * 9])
+    critic = UnitCritic(labeller, "tokens", SOURCE)
+    found, long = critic.critique([ASKED, ASKED], ["one two six", "long " * 9])
+    assert critic.tokens == 0, "its labeller counts none"
     assert labeller.places is None and long == LONG
     assert isinstance(found, Critique) and (found.text, found.score) == ("", None)
     assert [(span.text, span.label) for span in found.spans] == [("one", 1), ("six", -1)]

@@ -187,6 +187,24 @@ def test_a_file_of_requests_holds_those_of_training_and_of_held_out_prompts(run:
     assert 0 < held < 12
 
 
+def test_of_held_out_prompts_as_many_are_annotated_as_asked_for(run: Run, tmp_path: Path) -> None:
+    data, words = (
+        slf5k(tmp_path / "slf5k.jsonl", 12),
+        ("--task.name", "summarization", "--task.heldout_share", "0.4"),
+    )
+    counts = []
+    for more in (
+        ("--annotate.heldout", "1"),
+        ("--evaluate.limit", "2"),
+        ("--annotate.heldout=1", "--evaluate.limit=2"),
+    ):
+        path = tmp_path / "requests.jsonl"
+        run(data, *words, *more, "--write-requests", str(path))
+        counts.append(len(path.read_text().splitlines()))
+    trained = counts[0] - 1
+    assert trained > 4 and counts == [trained + 1, trained + 2, trained + 1]
+
+
 def test_only_who_is_asked_needs_a_key(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from chat_server import KEY, ChatServer, last_message, said
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
-from text2grad.stages import ppo
+from text2grad.stages import evaluate, ppo
+from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.ppo import run_train
 from text2grad.tasks.base import Split
 from tiny_runs import Halves, tiny_model
@@ -26,7 +28,10 @@ class Lengths:
 
     def examples(self, split: Split) -> list[Example]:
         names = ("x",) * self.held if split == "heldout" else ("a", "b")
-        return [Example(id=name, prompt=(Message(role="user", content=f"Say {name}."),)) for name in names]
+        return [
+            Example(id=name, prompt=(Message(role="user", content=f"Say {name}."),), reference="ok")
+            for name in names
+        ]
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         return {"rouge_l": len(response) / 100, "other": 1.0}
@@ -95,3 +100,22 @@ def test_policies_on_the_way_are_kept_under_names_of_their_own(tmp_path: Path, t
     on_the_way = load_file(place / "mine-step-2" / "model.safetensors")
     assert all(on_the_way[key].equal(before[key]) for key in before), "as a run of two steps ends"
     assert not all(on_the_way[key].equal(after[key]) for key in after)
+
+
+def test_two_policies_on_the_way_are_compared_by_a_judge(
+    tmp_path: Path, task: Lengths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for the paper's Figure 6: each is measured by its folder, the second against the answers of the first."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(evaluate, "task_of", lambda config: task)
+    server = ChatServer(lambda name, turn, body: said("first"), last_message)
+    judge = ("--evaluate.judge", "gpt-4o", "--evaluate.judge_url", server.url)
+    config = config_in(tmp_path, "--ppo.keep_every", "1", "--evaluate.token_reward", "false", *judge)
+    run_train(config, "mine")
+    first, second = (tmp_path / "run" / "ppo" / "mine" / f"mine-step-{step}" for step in (1, 2))
+    run_evaluate(config, str(first))
+    answers = tmp_path / "run" / "evaluation" / "demo" / "mine-step-1.answers.json"
+    found = run_evaluate(config, str(second), str(answers)).as_dict()
+    server.close()
+    assert (found["judge_against"], found["judge_judged"], found["judge_failed"]) == (answers.name, 1, 0)
+    assert answers.with_name("mine-step-2.answers.json").is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -324,10 +325,19 @@ def test_z_holds_as_much_of_a_critique_as_the_reward_model_can_learn(config: Con
 
     whole, bare = read(), read(critique=False, reasons="none")
     assert (whole.text, whole.spans) == (record.critique, record.spans)
-    assert (bare.text, bare.score, {span.reason for span in bare.spans}) == ("", record.score, {""})
+    assert (bare.text, {span.reason for span in bare.spans}) == ("", {""})
     places = [(span.start, span.end, span.label) for span in record.spans]
     assert [(span.start, span.end, span.label) for span in bare.spans] == places
     assert {span.reason for span in read(reasons="short").spans} == {"Unverifiable"}
+
+
+@pytest.mark.parametrize(
+    ("score", "taught"), [(-5 / 7, "-0.7"), (1.0, "1.0"), (-0.04, "0.0"), (0.25, "0.2"), (None, None)]
+)
+def test_a_score_is_taught_with_one_digit(config: Config, score: float | None, taught: str | None) -> None:
+    record = next(each for each in feedback(config) if each.spans).model_copy(update={"score": score})
+    pair = reward_data.reward_pair(record, RewardModelSettings())
+    assert pair and re.findall(r'"score": ([^}]*)}', pair.target) == ([] if taught is None else [taught])
 
 
 def test_a_grounded_model_is_not_taught_a_list_it_cannot_write(config: Config) -> None:

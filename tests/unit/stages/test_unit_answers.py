@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from text2grad.config import find_config, load_config
+from text2grad.errors import EXIT_USAGE, UsageError
 from text2grad.feedback import Failure, Feedback, Message, Source, Span
-from text2grad.stages.units import judged_answer
+from text2grad.stages.units import judged_answer, refuse_no_steps, run_train_unit_model
 from text2grad.train.units import JudgedAnswer
 
 CODE = "def f(x):\n    y = x\n    return y\n"
@@ -55,3 +58,18 @@ def test_a_record_that_labels_no_step_says_why(changes: dict[str, Any], reason: 
 
 def test_a_poor_answer_without_a_place_still_labels_tokens() -> None:
     assert isinstance(judged_answer(record(spans=(GOOD,)), "tokens"), JudgedAnswer)
+
+
+def test_steps_of_ultrafeedback_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    config = load_config(find_config("ultrafeedback"), ["--run.folder", str(tmp_path / "run")])
+    with pytest.raises(UsageError, match="no steps") as refused:
+        run_train_unit_model(config, "steps")
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "--units tokens" in str(refused.value) and "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+    refuse_no_steps(config, "tokens")
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "human_qa"])
+def test_other_answers_have_steps(name: str) -> None:
+    refuse_no_steps(load_config(find_config(name)), "steps")

@@ -1,0 +1,351 @@
+"""Forty-eight remarks of one's own and SmolLM2: from two files to a better model, with no setting but their names.
+
+A script with a seed plays a person who has sent 48 replies to mails and marked what he likes and dislikes in each:
+courtesies that say nothing, promises that nobody asked for, hedges. Twelve more, to other mails, are held out. Then
+the commands of README's "Your own data" run as they stand there. Another program, which knows no phrase of the
+first, judges the policies' answers to the held-out mails: does the reply say what was asked, and nothing else?
+
+    python experiments/own_data.py [--seeds 3] [--offline] [--workers 1] [--out FOLDER]
+        [--set KEY=VALUE ...]
+
+The last line of stdout is one JSON object: `records`, and for each seed `seconds` and `peak_mb` of all commands,
+`judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy` likewise), `reward_model_poor_f1` beside
+`random_poor_f1`, `gibberish_praised` of the answers that `train-reward` shows, and `adapter_mb`. With --offline the
+policy learns from the records alone (`train --offline`), without reward model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import text2grad as t2g
+
+RECORDS, HELDOUT = 48, 12
+SAMPLES = 8
+"""Answers to each held-out mail, at temperature 1."""
+Row = dict[str, Any]
+
+
+class Topic(NamedTuple):
+    """What mails ask about: the question, the sentence that answers it, and what may stand in its gap."""
+
+    question: str
+    answer: str
+    facts: tuple[str, ...]
+
+
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
+ROOMS = tuple(f"room {number}" for number in (4, 7, 12, 15, 21, 30))
+SUMS = tuple(f"{number} euros" for number in (90, 240, 380, 650, 900))
+PEOPLE = ("Ann", "Boris", "Carla", "David", "Elena", "Farid", "Greta", "Hugo", "Ines", "Jonas")
+TOPICS = (
+    Topic("When is the {thing} due?", "The {thing} is due on {fact}.", DAYS),
+    Topic("On which day do we discuss the {thing}?", "We discuss the {thing} on {fact}.", DAYS),
+    Topic("Where is the review of the {thing}?", "The review of the {thing} is in {fact}.", ROOMS),
+    Topic("What does the {thing} cost us?", "The {thing} costs {fact}.", SUMS),
+    Topic("Who signs the {thing}?", "{fact} signs the {thing}.", PEOPLE),
+    Topic("Whom do I ask about the {thing}?", "Please ask {fact} about the {thing}.", PEOPLE),
+)
+THINGS = (
+    "budget report", "audit", "contract", "travel plan", "survey", "invoice", "press release", "training course",
+    "newsletter", "lease", "price list", "annual plan", "safety check", "new website", "insurance", "office move",
+)  # fmt: skip
+
+FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "courtesy": (
+        (
+            "I hope this message finds you well.",
+            "Thank you so much for reaching out to me.",
+            "It is always a pleasure to hear from you.",
+            "Please do not hesitate to contact me with any further questions.",
+            "I remain at your disposal at any time.",
+            "Your patience is greatly appreciated.",
+        ),
+        "a courtesy that says nothing",
+    ),
+    "promise": (
+        (
+            "I will send you all the details tomorrow.",
+            "I will personally make sure that everything is ready.",
+            "We will call you back within the hour.",
+            "I will keep you posted every day.",
+            "We will gladly take care of the rest for you.",
+        ),
+        "a promise that nobody asked for",
+    ),
+    "hedge": (
+        (
+            "if I am not mistaken,",
+            "as far as I can tell,",
+            "I would tend to think that",
+            "to the best of my knowledge,",
+        ),
+        "a hedge, and the notes leave no doubt",
+    ),
+}
+"""Kind -> what such a fault reads like, and what the person says of it."""
+
+
+def main() -> None:
+    chosen = options()
+    os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
+    with ThreadPoolExecutor(chosen.workers) as pool:
+        rows = list(pool.map(lambda seed: one_path(chosen, seed), range(chosen.seeds)))
+    print(json.dumps({"records": RECORDS} | {key: [row[key] for row in rows] for key in rows[0]}))
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
+    parser.add_argument("--offline", action="store_true", help="learn from the records alone")
+    parser.add_argument("--workers", type=int, default=1, help="seeds at a time")
+    parser.add_argument("--threads", type=int, default=1, help="of each command")
+    parser.add_argument("--out", type=Path, default=Path("runs/own_data"))
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings, beyond the issue's path"
+    )
+    return parser.parse_args()
+
+
+# ------------------------------------------------------------------------------------------ the person's two files
+
+
+def mails(seed: int) -> Iterator[Row]:
+    """Sixty mails, each with the reply that was sent and what the person says of it; the last ones are held out."""
+    draw = random.Random(seed)
+    asked = [(topic, thing) for topic in TOPICS for thing in THINGS]
+    for topic, thing in draw.sample(asked, RECORDS + HELDOUT):
+        fact = draw.choice(topic.facts)
+        sender = draw.choice([name for name in PEOPLE if name != fact])
+        known = topic.answer.format(thing=thing, fact=fact)
+        question = topic.question.format(thing=thing)
+        prompt = f'Mail from {sender}: "{question}"\nYour notes: {known}\nWrite the reply.'
+        yield {"prompt": prompt, "fact": fact} | reply(draw, known)
+
+
+def reply(draw: random.Random, known: str) -> Row:
+    """A reply with none to three of the faults, and the remarks: good and poor quotes, words, a score."""
+    kinds = draw.sample(list(FAULTS), draw.choice((0, 1, 1, 2, 2, 3)))
+    quotes = {kind: draw.choice(FAULTS[kind][0]) for kind in kinds}
+    hedge = quotes.get("hedge", "")
+    good = known if not hedge or known.split()[0] in PEOPLE else known[0].lower() + known[1:]
+    sentences = [quote for kind, quote in quotes.items() if kind != "hedge"]
+    sentences.insert(draw.randint(0, len(sentences)), capital(f"{hedge} {good}".strip()))
+    remarks = [(capital(quote) if kind == "hedge" else quote, FAULTS[kind][1]) for kind, quote in quotes.items()]
+    return {
+        "response": " ".join(sentences),
+        "good": good,
+        "poor": "\n".join(quote for quote, _ in remarks),
+        "critique": " ".join(f"'{quote}' is {why}." for quote, why in remarks) or "Says what was asked, and stops.",
+        "score": round(1 - 2 * len(kinds) / len(FAULTS), 2),
+    }
+
+
+def capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def write_files(folder: Path, seed: int) -> None:
+    """What the person has: the replies as they were sent, the remarks on them, and the mails held out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = list(mails(seed))
+    with (folder / "remarks.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(
+            file, ["prompt", "response", "good", "poor", "critique", "score"], extrasaction="ignore"
+        )
+        writer.writeheader()
+        writer.writerows(rows)
+    for name, part in (("questions", rows[:RECORDS]), ("heldout", rows[RECORDS:])):
+        lines = [json.dumps({key: row[key] for key in ("prompt", "response", "fact")}) for row in part]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------ the program that judges
+
+
+class Judge:
+    """Does a reply say what was asked, and nothing else? It knows no phrase that the person's remarks are about."""
+
+    source = t2g.Source(kind="program", model="replies")
+
+    def critique(
+        self, examples: Sequence[t2g.Example], responses: Sequence[str]
+    ) -> list[t2g.Critique | t2g.Failure]:
+        """A verdict for each reply, without spans."""
+        return [
+            t2g.Critique(text="", score=judged(example.prompt[-1].content, response))
+            for example, response in zip(examples, responses, strict=True)
+        ]
+
+
+UNSURE = re.compile(
+    r"\b(i (would|might|could|tend|think|believe|guess|suppose|assume)|mistaken|tell|knowledge|aware|probably|"
+    r"possibly|perhaps|maybe|might|seems?|likely|not sure)\b"
+)
+LONGEST = 40
+"""Words of a reply that nobody calls terse."""
+
+
+def judged(prompt: str, reply: str) -> float:
+    """-1 to 1. 1: the one thing asked, plainly. A sentence more, a hedge, too many words: each costs 2/3.
+
+    -1: the fact of the notes is not in it, in as many words.
+    """
+    known = re.search(r"Your notes: (.*)", prompt)
+    assert known, prompt
+    fact = fact_of(known[1])
+    if not re.search(rf"\b{re.escape(fact)}\b", reply, re.IGNORECASE):
+        return -1.0
+    sentences = [part for part in re.split(r"[.!?]+\s+|\n+", reply.strip()) if len(part.split()) > 3]
+    others = sum(not re.search(rf"\b{re.escape(fact)}\b", part, re.IGNORECASE) for part in sentences)
+    repeats = sum(1 for part in sentences) - others - 1
+    faults = others + max(0, repeats) + bool(UNSURE.search(reply.lower())) + (len(reply.split()) > LONGEST)
+    return max(-1.0, 1 - 2 * faults / 3)
+
+
+def fact_of(known: str) -> str:
+    """What the notes tell: the one of all facts that stands in them."""
+    return next(fact for topic in TOPICS for fact in topic.facts if re.search(rf"\b{fact}\b", known))
+
+
+# ------------------------------------------------------------------------------------------ the path
+
+
+class Walk:
+    """A folder with a person's files, in which commands run one by one; what has ended is not run again."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        self.folder, self.threads = folder, threads
+        self.took: list[Row] = []
+
+    def run(self, *words: str) -> Row:
+        """The JSON object that a command ends with; with it `seconds` and `peak_mb`.
+
+        Raises:
+            SystemExit: it failed, with the last line it said.
+        """
+        name = "_".join(re.findall(r"[\w.]+", " ".join(words[:3])))
+        note, log = self.folder / "done" / f"{name}.json", self.folder / "done" / f"{name}.log"
+        if not note.is_file():
+            note.parent.mkdir(exist_ok=True)
+            started = time.perf_counter()
+            code, out, peak = self._run([*words, "--json"], log)
+            if code:
+                raise SystemExit(f"{' '.join(words)}: {log.read_text('utf-8').strip().splitlines()[-1]}")
+            took = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak)}
+            note.write_text(json.dumps(found_in(out) | took), encoding="utf-8")
+            print(f"{self.folder.name}: {words[0]} ({took['seconds']:.0f} s)", file=sys.stderr, flush=True)
+        found: Row = json.loads(note.read_text("utf-8"))
+        self.took.append(found)
+        return found
+
+    def _run(self, words: Sequence[str], log: Path) -> tuple[int, str, float]:
+        """Exit code, what it printed, and its peak in MB."""
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+        command = [sys.executable, "-m", "text2grad.cli", *words]
+        with (
+            log.open("wb") as said,
+            tempfile.TemporaryFile() as out,
+            subprocess.Popen(command, cwd=self.folder, env=environment, stdout=out, stderr=said) as process,
+        ):
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            out.seek(0)
+            return process.returncode, out.read().decode(), used.ru_maxrss / 1024
+
+
+def found_in(printed: str) -> Row:
+    """The JSON object in the last line, if there is one."""
+    last = (printed.strip().splitlines() or ["{}"])[-1]
+    found: Row = json.loads(last) if last.startswith("{") else {}
+    return found
+
+
+def one_path(chosen: argparse.Namespace, seed: int) -> Row:
+    """All commands for one seed, and what they measured."""
+    folder = (chosen.out / f"seed-{seed}").resolve()
+    write_files(folder, seed)
+    names = ["--config", "own", "--run.folder", "mine", "--run.seed", str(seed), *settings(chosen.set)]
+    names += ["--task.data", "questions.jsonl", "--task.heldout_data", "heldout.jsonl"]
+    path, trained = Walk(folder, chosen.threads), "offline" if chosen.offline else "text2grad"
+    path.run("import", "remarks.csv", *names)
+    path.run("sft", *names)
+    if chosen.offline:
+        path.run("train", "--offline", "mine/feedback.jsonl", "--name", trained, *names)
+    else:
+        path.run("train-reward", *names)
+        path.run("train", *names)
+    path.run("sample", "--prompts", "heldout.jsonl", "--with", f"sft,{trained}", *names)
+    path.run("report", "mine")
+    steps = list(path.took)
+    return {
+        "seconds": round(sum(step["seconds"] for step in steps)),
+        "peak_mb": max(step["peak_mb"] for step in steps),
+        **judged_policies(path, trained, names),
+        **({} if chosen.offline else reward_model_figures(folder)),
+        "adapter_mb": round(sum(file.stat().st_size for file in policy_files(folder, trained)) / 1e6, 1),
+    }
+
+
+def settings(given: Sequence[str]) -> list[str]:
+    """`KEY=VALUE` as options."""
+    return [word for each in given for word in (f"--{each.partition('=')[0]}", each.partition("=")[2])]
+
+
+def policy_files(folder: Path, trained: str) -> list[Path]:
+    return [
+        file for file in (folder / "mine" / "ppo" / trained / "policy").iterdir() if file.suffix == ".safetensors"
+    ]
+
+
+def judged_policies(path: Walk, trained: str, names: Sequence[str]) -> Row:
+    """The judge's mean score of both policies' answers to the held-out mails, sampled and greedy."""
+    found: Row = {}
+    for way, temperature, answers in (("", "1.0", SAMPLES), ("_greedy", "0.0", 1)):
+        asked, said = path.folder / f"asked{way}.jsonl", path.folder / f"answers{way}.jsonl"
+        rows = [json.loads(line) for line in (path.folder / "heldout.jsonl").read_text("utf-8").splitlines()]
+        lines = [json.dumps({"prompt": row["prompt"]}) for row in rows for _ in range(answers)]
+        asked.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path.run("sample", "--out", said.name, "--prompts", asked.name, "--with", f"sft,{trained}", *names,
+                 "--generation.temperature", temperature)  # fmt: skip
+        written = [json.loads(line) for line in said.read_text("utf-8").splitlines()]
+        for name, policy in (("sft", "sft"), ("text2grad", trained)):
+            scores = [judged(*each) for each in answers_of(written, policy)]
+            found[f"judge_{name}{way}"] = round(fmean(scores), 3)
+    return found
+
+
+def answers_of(written: Sequence[Row], policy: str) -> Iterator[tuple[str, str]]:
+    """Prompt and answer of each row that `sample` has written."""
+    for row in written:
+        yield from ((row["prompt"], told["response"]) for told in row["answers"] if told["name"] == policy)
+
+
+def reward_model_figures(folder: Path) -> Row:
+    """What the gate of `train-reward` measured: F1 of poor words, and spoiled answers that were rewarded."""
+    figures = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))["figures"]
+    poor, chance = figures["by_label"]["poor"]
+    return {
+        "reward_model_poor_f1": round(poor, 3),
+        "random_poor_f1": round(chance, 3),
+        "gibberish_praised": round(figures["spoiled_paid"] * figures["spoiled"]),
+        "gibberish_judged": figures["spoiled"],
+    }
+
+
+if __name__ == "__main__":
+    main()
