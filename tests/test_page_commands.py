@@ -94,6 +94,7 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
                     cli.main(words[1:] if len(words) > 2 else [*words[1:], "--help"])  # a command that is named
                 elif words[0] == "python":
                     patch.setattr(sys, "argv", [str(ROOT / words[1]), *words[2:]])
+                    patch.syspath_prepend(str((ROOT / words[1]).parent))
                     run_script(*words[1:])
         except Begun:
             return ""
@@ -112,8 +113,9 @@ def unlisted(words: Sequence[str]) -> str:
 
 def run_script(script: str, *options: str) -> None:
     """Run a script until it has read its options; one that reads none is not run."""
+    if not (ROOT / script).is_file():
+        raise SystemExit(f"there is no {script}")
     if "parse_args" in (ROOT / script).read_text("utf-8"):
-        sys.path.insert(0, str((ROOT / script).parent))
         runpy.run_path(str(ROOT / script), run_name="__main__")
     elif options:
         raise SystemExit(f"{script} takes no options")
@@ -147,6 +149,7 @@ def test_the_commands_are_found() -> None:
         ("text2grad compare --seeds N --methods sft no_such_method", "no_such_method"),
         ("torchrun --nproc_per_node N -m text2grad.cli train --config no_such_preset", "no_such_preset"),
         ("accelerate launch -m text2grad.cli train --nmae x", "--nmae"),
+        ("python experiments/no_such_script.py", "no_such_script"),
         ("python experiments/noise.py --sedes 3", "--sedes"),
         ("python experiments/noise.py --kinds flip no_such_kind ... --seeds 3", "no_such_kind"),
         ("OMP_NUM_THREADS=1 python benchmarks/parse_damage.py --rows 3", "takes no options"),
