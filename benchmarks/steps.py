@@ -21,7 +21,7 @@ from text2grad.align import Aligned, Credit
 from text2grad.feedback import Critique, Example, Message
 from text2grad.policy.batch import pack
 from text2grad.policy.encode import stop_ids
-from text2grad.policy.generate import Mask, Sample, generate
+from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import add_lora
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings
@@ -138,8 +138,8 @@ class Stepper:
         """`tokens` tokens after each prompt: none ends before."""
         settings = GenerationSettings(max_new_tokens=tokens, batch_size=self.load.responses)
 
-        def never_ends(_: Sequence[int]) -> Mask:
-            return lambda rows, last, scores: scores.index_fill(1, self.stops, float("-inf"))
+        def never_ends(rows: Sequence[int], last: Sequence[int], scores: Tensor) -> Tensor:
+            return scores.index_fill(1, self.stops, float("-inf"))
 
         return generate(self.policy, prompts, settings, never_ends)
 

@@ -3,9 +3,9 @@
 Of every seed: SFT, and 400 of its answers (200 problems, 2 each) judged by the tests (`text2grad annotate`). From
 these alone each arm trains the SFT policy further, and is measured on held-out problems by their tests:
 
-    good           imitates the answers that pass (`text2grad sft --records`), in as many passes over them
+    good           imitates the answers that pass (`text2grad sft --records FILE`), in as many passes over them
     good_longer    the same, in as many optimizer steps as offline text2grad
-    text2grad      `text2grad train --offline`
+    text2grad      `text2grad train --offline FILE`
     text2grad+...  with parts laid over it (PARTS): no_poor, no_verdict, no_kl
 
 The learning rate of each arm is chosen on --tune-seeds, over one grid for all, by the mean of greedy and sampled

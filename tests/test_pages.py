@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import ast
-import csv
 import importlib
-import io
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
+from blocks import README, fenced, in_code
 from places import ROOT
 from text2grad.config import Config
+from text2grad.formats.intake import import_feedback
+from text2grad.formats.preference import read_pairs
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS]
-README, LOG = ROOT / "README.md", ROOT / "docs" / "LOG.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *DOCS]
+LOG, DATA = ROOT / "docs" / "LOG.md", ROOT / "docs" / "data.md"
 METHOD = (ROOT / "docs" / "method.md").read_text("utf-8")
 METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+READ = {"bash", "console", "text"}
+"""Commands, which tests/test_page_commands.py reads, and what programs say."""
+RUN = {("README.md", "csv"), ("README.md", "python"), ("library.md", "python"), ("data.md", "json")}
+"""Blocks that are run: by tests/e2e/test_readme.py, tests/test_library_page.py, and below."""
 LOGGING = {
     "train/account.py": {"describe"},
     "train/update.py": {"loss_terms"},
@@ -32,18 +34,8 @@ LOGGING = {
 }
 
 
-def in_code(page: str, pattern: str) -> set[str]:
-    """Everything in backticks (fenced blocks left out) that matches as a whole."""
-    prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
-    return {code for code in re.findall(r"`([^`]+)`", prose) if re.fullmatch(pattern, code)}
-
-
 def text_of(page: Path) -> str:
     return page.read_text("utf-8")
-
-
-def fenced(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
 
 
 def anchors(page: str) -> set[str]:
@@ -116,7 +108,7 @@ def test_every_logged_name_is_explained() -> None:
         assert {node.name for node in found} == functions
         logged |= {key for node in found for key in string_keys(node)}
     assert {"kl", "wrong_sign_rate", "clip_fraction", "heldout_loss"} <= logged
-    assert logged - in_code(METRICS, r"\w+") == set()
+    assert logged - set(in_code(METRICS, r"\w+")) == set()
 
 
 def test_the_readme_is_short() -> None:
@@ -167,17 +159,24 @@ def test_the_log_has_a_verdict_and_a_line_of_contents_for_each_question() -> Non
     assert re.findall(r"\b(?:sessions?|issue #?\d+|pull request)\b", log) == []
 
 
-def test_the_readme_s_example_is_imported_as_it_stands(tmp_path: Path) -> None:
-    [table] = fenced(text_of(README), "csv")
-    (tmp_path / "feedback.csv").write_text(table, "utf-8")
-    command = next(line for line in "".join(fenced(text_of(README), "bash")).splitlines() if " import " in line)
-    words = command.split("#")[0].split()
-    assert words[0] == "text2grad"
-    done = subprocess.run(
-        [sys.executable, "-m", "text2grad.cli", *words[1:], "--json"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader(io.StringIO(table)))
-    quotes = sum(bool(row["good"]) + bool(row["poor"]) for row in rows)
-    counts = json.loads(done.stdout.splitlines()[-1])
-    assert (counts["records"], counts["spans"], counts["unmatched"]) == (len(rows), quotes, 0)
+def test_every_block_is_run_or_read_by_a_test() -> None:
+    languages = {
+        (page.name, each) for page in PAGES for each in re.findall(r"^```(\w+)$", text_of(page), re.MULTILINE)
+    }
+    assert {(page, each) for page, each in languages if each not in READ} == RUN
+
+
+def test_the_ways_to_write_a_remark_are_the_same(tmp_path: Path) -> None:
+    _, remarks = fenced(text_of(DATA), "json")
+    (tmp_path / "remarks.jsonl").write_text(remarks, "utf-8")
+    records = import_feedback(tmp_path / "remarks.jsonl", "auto", None).records
+    told = {(each.response, *((span.start, span.text, span.label) for span in each.spans)) for each in records}
+    assert len(records) == 3 and told == {("It is due next week.", (10, "next week", -1))}
+    assert all("the mail says friday" in each.critique.casefold() for each in records)
+
+
+def test_the_pair_that_is_shown_is_read(tmp_path: Path) -> None:
+    pair, _ = fenced(text_of(DATA), "json")
+    (tmp_path / "pairs.jsonl").write_text(pair, "utf-8")
+    [found] = read_pairs(str(tmp_path / "pairs.jsonl")).pairs
+    assert found.id == "7"

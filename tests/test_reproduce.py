@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -47,23 +46,9 @@ def parsed(given: Sequence[str]) -> Config | None:
     return load_config([find_config(name) for name in context.params["config"] or ["demo"]], overrides)
 
 
-def commands(page: str) -> list[list[str]]:
-    """What follows `text2grad` in the fenced blocks of a page; a backslash joins lines."""
-    blocks = "\n".join(re.findall(r"^```(?:bash|console)\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE))
-    lines = blocks.replace("\\\n", " ").splitlines()
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("text2grad ")]
-
-
 def test_every_step_is_a_command_that_exists() -> None:
     for step in STEPS:
         configuration(step.words)
-
-
-def test_every_command_of_the_page_exists() -> None:
-    found = commands(PAGE.read_text("utf-8"))
-    assert len(found) > 15
-    for words in found:
-        parsed(words)
 
 
 @pytest.mark.parametrize(

@@ -624,7 +624,7 @@ def evaluate(
     annotations: Annotated[
         Path | None, file_option("--annotations", help="Only read AlpacaEval's annotations.json.")
     ] = None,
-    config: Configuration = DEMO,
+    config: Configuration = UNSET,
     as_json: AsJson = False,
 ) -> None:
     """Measure a policy, a reward model, or a file of answers or programs.
@@ -642,6 +642,8 @@ def evaluate(
 
     With --reflect nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither
     reference nor tests) says what is wrong, the policy revises, until the critic finds nothing.
+
+    The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
 
     \b
     Examples:
@@ -667,7 +669,7 @@ def evaluate(
         context.obj = ["--task.name", what, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
     given = [samples is not None, bool(answers), annotations is not None, what == REWARD_MODEL]
     _refuse_mixed(given, against, outputs)
-    chosen = _configuration(context, config)
+    chosen = _configuration_of_run(context, config)
     if answers or annotations is not None:
         run_stage(lambda: _evaluate_files(chosen, answers, against, annotations), as_json)
         return
@@ -854,7 +856,7 @@ def merge(
         Literal["float32", "bfloat16", "float16"] | None,
         typer.Option(help="Type of the weights [default: float32 if an adapter is merged, else as saved]"),
     ] = None,
-    config: Configuration = DEMO,
+    config: Configuration = UNSET,
     as_json: AsJson = False,
 ) -> None:
     """Write a trained model as a plain folder.
@@ -863,12 +865,14 @@ def merge(
     half type loses part of a small change: the summary says how much is kept. A model card says what the
     model was made from, how, and how it measured. Nothing is uploaded unless you ask for it.
 
+    The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
+
     \b
     Examples:
       text2grad merge text2grad --config mine.yaml --out models/mine
       text2grad merge reward_model --config mine.yaml --out models/critic
     """
-    chosen = _configuration(context, config)
+    chosen = _configuration_of_run(context, config)
     from text2grad.stages.merge import run_merge
 
     run_stage(lambda: run_merge(chosen, target, out, license_name, hub, dtype), as_json)
@@ -949,7 +953,8 @@ def compare(
     with bootstrap intervals over problems, differences to text2grad paired by problem, and costs. Run the same
     command again to continue where it was stopped. With --tries every method first chooses its learning rate:
     that of the configuration, and the same multiples of it for all. Runs that go astray are not stopped
-    (ppo.max_kl) but measured, and those that end below SFT are named as collapsed.
+    (ppo.max_kl) but measured, and those that end below SFT are named as collapsed. Where the feedback is people's
+    (task.data imported), all methods learn from what import wrote to <run.folder>/feedback.jsonl.
 
     Methods: base, sft, reflection (answers revised once), rejection (SFT on the best answers), ilf (SFT on
     refinements), offline (text2grad from records alone), dpo, scalar (PPO on the verdict), scalar_rm (PPO on a
@@ -1062,7 +1067,10 @@ def _listed(words: Sequence[str]) -> list[str]:
 def _refuse_unknown_options(words: Sequence[str]) -> None:
     """Unknown options get a suggestion from the command's own options and from all settings."""
     group: Any = typer.main.get_command(app)
-    command = next((group.commands[word] for word in words if word in group.commands), group)
+    named = next((word for word in words if not word.startswith("-")), "")
+    if named and named not in group.commands:
+        return  # no such command, which the parser says with the nearest
+    command = group.commands.get(named, group)
     parameters = [*group.params, *command.params]
     known = {"-h", "--help"}.union(*(each.opts + each.secondary_opts for each in parameters))
     for word in takewhile(lambda word: word != "--", words):

@@ -336,8 +336,10 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
     Raises:
         UserError: the file is missing or unreadable, or a line is not such a record; names the line.
     """
+    is_table = kind is Feedback and path.suffix in (".csv", ".tsv")
+    cure = _import_it(path) if is_table else "one JSON object per line"
     with reading(path), path.open(encoding="utf-8") as lines:
-        for number, value in json_lines(lines, path):
+        for number, value in json_lines(lines, path, cure):
             try:
                 yield kind.model_validate(value, strict=False)
             except ValidationError as error:
@@ -349,15 +351,21 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
 def _cure(kind: type[Record], value: object, path: Path, number: int) -> str:
     """A row that is not one of ours at all is perhaps feedback as somebody wrote it."""
     if kind is Feedback and isinstance(value, dict) and "response" in value and "source" not in value:
-        return f"feedback of your own is read by: text2grad import {path} --out feedback.jsonl"
+        return _import_it(path)
     return f"fix or remove line {number}"
 
 
-def json_lines(lines: Iterable[str], path: Path) -> Iterator[tuple[int, Any]]:
+def _import_it(path: Path) -> str:
+    return f"feedback of your own is read by: text2grad import {path} --out feedback.jsonl"
+
+
+def json_lines(
+    lines: Iterable[str], path: Path, cure: str = "one JSON object per line"
+) -> Iterator[tuple[int, Any]]:
     """The value of every line of JSON that is not blank, with its number from 1.
 
     Raises:
-        UserError: a line is not JSON; names it.
+        UserError: a line is not JSON; names it, with this cure.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -365,7 +373,7 @@ def json_lines(lines: Iterable[str], path: Path) -> Iterator[tuple[int, Any]]:
         try:
             yield number, from_json(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not JSON: {error.msg}", "one JSON object per line") from error
+            raise UserError(f"{path}:{number}: not JSON: {error.msg}", cure) from error
 
 
 @contextmanager

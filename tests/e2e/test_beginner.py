@@ -85,6 +85,7 @@ MISTAKES: list[tuple[str, int, list[str]]] = [
     ("export {run}/feedback.jsonl --as excel --out o.csv", USAGE, ["unknown shape 'excel'", "csv"]),
     # a file of remarks where records are read
     ("feedback-report ok.jsonl", FAILED, ["ok.jsonl:1: ", "text2grad import ok.jsonl --out feedback.jsonl"]),
+    ("feedback-report other.csv", FAILED, ["other.csv:1: ", "text2grad import other.csv --out feedback.jsonl"]),
     ("feedback-report .", FAILED, ["Is a directory"]),
     ("feedback-report empty.jsonl", FAILED, ["holds no records", "text2grad import"]),
     ("export ok.jsonl --as csv --out o.csv", FAILED, ["text2grad import ok.jsonl"]),
@@ -156,6 +157,7 @@ MISTAKES: list[tuple[str, int, list[str]]] = [
     ("sample hi --run.folder {run} --critique --critic.kind program", FAILED, ["no prompt has tests"]),
     ("try --run.folder new", FAILED, ["no policy in new"]),
     ("trian", USAGE, ["No such command 'trian'", "'train'"]),
+    ("trian --config human_qa --run.folder new", USAGE, ["No such command 'trian'", "'train'"]),
 ]
 
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from text2grad.config import TINY, Config, laid_over
 from text2grad.errors import UsageError, UserError
+from text2grad.stages.prompts import task_of
 from text2grad.stages.reflect import refuse_knowing_critic
-from text2grad.tasks.base import load_task
 from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
@@ -69,6 +69,7 @@ SHARED = {
     ),
 }
 """What methods share, once a seed."""
+ANNOTATE, IMPORT = "annotate", "import"
 
 
 def _ppo(name: str, recipe: str = "") -> Work:
@@ -186,9 +187,9 @@ def measure_of(config: Config) -> str:
     Raises:
         UserError: the task cannot be measured by tests or by references.
     """
-    heldout = load_task(config.task).examples("heldout")
+    heldout = task_of(config).examples("heldout")
     if not heldout:
-        raise UserError("no held-out problems to measure on", "set task.heldout_share above 0")
+        raise UserError("no held-out problems to measure on", "raise task.heldout_share")
     if heldout[0].meta.get("tests"):
         return "pass"
     if not heldout[0].reference:
@@ -215,6 +216,19 @@ def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> di
         for needed in WITHOUT_TRAINING.get(method, ()):
             add(needed, SHARED[needed])
     return {**ordered, **{f"evaluate {method}": _measuring(method) for method in methods}}
+
+
+def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
+    """The same works where all methods learn from people's feedback: it is copied from the run, not asked for."""
+    copied = Work((IMPORT, "{imported}"), after=("sft",), restart=False)
+
+    def renamed(name: str) -> str:
+        return IMPORT if name == ANNOTATE else name
+
+    return {
+        renamed(name): copied if name == ANNOTATE else replace(work, after=tuple(map(renamed, work.after)))
+        for name, work in works.items()
+    }
 
 
 def trying(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:

@@ -14,10 +14,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from text2grad.compare.methods import COMMON, Work
+from text2grad.compare.methods import COMMON, Work, on_imported
 from text2grad.config import Config, dump_config, laid_over
 from text2grad.config.loading import times
 from text2grad.errors import UserError
+from text2grad.stages.prompts import IMPORTED, imported_file
 from text2grad.stages.results import write_json, write_whole
 from text2grad.train.settings import PPOSettings
 
@@ -34,6 +35,9 @@ class Seed:
     def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
         run = config.run.model_copy(update={"seed": number, "folder": folder, "threads": 1})
         task = config.task.model_copy(update={"seed": number})
+        self.imported = imported_file(config)
+        if task.data == IMPORTED:
+            task, works = task.model_copy(update={"data": str(self.imported)}), on_imported(works)
         self.config = config.model_copy(update={"run": run, "task": task, "ppo": unstopped(config.ppo)})
         self.folder, self.number, self.works = folder, number, works
 
@@ -75,7 +79,8 @@ class Seed:
         """
         work, place = self.works[name], self.note(name).with_suffix(".yaml")
         write_whole(place, dump_config(self.settings(work), only_set=True))
-        filled = [word.format(folder=self.folder, model=self.config.policy.model) for word in work.words]
+        names = {"folder": self.folder, "model": self.config.policy.model, "imported": self.imported}
+        filled = [word.format(**names) for word in work.words]
         stale = work.restart and self._begun(name) not in ("", self.digest(name))
         configured = [] if work.words[0] == "export" else ["--config", str(place)]
         return [*filled, *configured, *(["--restart"] if stale else []), "--json"]

@@ -86,7 +86,8 @@ def annotate_samples(
     config: Config, kind: CriticKind, out: Path | None, pairs: bool, options: AnnotateOptions
 ) -> Summary:
     """Have the critic `kind` judge what the policy says, or with `options.anchor` the data set's own drafts."""
-    from text2grad.stages.folder import note_settings, prepare, task_of
+    from text2grad.stages.folder import note_settings, prepare
+    from text2grad.stages.prompts import task_of
     from text2grad.stages.sampled import sources_of
 
     folder = prepare(config)

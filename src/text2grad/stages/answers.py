@@ -21,9 +21,10 @@ from text2grad.eval.metrics import mean
 from text2grad.eval.texts import Figure, no_bert_figures, text_figures
 from text2grad.feedback import Example, Message
 from text2grad.stages.judging import REFERENCES, judged_against, pair_with, refuse_no_judge
+from text2grad.stages.prompts import task_of
 from text2grad.stages.results import measured_on, refuse_unwritable, write_results
 from text2grad.stages.summary import Summary, inlined
-from text2grad.tasks.base import load_task, question_of
+from text2grad.tasks.base import question_of
 from text2grad.tasks.loaders import Row, bad_record, load_rows
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def heldout_of(config: Config) -> dict[str, Example]:
     Raises:
         UserError: there are none.
     """
-    found = load_task(config.task).examples("heldout")[: config.evaluate.limit]
+    found = task_of(config).examples("heldout")[: config.evaluate.limit]
     if not found:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
     return {example.id: example for example in found}

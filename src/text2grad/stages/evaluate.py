@@ -29,9 +29,10 @@ from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.answers import TextMeasures, text_measures, theirs_of
 from text2grad.stages.critics import judge_of, runner_of
-from text2grad.stages.folder import policy_name, prepare, task_of
+from text2grad.stages.folder import policy_name, prepare
 from text2grad.stages.judging import judged_against, pair_with, refuse_no_judge
 from text2grad.stages.mt_bench import MTBenchSummary, run_mt_bench
+from text2grad.stages.prompts import task_of
 from text2grad.stages.results import ANSWERS, SCORES, measured_on, write_json, write_results
 from text2grad.stages.sampling import sample
 from text2grad.stages.summary import Summary, inlined

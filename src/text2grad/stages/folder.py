@@ -25,9 +25,7 @@ from text2grad.feedback import Feedback, read_jsonl
 from text2grad.policy.gguf import is_gguf, origin_of
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.results import refuse_unwritable, write_json, write_whole
-from text2grad.tasks.base import Task, load_task
 
-IMPORTED = "imported"
 MODEL_NOTE = "model.json"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
@@ -110,16 +108,6 @@ def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
         write_json(folder / MODEL_NOTE, origin)
     else:
         (folder / MODEL_NOTE).unlink(missing_ok=True)
-
-
-def task_of(config: Config) -> Task:
-    """The task of a run. With `task.data: imported` its prompts are those of the imported feedback."""
-    if config.task.data != IMPORTED:
-        return load_task(config.task)
-    path = config.run.folder / "feedback.jsonl"
-    if not path.is_file():
-        raise UserError(f"no feedback in {path}", "text2grad import FILE --config NAME|FILE first")
-    return load_task(config.task.model_copy(update={"data": str(path)}))
 
 
 def start_policy(config: Config, target: str = "") -> PolicySettings:

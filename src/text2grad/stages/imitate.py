@@ -28,9 +28,9 @@ from text2grad.stages.folder import (
     run_inputs,
     run_options,
     start_policy,
-    task_of,
 )
 from text2grad.stages.logged import answers_in
+from text2grad.stages.prompts import task_of
 from text2grad.stages.refine import cases_of
 from text2grad.stages.revise import revision_prompt
 from text2grad.stages.settle import facts_of_pairs, settled

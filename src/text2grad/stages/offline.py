@@ -19,9 +19,9 @@ from text2grad.stages.folder import (
     run_inputs,
     run_options,
     start_policy,
-    task_of,
 )
 from text2grad.stages.logged import answers_in
+from text2grad.stages.prompts import task_of
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.summary import Summary, inlined
 from text2grad.train.offline import Logged, train_offline

@@ -18,10 +18,10 @@ from text2grad.stages.folder import (
     run_inputs,
     run_options,
     start_policy,
-    task_of,
 )
 from text2grad.stages.gate import refuse_unfit_reward_model
 from text2grad.stages.on_step import heldout_curve, kept_policies, noise_of, on_step_of, probes_of
+from text2grad.stages.prompts import task_of
 from text2grad.stages.settle import facts_of_prompts, settled
 from text2grad.stages.summary import Summary
 from text2grad.train.ppo import train_ppo

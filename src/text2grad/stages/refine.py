@@ -20,9 +20,10 @@ from text2grad.feedback import Critique, Example, Feedback, read_jsonl
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
 from text2grad.stages.critics import open_critic, runner_of
-from text2grad.stages.folder import prepare, start_policy, task_of
+from text2grad.stages.folder import prepare, start_policy
 from text2grad.stages.items import OF_AN_EARLIER_JUDGEMENT, Item
 from text2grad.stages.logged import answers_in
+from text2grad.stages.prompts import task_of
 from text2grad.stages.records import criticise
 from text2grad.stages.revise import Case, Revision, revise, revision_prompt
 from text2grad.stages.sampling import TOKEN_IDS

@@ -23,7 +23,8 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.critics import open_critic, runner_of
 from text2grad.stages.evaluate import Measure, Row, by_problem, mean_scores, measure_with, target_name
-from text2grad.stages.folder import policy_name, prepare, task_of
+from text2grad.stages.folder import policy_name, prepare
+from text2grad.stages.prompts import task_of
 from text2grad.stages.results import SCORES, measured_on, write_json, write_results
 from text2grad.stages.revise import Case, revise, revision_prompt
 from text2grad.stages.sampling import sample

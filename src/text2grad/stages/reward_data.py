@@ -18,7 +18,8 @@ from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Mes
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.folder import read_feedback, task_of
+from text2grad.stages.folder import read_feedback
+from text2grad.stages.prompts import task_of
 from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.tasks.base import (
     SHARES,

@@ -19,7 +19,8 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.report.advice import loss_advice
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, task_of
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options
+from text2grad.stages.prompts import task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined

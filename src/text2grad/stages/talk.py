@@ -18,7 +18,8 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.report.terminal import Told
 from text2grad.stages.critics import open_critic, refuse_unfit, runner_of
-from text2grad.stages.folder import policy_name, prepare, start_policy, task_of
+from text2grad.stages.folder import policy_name, prepare, start_policy
+from text2grad.stages.prompts import task_of
 from text2grad.stages.sampling import sample
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import convert_rows, placed_rows

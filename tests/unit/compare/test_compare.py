@@ -43,6 +43,22 @@ def test_every_method_has_its_works(config: Config) -> None:
         assert all(earlier in SHARED for earlier in work.after)
 
 
+def test_methods_learn_from_the_feedback_that_was_imported(tmp_path: Path, commands: list[list[str]]) -> None:
+    config = load_config([find_config("human_qa")], [f"--run.folder={tmp_path}"])
+    (seed,) = compare.seeds_of(config, methods_of(["sft", "dpo", "text2grad"], config), [3])
+    side_by_side([seed], 1)
+    kept = str(tmp_path / "feedback.jsonl")
+    assert [words[0] for words in commands].count("annotate") == 0
+    assert next(words for words in commands if words[0] == "import")[1] == kept
+    for words in commands:
+        if words[0] != "export":
+            task = load_config([Path(words[words.index("--config") + 1])]).task
+            assert (task.data, task.seed) == (kept, 3)
+    assert list(seed.works).index("import") < list(seed.works).index("reward model")
+    with pytest.raises(UserError, match=r"no feedback in .*text2grad import FILE"):
+        compare.run_compare(config, ["sft"], Extent.of(0, 1), 1)
+
+
 def test_a_critic_that_is_no_model_waits_for_none(config: Config) -> None:
     tested = config.model_copy(update={"critic": config.critic.model_copy(update={"kind": "program"})})
     assert list(works_of(methods_of(["text2grad"], tested))) == ["sft", "text2grad", "evaluate text2grad"]

@@ -19,7 +19,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
-from text2grad.stages import evaluate, folder, ppo, results, reward_data, reward_model, supervised
+from text2grad.stages import evaluate, folder, ppo, prompts, results, reward_data, reward_model, supervised
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.intake import run_import
 from text2grad.stages.ppo import run_train
@@ -96,7 +96,7 @@ def test_figures_stay_out_of_the_run_when_the_records_do(tmp_path: Path) -> None
 
 
 def test_only_answers_that_people_corrected_become_prompts(config: Config) -> None:
-    task = folder.task_of(config)
+    task = prompts.task_of(config)
     examples = [example for split in ("train", "heldout") for example in task.examples(split)]
     assert sorted(example.reference for example in examples) == sorted(f"It was {n}." for n in range(30))
     records = {record.id: record.prompt for record in feedback(config)}

@@ -1,0 +1,114 @@
+"""README.md as a reader follows it: "Your own data" command by command, "From Python" as it stands.
+
+Only `train` is made shorter. The same path with a real model is in tests/llm.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from commands import Command, Ended
+from transformers import PreTrainedTokenizerFast
+
+from blocks import README, commands_in, fenced, in_code, section
+from chat_server import ChatServer, Reply, said
+
+PAGE = README.read_text("utf-8")
+OWN_DATA = section(PAGE, "Your own data")
+[TABLE] = fenced(OWN_DATA, "csv")
+RUN = Path("runs/mine")
+SHORTER = {"train": ("--ppo.steps", "2")}
+"""Settings over those of the page, by command."""
+RIGHT_QUOTES: dict[str, tuple[list[str], list[str]]] = {
+    "The": ([], ["Sydney"]),
+    "7": ([], ["54"]),
+    "A": (["twelve months", "seven days"], []),
+}
+"""What is good and poor in the responses that try a judge first (critics/canaries.jsonl), by their first word."""
+
+
+def typed(start: str) -> list[str]:
+    """The words of the one command in backticks under "Your own data" that starts so, without `text2grad`."""
+    [found] = in_code(OWN_DATA, rf"text2grad {start} .*")
+    return shlex.split(found)[1:]
+
+
+def done(ended: Ended) -> Ended:
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def test_your_own_data(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("feedback.csv").write_text(TABLE, "utf-8")
+    follow_the_block(command)
+    assert "4 records, 5 spans" in done(command(*typed("feedback-report"))).err
+    done(command(*typed("report")))
+    assert "text2grad" in (RUN / "report.html").read_text("utf-8")
+    answers = done(command(*typed("sample"))).out
+    assert all(policy in answers for policy in ("base", "sft", "text2grad"))
+    plan = done(command(*typed("compare"), "--plan")).err
+    assert "import: 3 to run" in plan and "annotate" not in plan
+    ask_a_chat_model(command, monkeypatch)
+
+
+def follow_the_block(command: Command) -> None:
+    """The four commands, and those that the last one says come next."""
+    [block] = fenced(OWN_DATA, "bash")
+    activate, *path = commands_in(block)
+    assert activate == ["source", ".venv/bin/activate"], "made by make; the tests run in their own environment"
+    assert [words[:2] for words in path] == [
+        ["text2grad", each] for each in ("import", "sft", "train-reward", "train")
+    ]
+    ended = [done(command(*words[1:], *SHORTER.get(words[1], ()))) for words in path]
+    rows = list(csv.DictReader(io.StringIO(TABLE)))
+    quotes = sum(bool(row[name]) for row in rows for name in ("good", "poor"))
+    assert f"records: {len(rows)}\nspans: {quotes}\nunmatched: 0\n" in ended[0].err
+    assert (RUN / "ppo" / "text2grad" / "policy").is_dir()
+    [comes_next] = re.findall(r"^next: (.*)$", ended[-1].err, flags=re.MULTILINE)
+    measure, ask = (shlex.split(each)[1:] for each in comes_next.split(", or "))
+    assert "no held-out prompts" in command(*measure).err, "of these four rows none is held out"
+    done(command(*ask))
+
+
+def ask_a_chat_model(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command for feedback from an LLM: its price without a key, then a local server in the place of one."""
+    options = ["--config", "human_qa", "--run.folder", str(RUN)]
+    words = [each for word in typed("annotate") for each in (options if word == "..." else [word])]
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert "requests: 4" in done(command(*words, "--plan")).err
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    server = ChatServer(judge)
+    try:
+        ended = done(command(*words, "--critic.prompted.base_url", server.url))
+    finally:
+        server.close()
+    assert "ok: 4" in ended.err and server.keys == {"Bearer sk-test"}
+    kept = (RUN / "feedback.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["source"]["kind"] for line in kept] == ["human"] * 4 + ["llm"] * 4
+
+
+def judge(name: str, turn: int, body: object) -> Reply:
+    good, poor = RIGHT_QUOTES.get(name, ([], []))
+    return said(
+        json.dumps({"critique": "So.", "good_spans": good, "poor_spans": poor, "omissions": [], "score": -1})
+    )
+
+
+def test_from_python(tokenizer: PreTrainedTokenizerFast) -> None:
+    below = section(PAGE, "From Python")
+    text, quote = re.findall(r'For "(.*)" this gives −1 for each token of "(.*)", −1 on the last token', below)[0]
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    space: dict[str, object] = {"tokenizer": tokenizer, "ids": encoded["input_ids"]}
+    [block] = fenced(below, "python")
+    exec(compile(block, "README.md", "exec"), space)
+    start, end = text.index(quote), text.index(quote) + len(quote)
+    expected = [-1.0 if left < end and right > start else 0.0 for left, right in encoded["offset_mapping"]]
+    assert 2 <= expected.count(-1.0) < len(expected) - 1 and expected[-1] == 0.0
+    assert space["rewards"] == [*expected[:-1], -1.0]

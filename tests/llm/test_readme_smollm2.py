@@ -1,0 +1,50 @@
+"""README.md's "Your own data" with the real model, as it says: `--config smollm2` with every command.
+
+Sizes alone are changed, to what a test can wait for; tests/e2e/test_readme.py follows the rest of the section.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from blocks import README, commands_in, fenced, in_code, section
+from text2grad.cli import main
+
+OWN_DATA = section(README.read_text("utf-8"), "Your own data")
+SMALL = (
+    *("--generation.max_new_tokens", "8", "--reward_model.generation.max_new_tokens", "24"),
+    *("--ppo.steps", "1", "--ppo.rollouts", "8", "--reward_model.damaged", "0"),
+)
+
+
+def run(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
+    """What a command says, on both outputs; it must end well."""
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    said = "".join(capfd.readouterr())
+    assert not left.value.code, said
+    return said
+
+
+def test_the_path_with_a_real_model(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [table], [block] = fenced(OWN_DATA, "csv"), fenced(OWN_DATA, "bash")
+    Path("feedback.csv").write_text(table, "utf-8")
+    [added] = re.findall(r"add `(--config \w+)` to every command", OWN_DATA)
+    path = [words[1:] for words in commands_in(block) if words[0] == "text2grad"]
+    assert [words[0] for words in path] == ["import", "sft", "train-reward", "train"]
+    for words in path:
+        run([*words, *added.split(), *SMALL], capfd)
+    for stage in ("sft", "reward_model", "ppo/text2grad"):
+        adapter = json.loads(Path(f"runs/mine/{stage}/policy/adapter_config.json").read_text("utf-8"))
+        assert "SmolLM2-135M-Instruct" in adapter["base_model_name_or_path"]
+    [ask] = in_code(OWN_DATA, r"text2grad sample .*")
+    answers = run([*shlex.split(ask)[1:], *SMALL[:2]], capfd)
+    assert all(policy in answers for policy in ("base", "sft", "text2grad"))

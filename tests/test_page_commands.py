@@ -1,0 +1,181 @@
+"""Every command that a page tells people to type is one that the programs take: options, values, presets, settings.
+
+docs/LOG.md is left out: its commands were typed at the commits that it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import runpy
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from blocks import commands_of, filled
+from places import CONFIGS, ROOT
+from text2grad import cli
+from text2grad.compare.methods import METHODS
+from text2grad.config import find_config
+from text2grad.formats.export import WRITERS
+from text2grad.formats.intake import KINDS
+
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "LOG.md"),
+    *(ROOT / folder / "README.md" for folder in ("experiments", "benchmarks")),
+    *sorted(CONFIGS.rglob("*.yaml")),
+    *(
+        script
+        for folder in ("examples", "experiments", "benchmarks")
+        for script in sorted((ROOT / folder).glob("*.py"))
+    ),
+]
+OTHERS = {
+    "make": "CI runs install, test and check; tests/e2e/test_demo.py runs the demo at a smaller size",
+    "pip": "CI installs the package; tests/test_core_only.py runs without the extras",
+    "source": "the tests run in their own environment",
+    "cp": "not ours",
+    "torchrun": "not ours; what it launches is read",
+    "accelerate": "not ours; what it launches is read",
+}
+"""Programs whose commands are not read here, and why."""
+LISTED = {"--kind": KINDS, "--as": WRITERS, "--methods": METHODS}
+"""Options whose values are only read when the stage has begun."""
+BEGINNINGS = ("cli.run_stage", "stages.talk.prompts_to_ask", "stages.talk.policies_of", "stages.talk.run_try")
+
+Complaint = Callable[[Sequence[str]], str]
+
+
+class Begun(Exception):
+    """A program has read its command line and would begin."""
+
+
+def begin(*_: object, **__: object) -> None:
+    raise Begun
+
+
+@pytest.fixture
+def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
+    """What is wrong with a command: the last line the program says instead of beginning; empty where it begins.
+
+    In the current folder is a `mine.yaml`, as the pages have it.
+    """
+    (tmp_path / "mine.yaml").write_text(find_config("demo").read_text("utf-8"), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in (*BEGINNINGS, "doctor.examine"):
+        monkeypatch.setattr(f"text2grad.{name}", begin)
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse_and_begin(*given: object) -> None:
+        parse_args(*given)  # type: ignore[call-overload]
+        raise Begun
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_begin)
+
+    def call(words: Sequence[str]) -> str:
+        words = [word for word in filled(words) if not re.match(r"[A-Z_]+=", word)]
+        if "text2grad.cli" in words:  # after torchrun or accelerate launch
+            words = ["text2grad", *words[words.index("text2grad.cli") + 1 :]]
+        if words[0] in OTHERS:
+            return ""
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), monkeypatch.context() as patch:
+                if words[0] == "text2grad":
+                    if unknown := unlisted(words):
+                        return unknown
+                    cli.main(words[1:] if len(words) > 2 else [*words[1:], "--help"])  # a command that is named
+                elif words[0] == "python":
+                    patch.setattr(sys, "argv", [str(ROOT / words[1]), *words[2:]])
+                    patch.syspath_prepend(str((ROOT / words[1]).parent))
+                    run_script(*words[1:])
+        except Begun:
+            return ""
+        except SystemExit as left:
+            return (said.getvalue() or str(left)).splitlines()[-1] if left.code else ""
+        return f"nothing reads the command {words[0]}"
+
+    return call
+
+
+def unlisted(words: Sequence[str]) -> str:
+    """The first value of an option in `LISTED` that is none of those it takes."""
+    given = [(option, value) for option, value in pairwise(cli._listed(words)) if option in LISTED]
+    return next((f"no {value} for {option}" for option, value in given if value not in LISTED[option]), "")
+
+
+def run_script(script: str, *options: str) -> None:
+    """Run a script until it has read its options; one that reads none is not run."""
+    if not (ROOT / script).is_file():
+        raise SystemExit(f"there is no {script}")
+    if "parse_args" in (ROOT / script).read_text("utf-8"):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    elif options:
+        raise SystemExit(f"{script} takes no options")
+    raise Begun
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_is_one_that_its_program_takes(page: Path, complaint: Complaint) -> None:
+    found = {" ".join(words): complaint(words) for words in commands_of(page)}
+    assert {words: why for words, why in found.items() if why} == {}
+
+
+def test_the_commands_are_found() -> None:
+    found = {page: len(list(commands_of(page))) for page in PAGES}
+    assert sum(found.values()) > 150
+    assert all(found[ROOT / name] for name in ("README.md", "docs/data.md", "docs/cli.md", "configs/human_qa.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("text2grad trian --config slf5k", "trian"),
+        ("$ text2grad train --config slf5k --nmae x  # a comment", "--nmae"),
+        ("text2grad train --config slf5k \\\n    --ppo.stepss 3", "ppo.stepss"),
+        ("text2grad train --config no_such_preset", "no_such_preset"),
+        ("text2grad train --config slf5k --credit.scheme no_such_scheme", "no_such_scheme"),
+        ("text2grad train --config mine.yaml --offline a.jsonl --pairs b.jsonl", "two methods"),
+        ("text2grad evaluate sft --config mine.yaml --task no_such_task", "no_such_task"),
+        ("text2grad import table.csv --out a.jsonl --kind no_such_kind", "no_such_kind"),
+        ("text2grad export a.jsonl --out b.jsonl --as no_such_shape", "no_such_shape"),
+        ("text2grad compare --seeds N --methods sft no_such_method", "no_such_method"),
+        ("torchrun --nproc_per_node N -m text2grad.cli train --config no_such_preset", "no_such_preset"),
+        ("accelerate launch -m text2grad.cli train --nmae x", "--nmae"),
+        ("python experiments/no_such_script.py", "no_such_script"),
+        ("python experiments/noise.py --sedes 3", "--sedes"),
+        ("python experiments/noise.py --kinds flip no_such_kind ... --seeds 3", "no_such_kind"),
+        ("OMP_NUM_THREADS=1 python benchmarks/parse_damage.py --rows 3", "takes no options"),
+        ("git push --force", "git"),
+    ],
+)
+def test_a_wrong_command_is_found(wrong: str, why: str, complaint: Complaint, tmp_path: Path) -> None:
+    page = tmp_path / "page.txt"
+    page.write_text(f"# A page\n\n```bash\n{wrong}\n```\n\nand more\n", "utf-8")
+    [words] = commands_of(page)
+    assert why in complaint(words)
+
+
+def test_commands_in_backticks_and_comments_are_found(tmp_path: Path) -> None:
+    page, settings = tmp_path / "page.txt", tmp_path / "a.yaml"
+    page.write_text("Type `text2grad train ...\n  --nmae x` or `text2grad` or `make`.\n", "utf-8")
+    settings.write_text(
+        "# A preset:\n#\n#   text2grad sft\nsft: # `text2grad train --config a`\n  lr: 1\n", "utf-8"
+    )
+    assert list(commands_of(page)) == [["text2grad", "train", "...", "--nmae", "x"]]
+    assert list(commands_of(settings)) == [["text2grad", "sft"], ["text2grad", "train", "--config", "a"]]
+
+
+def test_targets_of_make_and_extras_of_pip_exist() -> None:
+    pages = "\n".join(page.read_text("utf-8") for page in PAGES if page.suffix == ".md")
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE))
+    assert {words[1] for page in PAGES for words in commands_of(page) if words[0] == "make"} <= targets
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert set(re.findall(r"text2grad\[(\w+)\]", pages)) <= set(extras)
