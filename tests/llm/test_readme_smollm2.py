@@ -1,4 +1,4 @@
-"""README.md's "Your own data" with the real model, as it says: `--config smollm2` with every command.
+"""README.md's "Your own data" with the real model, as it says: `--config own` in place of the small one's preset.
 
 Sizes alone are changed, to what a test can wait for; tests/e2e/test_readme.py follows the rest of the section.
 """
@@ -18,7 +18,8 @@ from text2grad.cli import main
 OWN_DATA = section(README.read_text("utf-8"), "Your own data")
 SMALL = (
     *("--generation.max_new_tokens", "8", "--reward_model.generation.max_new_tokens", "24"),
-    *("--ppo.steps", "1", "--ppo.rollouts", "8", "--reward_model.damaged", "0"),
+    *("--sft.epochs", "2", "--reward_model.training.epochs", "2", "--reward_model.damaged", "0"),
+    *("--ppo.steps", "1", "--ppo.rollouts", "8"),
 )
 
 
@@ -37,11 +38,12 @@ def test_the_path_with_a_real_model(
     monkeypatch.chdir(tmp_path)
     [table], [block] = fenced(OWN_DATA, "csv"), fenced(OWN_DATA, "bash")
     Path("feedback.csv").write_text(table, "utf-8")
-    [added] = re.findall(r"add `(--config \w+)` to every command", OWN_DATA)
+    [(preset, small)] = re.findall(r"`--config (\w+)` in place of\s+`(\w+)`", OWN_DATA)
     path = [words[1:] for words in commands_in(block) if words[0] == "text2grad"]
     assert [words[0] for words in path] == ["import", "sft", "train-reward", "train"]
     for words in path:
-        run([*words, *added.split(), *SMALL], capfd)
+        assert small in words
+        run([preset if word == small else word for word in words] + [*SMALL], capfd)
     for stage in ("sft", "reward_model", "ppo/text2grad"):
         adapter = json.loads(Path(f"runs/mine/{stage}/policy/adapter_config.json").read_text("utf-8"))
         assert "SmolLM2-135M-Instruct" in adapter["base_model_name_or_path"]
