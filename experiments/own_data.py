@@ -102,7 +102,8 @@ FAULTS: dict[str, tuple[tuple[str, ...], str]] = {
 
 def main() -> None:
     chosen = options()
-    os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
+    if chosen.workers > 1:  # each would take all cores, for it finds them idle
+        chosen.set.append("run.threads=1")
     with ThreadPoolExecutor(chosen.workers) as pool:
         rows = list(pool.map(lambda seed: one_path(chosen, seed), range(chosen.seeds)))
     print(json.dumps({"records": RECORDS} | {key: [row[key] for row in rows] for key in rows[0]}))
@@ -113,7 +114,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
     parser.add_argument("--offline", action="store_true", help="learn from the records alone")
     parser.add_argument("--workers", type=int, default=1, help="seeds at a time")
-    parser.add_argument("--threads", type=int, default=1, help="of each command")
     parser.add_argument("--out", type=Path, default=Path("runs/own_data"))
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings, beyond the issue's path"
@@ -228,8 +228,8 @@ def fact_of(known: str) -> str:
 class Walk:
     """A folder with a person's files, in which commands run one by one; what has ended is not run again."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
-        self.folder, self.threads = folder, threads
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.took: list[Row] = []
 
     def run(self, *words: str) -> Row:
@@ -255,12 +255,11 @@ class Walk:
 
     def _run(self, words: Sequence[str], log: Path) -> tuple[int, str, float]:
         """Exit code, what it printed, and its peak in MB."""
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
         command = [sys.executable, "-m", "text2grad.cli", *words]
         with (
             log.open("wb") as said,
             tempfile.TemporaryFile() as out,
-            subprocess.Popen(command, cwd=self.folder, env=environment, stdout=out, stderr=said) as process,
+            subprocess.Popen(command, cwd=self.folder, stdout=out, stderr=said) as process,
         ):
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -281,7 +280,7 @@ def one_path(chosen: argparse.Namespace, seed: int) -> Row:
     write_files(folder, seed)
     names = ["--config", "own", "--run.folder", "mine", "--run.seed", str(seed), *settings(chosen.set)]
     names += ["--task.data", "questions.jsonl", "--task.heldout_data", "heldout.jsonl"]
-    path, trained = Walk(folder, chosen.threads), "offline" if chosen.offline else "text2grad"
+    path, trained = Walk(folder), "offline" if chosen.offline else "text2grad"
     path.run("import", "remarks.csv", *names)
     path.run("sft", *names)
     if chosen.offline:

@@ -39,7 +39,7 @@ def test_forty_critiques_get_what_was_measured_on_them() -> None:
     found = derive("reward_model", config(), MAILS)
     assert found["reward_model.training.lr"] == (1e-3, "adapters on 135M parameters")
     assert found["reward_model.training.batch_size"] == (4, "39 examples")
-    assert found["reward_model.training.epochs"] == (11.0, "108 updates")
+    assert found["reward_model.training.epochs"] == (16.0, "156 updates")
     assert found["reward_model.training.micro_batch_size"] == (4, "16 GB free")
 
 

@@ -24,7 +24,7 @@ SUPERVISED_LR, PPO_LR = 1e-3, 3e-4
 """Learning rates of adapters on all linear layers of that model."""
 SHRINKS, OF_ALL_WEIGHTS = 0.4, 0.1
 """A rate falls with this power of the size; that of all weights is this share of the adapters'."""
-LEAST_UPDATES, UPDATES_WITH_STOPPING = 100, 300
+LEAST_UPDATES, UPDATES_WITH_STOPPING = {"sft": 100, "reward_model.training": 150}, 300
 FEWEST_EPOCHS, MOST_EPOCHS = 2, 20
 ACTIVATIONS = 24
 """Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its `width`."""
@@ -150,7 +150,7 @@ def _supervised(config: Config, section: str, facts: Facts, stopping: bool) -> I
     batch = 4 if examples < 200 else 8 if examples < 2000 else 16
     yield from draft.offer(f"{section}.batch_size", batch, counted)
     batch = draft[f"{section}.batch_size"]
-    wanted = UPDATES_WITH_STOPPING if stopping else LEAST_UPDATES
+    wanted = UPDATES_WITH_STOPPING if stopping else LEAST_UPDATES[section]
     epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, math.ceil(wanted * batch / max(1, examples))))
     updates = math.ceil(examples * epochs / batch)
     why = f"{updates} updates" + (" unless stopped early" if stopping else "")

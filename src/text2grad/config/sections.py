@@ -26,6 +26,7 @@ from text2grad.train.settings import (
 )
 
 TINY = "tiny"
+Damage = Literal["shuffled", "repeated", "degenerate", "truncated", "other"]
 
 
 class RunSettings(Settings):
@@ -71,8 +72,13 @@ class RewardModelSettings(Settings):
     damaged: float | None = Field(
         default=None,
         ge=0,
-        description="spoiled answers (shuffled, repeated, cut, another prompt's) taught as poor, as a share of the"
-        " training records; null: .5 below 500 records, else none",
+        description="spoiled answers taught as poor, as a share of the training records; null: .5 below 500 of them,"
+        " else none",
+    )
+    damage: tuple[Damage, ...] = Field(
+        default=("shuffled", "repeated", "degenerate"),
+        description="how answers are spoiled, in turns; truncated and other (another prompt's answer) take more"
+        " records to learn, for their words are in order",
     )
     poor_weight: float = Field(
         default=1.0,

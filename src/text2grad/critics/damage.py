@@ -71,46 +71,36 @@ def _whole(text: str, critique: str) -> Spoiled:
     return Spoiled(text, 0, len(text), critique)
 
 
-GIBBERISH: Mapping[str, Callable[[str, random.Random], Spoiled]] = {
+DAMAGE: Mapping[str, Callable[[str, random.Random], Spoiled]] = {
     "shuffled": shuffled,
     "repeated": repeated,
     "degenerate": degenerate,
+    "truncated": truncated,
 }
-"""Damage that leaves no answer to any question."""
-DAMAGE = {**GIBBERISH, "truncated": truncated}
 OTHER = "other"
 """The answer to another prompt, which is poor as a whole."""
+GIBBERISH = ("shuffled", "repeated", "degenerate")
+"""Damage that leaves no answer to any question."""
 
 
-def spoiled(
-    records: Sequence[Feedback],
-    count: int,
-    seed: int,
-    damage: Mapping[str, Callable[[str, random.Random], Spoiled]] = DAMAGE,
-    with_others: bool = True,
-) -> list[Feedback]:
-    """`count` records of spoiled responses with their critiques, each kind of damage in its turn.
+def spoiled(records: Sequence[Feedback], count: int, seed: int, kinds: Sequence[str] = GIBBERISH) -> list[Feedback]:
+    """`count` records of spoiled responses with their critiques, each of `kinds` in its turn: names in `DAMAGE`, or
+    `OTHER`.
 
     `meta.damage` names the kind. The same records and seed give the same damage. Fewer, or none, where responses
     have not `FEWEST_WORDS` words, or a kind left a response as it was.
     """
     rng = random.Random(f"{seed}/damage")
     able = [record for record in records if len(record.response.split()) >= FEWEST_WORDS]
-    kinds = cycle([*damage, *([OTHER] if with_others else [])])
-    chosen = [able[i % len(able)] for i in rng.sample(range(count), count)] if able else []
-    made = [_spoil(record, next(kinds), able, damage, rng) for record in chosen]
+    turns = cycle(kinds)
+    chosen = [able[i % len(able)] for i in rng.sample(range(count), count)] if able and kinds else []
+    made = [_spoil(record, next(turns), able, rng) for record in chosen]
     return [record for record in made if record is not None]
 
 
-def _spoil(
-    record: Feedback,
-    kind: str,
-    records: Sequence[Feedback],
-    damage: Mapping[str, Callable[[str, random.Random], Spoiled]],
-    rng: random.Random,
-) -> Feedback | None:
+def _spoil(record: Feedback, kind: str, records: Sequence[Feedback], rng: random.Random) -> Feedback | None:
     other = kind == OTHER
-    found = _of_another(record, rng.choice(records)) if other else damage[kind](record.response, rng)
+    found = _of_another(record, rng.choice(records)) if other else DAMAGE[kind](record.response, rng)
     return None if found is None or found.response == record.response else _as_record(record, kind, found)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from text2grad.critics.damage import GIBBERISH, spoiled
+from text2grad.critics.damage import spoiled
 from text2grad.feedback import Critic, Critique, Example, Feedback, Judgement, Source, judgements_of, overlap_of
 from text2grad.tasks.base import rouge_l
 
@@ -60,7 +60,7 @@ class ProbedCritic:
             Feedback(id=example.id, prompt=example.prompt, response=text, source=self.source)
             for example, text in answers
         ]
-        marred = spoiled(records, min(ANSWERS, len(records)), self.seed + step, GIBBERISH, with_others=False)
+        marred = spoiled(records, min(ANSWERS, len(records)), self.seed + step)
         told = [Example(id=each.id, prompt=each.prompt) for each in marred]
         judged = judgements_of(self.critic, told, [each.response for each in marred]) if marred else []
         said = [each for each in judged if isinstance(each, Critique)]

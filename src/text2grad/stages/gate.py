@@ -18,7 +18,7 @@ import torch
 
 from text2grad.align import TokenTable
 from text2grad.config import Config
-from text2grad.critics.damage import GIBBERISH, spoiled
+from text2grad.critics.damage import spoiled
 from text2grad.errors import UserError
 from text2grad.eval.gate import Gate, Paid, gate, gate_figures
 from text2grad.eval.spans import SpanCase
@@ -53,7 +53,7 @@ def check_reward_model(config: Config, cases: Sequence[SpanCase]) -> Gate:
     """
     known = _one_of_each_question(config)
     fresh = _fresh_answers(config, known)
-    marred = [Answer.of(each) for each in spoiled(known, SPOILED, config.run.seed, GIBBERISH, with_others=False)]
+    marred = [Answer.of(each) for each in spoiled(known, SPOILED, config.run.seed)]
     release()
     critic = critic_over(config, load_reward_model(config), str(reward_model_folder(config)))
     said, said_of_marred = _judged(critic, fresh), _judged(critic, marred)

@@ -140,7 +140,7 @@ def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed
     """
     few = DAMAGED_OF_FEW if len(records) < FEW_RECORDS else 0.0
     share = few if settings.damaged is None else settings.damaged
-    return [*records, *spoiled(records, round(share * len(records)), seed)]
+    return [*records, *spoiled(records, round(share * len(records)), seed, settings.damage)]
 
 
 def fitting(
