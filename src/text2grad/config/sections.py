@@ -72,8 +72,8 @@ class RewardModelSettings(Settings):
     damaged: float | None = Field(
         default=None,
         ge=0,
-        description="spoiled answers taught as poor, as a share of the training records; null: .5 below 500 of them,"
-        " else none",
+        description="spoiled answers taught as poor, as a share of the training records; null: .5 where these are"
+        " fewer than 500, else none",
     )
     damage: tuple[Damage, ...] = Field(
         default=("shuffled", "repeated", "degenerate"),
