@@ -331,7 +331,8 @@ def judged_policies(path: Walk, trained: str, names: Sequence[str]) -> Row:
 def answers_of(written: Sequence[Row], policy: str) -> Iterator[tuple[str, str]]:
     """Prompt and answer of each row that `sample` has written."""
     for row in written:
-        yield from ((row["prompt"], told["response"]) for told in row["answers"] if told["name"] == policy)
+        asked = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
+        yield from ((asked, told["response"]) for told in row["answers"] if told["name"] == policy)
 
 
 def reward_model_figures(folder: Path) -> Row:
