@@ -42,6 +42,7 @@ from text2grad.train.ppo import train_ppo
 from text2grad.train.preference import train_dpo, train_scalar_model
 from text2grad.train.settings import (
     DPOSettings,
+    DPOTrainingSettings,
     EarlyStoppingSettings,
     OfflineSettings,
     PPOSettings,
@@ -191,7 +192,7 @@ def by_pairs(
     ]
     settings, options = TRAINING.model_copy(update=changes), RunOptions(folder, title, 5, on_step=on_step)
     if title == "dpo":
-        train_dpo(policy, pairs, DPOSettings(training=settings), options)
+        train_dpo(policy, pairs, DPOSettings(training=DPOTrainingSettings(**settings.model_dump())), options)
     else:
         train_scalar_model(policy, pairs, settings, options)
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from text2grad.config import Config, find_config, load_config
 from text2grad.config.derive import (
     GB,
+    RULES,
     DataFacts,
     Facts,
     MachineFacts,
     ModelFacts,
+    Stage,
+    Supervised,
     derive,
     is_set,
+    section_of,
     step_cost,
     value_at,
     with_values,
 )
+from text2grad.config.loading import times
 
 SMOLLM2 = ModelFacts(parameters=135_000_000, adapters=True, layers=30, width=576)
 LAPTOP = MachineFacts("cpu", cores=2, free_bytes=16 * GB, flops=140e9)
 MAILS = Facts(SMOLLM2, DataFacts(examples=39, prompt_tokens=300, target_tokens=150), LAPTOP)
+SUPERVISED: list[Any] = list(RULES)
+STAGES: list[Any] = [*RULES, "ppo"]
 
 
 def config(*settings: str) -> Config:
@@ -43,9 +50,45 @@ def test_forty_critiques_get_what_was_measured_on_them() -> None:
     assert found["reward_model.training.micro_batch_size"] == (4, "16 GB free")
 
 
+def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
+    assert set(RULES) == set(get_args(Supervised)) and set(STAGES) == set(get_args(Stage))
+    for stage in STAGES:
+        assert value_at(config(), f"{section_of(stage)}.lr") > 0
+
+
+@pytest.mark.parametrize(
+    ("stage", "lr", "epochs", "updates"),
+    [
+        ("sft", 1e-3, 11.0, 108),
+        ("reward_model", 1e-3, 16.0, 156),
+        ("scalar_model", 3e-4, 11.0, 108),
+        ("unit_model", 1e-3, 11.0, 108),
+        ("offline", 3e-4, 11.0, 108),
+        ("dpo", 5e-5, 3.0, 30),
+    ],
+)
+def test_the_rate_and_passes_of_each_stage(stage: Any, lr: float, epochs: float, updates: int) -> None:
+    found, section = derive(stage, config(), MAILS), section_of(stage)
+    assert set(found) == {f"{section}.{name}" for name in ("lr", "batch_size", "epochs", "micro_batch_size")}
+    assert found[f"{section}.lr"] == (lr, "adapters on 135M parameters")
+    assert found[f"{section}.batch_size"] == (4, "39 examples")
+    assert found[f"{section}.epochs"] == (epochs, f"{updates} updates")
+
+
+def test_of_many_pairs_one_pass_is_enough() -> None:
+    many = replace(MAILS, data=replace(MAILS.data, examples=10_000))
+    passes = {stage: values(stage, config(), many)["epochs"] for stage in SUPERVISED}
+    assert {stage for stage, each in passes.items() if each == 1.0} == {"scalar_model", "dpo"}
+    assert set(passes.values()) == {1.0, 2.0}
+
+
 @pytest.mark.parametrize(
     ("stage", "settings"),
     [
+        ("scalar_model", ["--scalar_model.training.lr", "1e-5", "--scalar_model.training.epochs", "1"]),
+        ("unit_model", ["--unit_model.training.lr", "1e-5", "--unit_model.training.micro_batch_size", "8"]),
+        ("offline", ["--offline.lr", "1e-5", "--offline.epochs", "3"]),
+        ("dpo", ["--dpo.training.lr", "1e-6", "--dpo.training.epochs", "1"]),
         ("reward_model", ["--reward_model.training.lr", "1e-5", "--reward_model.training.batch_size", "8"]),
         ("sft", ["--sft.lr", "1e-5", "--sft.epochs", "2"]),
         ("ppo", ["--ppo.lr", "1e-6", "--ppo.rollouts", "64", "--generation.batch_size", "64"]),
@@ -55,6 +98,28 @@ def test_what_is_set_is_never_derived_even_to_its_default(stage: Any, settings: 
     given = {word.removeprefix("--") for word in settings[::2]}
     derived = set(derive(stage, config(*settings), MAILS))
     assert derived and not derived & given
+
+
+@pytest.mark.parametrize("key", ["lr", "batch_size", "epochs", "micro_batch_size"])
+@pytest.mark.parametrize("stage", SUPERVISED)
+def test_one_setting_of_a_stage_leaves_the_others_to_be_derived(stage: Any, key: str) -> None:
+    """Of `dpo.training` and `scalar_model.training` too, whose defaults are not those of other stages."""
+    found = set(values(stage, config(f"--{section_of(stage)}.{key}", "1"), MAILS))
+    assert found == {"lr", "batch_size", "epochs", "micro_batch_size"} - {key}
+
+
+@pytest.mark.parametrize("stage", [each for each in STAGES if section_of(each) != "sft"])
+def test_a_rate_that_was_tuned_is_set(stage: Any) -> None:
+    rate = f"{section_of(stage)}.lr"
+    tuned = times(config(f"--{rate}", "2e-4"), rate, 0.5)
+    assert value_at(tuned, rate) == pytest.approx(1e-4)
+    assert is_set(tuned, rate) and rate not in derive(stage, tuned, MAILS)
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "ultrafeedback"])
+@pytest.mark.parametrize("stage", ["scalar_model", "unit_model", "dpo"])
+def test_of_the_papers_baselines_memory_alone_is_planned(name: str, stage: Any) -> None:
+    assert set(values(stage, load_config(find_config(name)), MAILS)) == {"micro_batch_size"}
 
 
 @pytest.mark.parametrize("name", ["demo", "function_summaries", "slf5k", "kodcode", "ultrafeedback"])
@@ -90,6 +155,7 @@ def test_larger_models_and_all_weights_get_lower_rates() -> None:
     every = replace(SMOLLM2, adapters=False)
     rates = [values("sft", config(), replace(MAILS, model=model))["lr"] for model in (SMOLLM2, large, every)]
     assert rates == [1e-3, 2e-4, 1e-4]
+    assert [values("dpo", config(), replace(MAILS, model=model))["lr"] for model in (large, every)] == [1e-5, 5e-6]
     small = replace(SMOLLM2, parameters=1_000_000)
     assert values("sft", config(), replace(MAILS, model=small))["lr"] == 1e-3, "no higher than was measured"
 
@@ -105,6 +171,17 @@ def test_less_memory_and_longer_texts_get_smaller_passes() -> None:
     assert rows(replace(MAILS, model=replace(SMOLLM2, adapters=False))) <= rows(MAILS)
 
 
+def test_a_frozen_copy_of_all_weights_takes_room_and_beside_adapters_there_is_none() -> None:
+    def rows(stage: Any, adapters: bool) -> int:
+        model, data = replace(SMOLLM2, adapters=adapters), replace(MAILS.data, examples=2000)
+        machine = replace(LAPTOP, free_bytes=int(14.4 * GB))
+        return int(values(stage, config(), Facts(model, data, machine))["micro_batch_size"])
+
+    for stage in ("offline", "dpo"):
+        assert rows(stage, adapters=False) < rows("sft", adapters=False)
+        assert rows(stage, adapters=True) == rows("sft", adapters=True)
+
+
 def test_rollouts_are_whole_groups() -> None:
     grouped = config("--ppo.samples_per_prompt", "64")
     assert values("ppo", grouped, MAILS)["rollouts"] == 64
@@ -114,12 +191,12 @@ def test_rollouts_are_whole_groups() -> None:
 
 
 def test_derived_values_fit_the_configuration() -> None:
-    for stage in ("sft", "reward_model", "ppo"):
-        found = derive(stage, config(), MAILS)  # type: ignore[arg-type]
+    for stage in STAGES:
+        found = derive(stage, config(), MAILS)
         full = with_values(config(), {key: each.value for key, each in found.items()})
         assert Config.model_validate(full.model_dump()) == full
         assert all(is_set(full, key) and value_at(full, key) == each.value for key, each in found.items())
-        assert not is_set(full, "ppo.gamma")
+        assert not is_set(full, "ppo.gamma") and not is_set(full, "dpo.training.warmup")
 
 
 def test_the_temperature_of_critiques_survives_a_derived_batch() -> None:

@@ -1,8 +1,8 @@
 """Settings that nobody set, from what is there: the model, the examples, the machine. No torch.
 
 The defaults of `config.sections` suit no model in particular. `derive` replaces those that no file, recipe, preset
-or option has set, with a reason for each, and touches no other. The rates are those that worked for adapters on all
-linear layers of SmolLM2-135M (39 critiques; the recipe `smollm2`), scaled to other sizes by a rule of thumb.
+or option has set, with a reason for each, and touches no other. The rates are for adapters on all linear layers of
+SmolLM2-135M, scaled to other sizes by a rule of thumb; `RULES` says which of them were measured.
 """
 
 from __future__ import annotations
@@ -16,16 +16,44 @@ from text2grad.config.sections import Config
 from text2grad.settings import Settings
 
 S = TypeVar("S", bound=Settings)
-Stage = Literal["sft", "reward_model", "ppo"]
+Supervised = Literal["sft", "reward_model", "scalar_model", "unit_model", "offline", "dpo"]
+Stage = Literal[Supervised, "ppo"]
 
+
+class Rule(NamedTuple):
+    """Where the settings of a stage are; the rate of adapters on a model of `MEASURED_ON` parameters; the updates
+    that it takes at least, in no fewer and no more passes over its data than these; and whether it reads a frozen
+    copy of the model beside it."""
+
+    section: str
+    lr: float
+    updates: int = 100
+    fewest: int = 2
+    most: int = 20
+    reference: bool = False
+
+
+RULES: dict[Supervised, Rule] = {
+    "sft": Rule("sft", 1e-3),
+    "reward_model": Rule("reward_model.training", 1e-3, updates=150),
+    "scalar_model": Rule("scalar_model.training", 3e-4, fewest=1),
+    "unit_model": Rule("unit_model.training", 1e-3),
+    "offline": Rule("offline", 3e-4, reference=True),
+    "dpo": Rule("dpo.training", 5e-5, fewest=1, most=3, reference=True),
+}
+"""The stages that learn from a fixed set of examples.
+
+The rates of `sft` and `reward_model` were measured (39 critiques; the recipe `smollm2`). The others were not: those
+of `scalar_model` and `unit_model` are taken from these supervised figures, that of `offline` is PPO's, and that of
+`dpo` is a rule of thumb, a twentieth of the supervised rate.
+"""
+PPO_LR = 3e-4
+"""Of adapters on the same model; measured."""
 MEASURED_ON = 135e6
-"""Parameters of the model that the rates below were measured on."""
-SUPERVISED_LR, PPO_LR = 1e-3, 3e-4
-"""Learning rates of adapters on all linear layers of that model."""
+"""Parameters of the model that these rates are for."""
 SHRINKS, OF_ALL_WEIGHTS = 0.4, 0.1
 """A rate falls with this power of the size; that of all weights is this share of the adapters'."""
-LEAST_UPDATES, UPDATES_WITH_STOPPING = {"sft": 100, "reward_model.training": 150}, 300
-FEWEST_EPOCHS, MOST_EPOCHS = 2, 20
+UPDATES_WITH_STOPPING = 300
 ACTIVATIONS = 24
 """Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its `width`."""
 USABLE = 0.5
@@ -48,7 +76,10 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Examples of a stage, and the mean tokens of their prompts and targets (0: sampled)."""
+    """Examples of a stage, and the mean tokens of their prompts and targets (0: sampled).
+
+    An example that is a pair of answers has the tokens of both sequences.
+    """
 
     examples: int
     prompt_tokens: int
@@ -122,9 +153,16 @@ def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, Derived]:
     """The settings of a stage that nobody has set, each with its reason."""
     if stage == "ppo":
         return dict(_ppo(config, facts))
-    section = {"sft": "sft", "reward_model": "reward_model.training"}[stage]
-    stopping = stage == "reward_model" and config.reward_model.early_stopping is not None
-    return dict(_supervised(config, section, facts, stopping))
+    rule = RULES[stage]
+    if stage == "reward_model" and config.reward_model.early_stopping is not None:
+        rule = rule._replace(updates=UPDATES_WITH_STOPPING)
+        return dict(_supervised(config, rule, facts, " unless stopped early"))
+    return dict(_supervised(config, rule, facts))
+
+
+def section_of(stage: Stage) -> str:
+    """Where the settings of a stage are: a section, or a section of one."""
+    return "ppo" if stage == "ppo" else RULES[stage].section
 
 
 class _Draft:
@@ -143,19 +181,18 @@ class _Draft:
             yield key, self._derived[key]
 
 
-def _supervised(config: Config, section: str, facts: Facts, stopping: bool) -> Iterator[tuple[str, Derived]]:
-    draft, examples = _Draft(config), facts.data.examples
+def _supervised(config: Config, rule: Rule, facts: Facts, unless: str = "") -> Iterator[tuple[str, Derived]]:
+    draft, examples, section = _Draft(config), facts.data.examples, rule.section
     counted = f"{examples} examples"
-    yield from draft.offer(f"{section}.lr", _rate(SUPERVISED_LR, facts.model), _sized(facts.model))
+    yield from draft.offer(f"{section}.lr", _rate(rule.lr, facts.model), _sized(facts.model))
     batch = 4 if examples < 200 else 8 if examples < 2000 else 16
     yield from draft.offer(f"{section}.batch_size", batch, counted)
     batch = draft[f"{section}.batch_size"]
-    wanted = UPDATES_WITH_STOPPING if stopping else LEAST_UPDATES[section]
-    epochs = min(MOST_EPOCHS, max(FEWEST_EPOCHS, math.ceil(wanted * batch / max(1, examples))))
+    epochs = min(rule.most, max(rule.fewest, math.ceil(rule.updates * batch / max(1, examples))))
     updates = math.ceil(examples * epochs / batch)
-    why = f"{updates} updates" + (" unless stopped early" if stopping else "")
-    yield from draft.offer(f"{section}.epochs", float(epochs), why)
-    rows = _rows(facts, facts.data.prompt_tokens + facts.data.target_tokens, batch)
+    yield from draft.offer(f"{section}.epochs", float(epochs), f"{updates} updates{unless}")
+    tokens = facts.data.prompt_tokens + facts.data.target_tokens
+    rows = _rows(facts, tokens, batch, rule.reference)
     yield from draft.offer(f"{section}.micro_batch_size", rows, _free(facts.machine))
 
 
@@ -167,37 +204,40 @@ def _ppo(config: Config, facts: Facts) -> Iterator[tuple[str, Derived]]:
     yield from draft.offer("ppo.rollouts", math.ceil(wanted / group) * group, f"a {_kind(facts.machine)}")
     answer, critique = config.generation.max_new_tokens, config.reward_model.generation.max_new_tokens
     tokens, most = facts.data.prompt_tokens + answer, draft["ppo.rollouts"]
-    yield from draft.offer("ppo.micro_batch_size", _rows(facts, tokens, most), _free(facts.machine))
+    yield from draft.offer("ppo.micro_batch_size", _rows(facts, tokens, most, True), _free(facts.machine))
     yield from draft.offer("generation.batch_size", _read_rows(facts, tokens, most), _free(facts.machine))
     judged = tokens + answer + critique
     key = "reward_model.generation.batch_size"
     yield from draft.offer(key, _read_rows(facts, judged, most), _free(facts.machine))
 
 
-def _rate(measured: float, model: ModelFacts) -> float:
+def _rate(lr: float, model: ModelFacts) -> float:
     """The rate for a model of this size, to one digit."""
-    rate = measured * min(1.0, (MEASURED_ON / model.parameters) ** SHRINKS)
+    rate = lr * min(1.0, (MEASURED_ON / model.parameters) ** SHRINKS)
     return float(f"{rate if model.adapters else rate * OF_ALL_WEIGHTS:.0e}")
 
 
-def _rows(facts: Facts, tokens: int, most: int) -> int:
-    """Sequences that a forward and backward pass has room for: a power of two, at most `most`."""
-    return _power_of_two(_room(facts) / (max(1, tokens) * _kept_bytes(facts.model)), most)
+def _rows(facts: Facts, tokens: int, most: int, reference: bool) -> int:
+    """Examples that a forward and backward pass has room for: a power of two, at most `most`."""
+    return _power_of_two(_room(facts, reference) / (max(1, tokens) * _kept_bytes(facts.model)), most)
 
 
 def _read_rows(facts: Facts, tokens: int, most: int) -> int:
     """Sequences that can be sampled at a time: keys and values of every layer are kept."""
     each = 2 * facts.model.layers * facts.model.width * facts.model.weight_bytes
-    return _power_of_two(_room(facts) / (max(1, tokens) * each), most)
+    return _power_of_two(_room(facts, True) / (max(1, tokens) * each), most)
 
 
 def _power_of_two(count: float, most: int) -> int:
     return int(min(2 ** math.floor(math.log2(max(1.0, count))), 2 ** math.floor(math.log2(max(1, most)))))
 
 
-def _room(facts: Facts) -> float:
-    """Bytes for activations: the weights are in memory already, what the optimizer keeps of all of them is not."""
-    return max(0.0, USABLE * facts.machine.free_bytes - _states(facts.model))
+def _room(facts: Facts, reference: bool) -> float:
+    """Bytes for activations: the weights are in memory already, what the optimizer keeps of all of them is not, and
+    neither is their frozen copy. Beside adapters both are small: what they adapt is the reference."""
+    model = facts.model
+    frozen = model.parameters * model.weight_bytes if reference and not model.adapters else 0
+    return max(0.0, USABLE * facts.machine.free_bytes - _states(model) - frozen)
 
 
 def _states(model: ModelFacts) -> float:

@@ -21,6 +21,7 @@ from text2grad.train.settings import (
     DPOSettings,
     EarlyStoppingSettings,
     OfflineSettings,
+    PairSettings,
     PPOSettings,
     SupervisedSettings,
 )
@@ -114,7 +115,7 @@ class ScalarModelSettings(Settings):
     """A scalar reward model, trained on preference pairs: one number for an answer (paper, appendix N)."""
 
     policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
-    training: SupervisedSettings = SupervisedSettings(epochs=1)
+    training: PairSettings = PairSettings()
     batch_size: int = Field(default=32, ge=1, description="answers scored at a time")
 
 

@@ -23,8 +23,10 @@ from text2grad.stages.folder import (
 from text2grad.stages.logged import answers_in
 from text2grad.stages.prompts import task_of
 from text2grad.stages.sampling import TOKEN_IDS
+from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.train.offline import Logged, train_offline
+from text2grad.train.pairs import Pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,12 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
                 cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
                 raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
             policy = load_policy(start_policy(config))
-            seed_everything(config.run.seed)
             place = folder / "ppo" / name
+            answers = [Pair(record.id, record.prompt, record.response) for record in records]
+        facts = facts_of_pairs(policy, answers)
+        config = settled(config, "offline", place, policy, facts, resume, ranks)
+        with ranks.barrier():
+            seed_everything(config.run.seed)
             if ranks.first:
                 note_settings(config, place, begins=True)
         options = run_options(config, place, name, resume, ranks, run_inputs(config, config.policy))

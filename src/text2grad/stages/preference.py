@@ -27,6 +27,7 @@ from text2grad.stages.critics import SCALE_FILE
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import splits_of_task
+from text2grad.stages.settle import facts_of_preferences, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.tasks.loaders import hub_data
@@ -70,15 +71,17 @@ def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto
     """Train a scalar reward model on preference pairs; writes `scalar_model/policy` and its figures."""
     place = config.run.folder / "scalar_model"
     with processes(config) as ranks:
-        settings = with_tiny_rates(config).scalar_model.training
         with ranks.barrier():
             prepare(config)
             start = config.scalar_model.policy or start_policy(config)
-            policy, pairs = begun(config, start, data, settings)
+            policy, pairs = begun(config, start, data, config.scalar_model.training)
+        facts = facts_of_preferences(policy, pairs.train)
+        config = settled(config, "scalar_model", place, policy, facts, resume, ranks)
+        with ranks.barrier():
             if ranks.first:
                 note_settings(config, config.run.folder, begins=True)
         options = run_options(config, place, place.name, resume, ranks, run_inputs(config, start))
-        metrics = train_scalar_model(policy, pairs.train, settings, options)
+        metrics = train_scalar_model(policy, pairs.train, with_tiny_rates(config).scalar_model.training, options)
         del policy
         gc.collect()  # what was trained is gone before the model that was written is loaded
         if torch.cuda.is_available():
@@ -93,17 +96,19 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
     """DPO of the SFT policy on preference pairs; writes `ppo/<name>`, or resumes an unfinished one."""
     place = config.run.folder / "ppo" / name
     with processes(config) as ranks:
-        settings = with_tiny_rates(config).dpo
         with ranks.barrier():
             prepare(config)
             start = start_policy(config)
-            policy, pairs = begun(config, start, data, settings.training)
+            policy, pairs = begun(config, start, data, config.dpo.training)
+        facts = facts_of_preferences(policy, pairs.train)
+        config = settled(config, "dpo", place, policy, facts, resume, ranks)
+        with ranks.barrier():
             seed_everything(config.run.seed)
             if ranks.first:
                 for folder in (config.run.folder, place):
                     note_settings(config, folder, begins=True)
         options = run_options(config, place, place.name, resume, ranks, run_inputs(config, start))
-        metrics = train_dpo(policy, pairs.train, settings, options)
+        metrics = train_dpo(policy, pairs.train, with_tiny_rates(config).dpo, options)
         figures = measure_dpo(config, policy, pairs.heldout)
         if ranks.first:
             note_settings(config, place)

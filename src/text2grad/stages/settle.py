@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import torch
+from pydantic import ValidationError
 
 from text2grad.config import TINY, Config
 from text2grad.config.derive import (
@@ -29,19 +30,21 @@ from text2grad.config.derive import (
     Stage,
     derive,
     is_set,
+    section_of,
     step_cost,
     with_values,
 )
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
-from text2grad.feedback import Example
+from text2grad.feedback import Example, Preference
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.stages.results import write_json
 from text2grad.train.pairs import Pair
 
 DERIVED_FILE = "derived.json"
+DERIVED_AGAIN = "remove it: they are derived again"
 COUNTED = 64
 """Examples whose tokens are counted, of many."""
 SLOW, FEWEST_ROLLOUTS = 60.0, 8
@@ -53,26 +56,27 @@ def settled(
 ) -> Config:
     """The configuration with a value for every setting of the stage; each of several processes calls this.
 
-    `place` is the folder of the stage. What earlier stages of the run derived is taken over too, so that the run's
-    configuration says it. A tiny model is made for its preset and gets nothing; neither does a run that
-    began before its settings were derived.
+    `place` is the folder of the stage. What was derived for the models that SFT and `train-reward` left in the run
+    is taken over too, so that the run's configuration says it. A tiny model is made for its preset and gets
+    nothing; neither does a run that began before its settings were derived.
 
     Raises:
-        UserError: what was kept cannot be read.
+        UserError: what was kept cannot be read, or does not fit the configuration.
     """
     if config.policy.model == TINY:
         return config
     with ranks.barrier():
         own = _values(config, stage, place, policy, data, resume) if ranks.first else {}
-        found = _of_other_stages(config, place) | own
+        found = _of_other_stages(config, stage) | own
     return with_values(config, ranks.broadcast(found))
 
 
-def _of_other_stages(config: Config, place: Path) -> dict[str, Any]:
-    """What the stages before this one derived."""
-    kept = [config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model")]
-    found = {key: each for path in kept if path.parent != place for key, each in (_read(path, {}) or {}).items()}
-    return {key: each.value for key, each in found.items() if not is_set(config, key)}
+def _of_other_stages(config: Config, stage: Stage) -> dict[str, Any]:
+    """What was derived for the other models of the run; of unit models that which the critic is."""
+    units = f"unit_model/{config.critic.unit_model.units}"
+    kept = [config.run.folder / name / DERIVED_FILE for name in ("sft", "reward_model", "scalar_model", units)]
+    found = {key: each.value for path in kept for key, each in (_read(path, {}, config) or {}).items()}
+    return {key: value for key, value in found.items() if not key.startswith(f"{section_of(stage)}.")}
 
 
 def _values(
@@ -83,30 +87,40 @@ def _values(
     if resume != "restart" and (place / CHECKPOINTS).is_dir() and not kept.is_file():
         return {}
     facts = Facts(model_facts(policy), data, machine_facts(policy))
-    same = {"model": asdict(facts.model), "data": asdict(data)}
-    found = _read(kept, same)
+    same = {"stage": stage, "model": asdict(facts.model), "data": asdict(data)}
+    found = _read(kept, same, config)
     if found is None:
         found = derive(stage, config, facts)
         settings = {key: list(each) for key, each in found.items()}
         write_json(kept, {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings})
-    chosen = {key: each for key, each in found.items() if not is_set(config, key)}
-    values = {key: each.value for key, each in chosen.items()}
-    for line in told(stage, with_values(config, values), chosen, facts, kept):
+    values = {key: each.value for key, each in found.items()}
+    for line in told(stage, with_values(config, values), found, facts, kept):
         print(line, file=sys.stderr)
     return values
 
 
-def _read(kept: Path, same: Mapping[str, Any]) -> dict[str, Derived] | None:
-    """What was kept, if it was derived from the same model and data."""
+def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, Derived] | None:
+    """What was kept and nobody has set since, unless it was derived for another stage, from another model or data.
+
+    Raises:
+        UserError: it cannot be read, or does not fit the configuration.
+    """
     if not kept.is_file():
         return None
     try:
         found = json.loads(kept.read_text(encoding="utf-8"))
-        if any(found["from"][name] != value for name, value in same.items()):
+        if any(found["from"].get(name, value) != value for name, value in same.items()):
             return None
-        return {key: Derived(*each) for key, each in found["settings"].items()}
+        settings = {key: Derived(*each) for key, each in found["settings"].items() if not is_set(config, key)}
+        full = with_values(config, {key: each.value for key, each in settings.items()})
+        Config.model_validate(full.model_dump(warnings=False))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise UserError(f"{kept} does not fit: {where}: {problem['msg']}", DERIVED_AGAIN) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{kept} is not a list of derived settings", "remove it: they are derived again") from error
+        raise UserError(f"{kept} is not a list of derived settings", DERIVED_AGAIN) from error
+    return settings
 
 
 def told(stage: Stage, full: Config, chosen: Mapping[str, Derived], facts: Facts, kept: Path) -> list[str]:
@@ -184,6 +198,13 @@ def facts_of_pairs(policy: Policy, pairs: Sequence[Pair]) -> DataFacts:
     prompts = [len(encode_prompt(policy.tokenizer, pair.prompt)) for pair in first]
     targets = [len(encode_target(policy.tokenizer, pair.target)) for pair in first]
     return DataFacts(len(pairs), _mean(prompts), _mean(targets))
+
+
+def facts_of_preferences(policy: Policy, pairs: Sequence[Preference]) -> DataFacts:
+    """How many pairs of answers there are, and the mean tokens of both sequences, counted on the first ones."""
+    sides = [Pair(pair.id, pair.prompt, text) for pair in pairs[:COUNTED] for text in (pair.chosen, pair.rejected)]
+    one = facts_of_pairs(policy, sides)
+    return DataFacts(len(pairs), 2 * one.prompt_tokens, 2 * one.target_tokens)
 
 
 def facts_of_prompts(policy: Policy, examples: Sequence[Example]) -> DataFacts:

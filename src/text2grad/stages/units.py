@@ -14,7 +14,6 @@ import torch
 from text2grad.config import Config, with_tiny_rates
 from text2grad.critics.steps import labelled_steps, steps_of
 from text2grad.critics.units import Units, judgement_of
-from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError
 from text2grad.eval.spans import SpanCase
@@ -28,8 +27,10 @@ from text2grad.stages.critics import UNITS_FILE
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import reward_data
+from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.qa import is_ultrafeedback
+from text2grad.train.pairs import Pair
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import longest
 from text2grad.train.units import JudgedAnswer, divided, encode_units, train_unit_model
@@ -67,7 +68,19 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
     refuse_no_steps(config, units)
     place = config.run.folder / "unit_model" / units
     with processes(config) as ranks:
-        data, metrics = trained(config, units, place, resume, ranks)
+        with ranks.barrier():
+            prepare(config)
+            start = config.unit_model.policy or start_policy(config)
+            policy, data = begun(config, start, units)
+        answers = [Pair(each.id, each.prompt, each.response) for each in data.train]
+        config = settled(config, "unit_model", place, policy, facts_of_pairs(policy, answers), resume, ranks)
+        with ranks.barrier():
+            if ranks.first:
+                note_settings(config, config.run.folder, begins=True)
+        title = f"unit model of {units}"
+        options = run_options(config, place, title, resume, ranks, run_inputs(config, start))
+        metrics = train_unit_model(policy, data.train, with_tiny_rates(config).unit_model.training, options)
+        del policy
         gc.collect()  # what was trained is gone before the model that was written is loaded
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -96,25 +109,15 @@ def refuse_no_steps(config: Config, units: Units) -> None:
         raise UsageError("the answers of UltraFeedback have no steps to label", "--units tokens")
 
 
-def trained(
-    config: Config, units: Units, place: Path, resume: ResumeMode, ranks: Ranks
-) -> tuple[UnitData, dict[str, float]]:
-    """Train the model and write it; each of several processes calls this."""
-    with ranks.barrier():
-        prepare(config)
-        settings = with_tiny_rates(config).unit_model.training
-        start = config.unit_model.policy or start_policy(config)
-        data = judged_answers(config, units)
-        policy = load_policy(start)
-        data = fitting(policy, data, settings)
-        if data.left_out:
-            words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in data.left_out.items())
-            print(f"left out of the feedback: {words}", file=sys.stderr)
-        if ranks.first:
-            note_settings(config, config.run.folder, begins=True)
-    title = f"unit model of {units}"
-    options = run_options(config, place, title, resume, ranks, run_inputs(config, start))
-    return data, train_unit_model(policy, data.train, settings, options)
+def begun(config: Config, start: PolicySettings, units: Units) -> tuple[Policy, UnitData]:
+    """The policy to train and the answers that fit it. The feedback is read first: a bad file costs nothing."""
+    data = judged_answers(config, units)
+    policy = load_policy(start)
+    data = fitting(policy, data, config.unit_model.training)
+    if data.left_out:
+        words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in data.left_out.items())
+        print(f"left out of the feedback: {words}", file=sys.stderr)
+    return policy, data
 
 
 def judged_answers(config: Config, units: Units) -> UnitData:

@@ -62,11 +62,24 @@ class OfflineSettings(SupervisedSettings):
     )
 
 
+class PairSettings(SupervisedSettings):
+    """Training on pairs of answers: one pass by default."""
+
+    epochs: float = Field(default=1.0, gt=0, description="passes over the data")
+
+
+class DPOTrainingSettings(PairSettings):
+    """Training of DPO: at a lower rate."""
+
+    lr: float = Field(default=1e-6, gt=0, description="learning rate at its peak")
+    warmup: float = Field(default=0.1, ge=0, lt=1, description="share of the steps")
+
+
 class DPOSettings(Settings):
     """Direct preference optimisation (paper, appendix N; Rafailov et al. 2023)."""
 
     beta: float = Field(default=0.1, gt=0, description="how near the policy stays to the SFT policy")
-    training: SupervisedSettings = SupervisedSettings(epochs=1, lr=1e-6, warmup=0.1)
+    training: DPOTrainingSettings = DPOTrainingSettings()
 
 
 class EarlyStoppingSettings(Settings):

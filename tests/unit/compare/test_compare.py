@@ -16,8 +16,9 @@ from text2grad.compare import seeds as running
 from text2grad.compare.figures import over_problems
 from text2grad.compare.methods import METHODS, OWN, SHARED, methods_of, trying, works_of
 from text2grad.compare.seeds import Seed, side_by_side
-from text2grad.compare.tuning import Extent, tuned
+from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config, find_config, load_config
+from text2grad.config.derive import is_set, value_at
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
 
@@ -212,6 +213,29 @@ def test_a_rate_that_nobody_set_cannot_be_multiplied(config: Config) -> None:
     bare = Config.model_validate({"task": {"name": "demo"}, "policy": {"model": "tiny"}})
     with pytest.raises(UsageError, match=r"nothing sets ppo\.lr"):
         tuned(bare, methods_of(["text2grad"], bare), Extent.of(0, 1, tries=2), "pass", 1)
+
+
+def test_a_default_of_dpo_counts_as_a_rate_that_nobody_set() -> None:
+    words = ["--task.name", "demo", "--policy.model", "smollm2", "--dpo.training.epochs", "2"]
+    bare = load_config(None, words)
+    with pytest.raises(UsageError, match=r"nothing sets dpo\.training\.lr"):
+        tuning_seeds(bare, methods_of(["dpo"], bare), Extent.of(0, 1, tries=2))
+
+
+@pytest.mark.parametrize(
+    ("method", "section"), [("dpo", "dpo.training"), ("offline", "offline"), ("text2grad", "ppo")]
+)
+def test_a_rate_that_is_tried_is_set_and_what_nobody_set_is_left_to_be_derived(
+    method: str, section: str, tmp_path: Path
+) -> None:
+    words = ["--task.name", "demo", "--policy.model", "smollm2", "--run.folder", str(tmp_path)]
+    bare = load_config(None, [*words, f"--{section}.lr", "1e-4"])
+    (seed,) = tuning_seeds(bare, methods_of([method], bare), Extent.of(0, 1, tries=3))
+    for name, factor in ((method, 1.0), (f"{method}_x2", 2.0), (f"{method}_x0p5", 0.5)):
+        trained = seed.words(name)
+        read = load_config([Path(trained[trained.index("--config") + 1])])
+        assert is_set(read, f"{section}.lr") and value_at(read, f"{section}.lr") == pytest.approx(factor * 1e-4)
+        assert not is_set(read, f"{section}.epochs") and not is_set(read, f"{section}.micro_batch_size")
 
 
 def test_what_cannot_be_tuned_is_not_tried(config: Config) -> None:

@@ -29,7 +29,7 @@ from text2grad.train.preference import (
     train_dpo,
     train_scalar_model,
 )
-from text2grad.train.settings import DPOSettings, SupervisedSettings
+from text2grad.train.settings import DPOSettings, DPOTrainingSettings, SupervisedSettings
 from tiny_runs import TEXTS, tiny_model
 
 BETA = 0.3
@@ -131,7 +131,7 @@ def test_dpo_moves_away_from_a_reference_that_stays(model: Path, tmp_path: Path,
     policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=2, dropout=0.5) if lora else None))
     seen: list[dict[str, float]] = []
     options = RunOptions(tmp_path, "dpo", on_step=lambda step, metrics: seen.append(dict(metrics)))
-    train_dpo(policy, PAIRS, DPOSettings(beta=BETA, training=TRAINING), options)
+    train_dpo(policy, PAIRS, DPOSettings(beta=BETA, training=DPOTrainingSettings(**TRAINING.model_dump())), options)
     assert seen[0]["margin"] == 0 and seen[0]["loss"] == pytest.approx(0.693147, abs=1e-6)
     assert seen[-1]["loss"] < 0.6
     assert (tmp_path / "policy" / ("adapter_model.safetensors" if lora else "model.safetensors")).is_file()
