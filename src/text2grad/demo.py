@@ -1,7 +1,7 @@
 """The main job in one command: SFT, annotate, reward model, text2grad beside other methods, evaluation, report.
 
 It only calls stages. The PPO runs are `text2grad train` in processes of their own, two at a time, with the same
-prompts, rollouts, optimizer steps and reward model. Over all but text2grad's lies a recipe: `scalar` pays the
+prompts, rollouts, optimizer steps and critic. Over all but text2grad's lies a recipe: `scalar` pays the
 verdict alone, with the discount and KL coefficient that suit it (both were tuned with the same number of trials on
 other seeds, docs/LOG.md), `grpo` is what people run who have no critic of words. The tiny model is compared with
 the first; a pretrained one with both, and with itself as it came.
@@ -40,7 +40,7 @@ AT_ONCE = 2
 
 
 class Method(NamedTuple):
-    """A policy that is trained against the reward model, and the recipe of its run ("": text2grad's own)."""
+    """A policy that is trained against the critic, and the recipe of its run ("": text2grad's own)."""
 
     name: str
     title: str
