@@ -31,6 +31,7 @@ LAPTOP = MachineFacts("cpu", cores=2, free_bytes=16 * GB, flops=140e9)
 MAILS = Facts(SMOLLM2, DataFacts(examples=39, prompt_tokens=300, target_tokens=150), LAPTOP)
 SUPERVISED: list[Any] = list(RULES)
 STAGES: list[Any] = [*RULES, "ppo"]
+WEIGHT = "credit.poor_weight"
 
 
 def config(*settings: str) -> Config:
@@ -69,10 +70,20 @@ def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
 )
 def test_the_rate_and_passes_of_each_stage(stage: Any, lr: float, epochs: float, updates: int) -> None:
     found, section = derive(stage, config(), MAILS), section_of(stage)
-    assert set(found) == {f"{section}.{name}" for name in ("lr", "batch_size", "epochs", "micro_batch_size")}
+    assert set(found) - {WEIGHT} == {
+        f"{section}.{name}" for name in ("lr", "batch_size", "epochs", "micro_batch_size")
+    }
     assert found[f"{section}.lr"] == (lr, "adapters on 135M parameters")
     assert found[f"{section}.batch_size"] == (4, "39 examples")
     assert found[f"{section}.epochs"] == (epochs, f"{updates} updates")
+
+
+def test_poor_words_of_few_answers_weigh_more_where_nothing_is_sampled() -> None:
+    assert derive("offline", config(), MAILS)[WEIGHT] == (4.0, "39 answers")
+    many = replace(MAILS, data=replace(MAILS.data, examples=200))
+    assert WEIGHT not in derive("offline", config(), many)
+    assert WEIGHT not in derive("offline", config("--credit.poor_weight", "1"), MAILS)
+    assert all(WEIGHT not in derive(stage, config(), MAILS) for stage in STAGES if stage != "offline")
 
 
 def test_of_many_pairs_one_pass_is_enough() -> None:
@@ -105,7 +116,7 @@ def test_what_is_set_is_never_derived_even_to_its_default(stage: Any, settings: 
 def test_one_setting_of_a_stage_leaves_the_others_to_be_derived(stage: Any, key: str) -> None:
     """Of `dpo.training` and `scalar_model.training` too, whose defaults are not those of other stages."""
     found = set(values(stage, config(f"--{section_of(stage)}.{key}", "1"), MAILS))
-    assert found == {"lr", "batch_size", "epochs", "micro_batch_size"} - {key}
+    assert found - {"poor_weight"} == {"lr", "batch_size", "epochs", "micro_batch_size"} - {key}
 
 
 @pytest.mark.parametrize("stage", [each for each in STAGES if section_of(each) != "sft"])
