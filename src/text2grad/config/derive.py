@@ -43,9 +43,9 @@ RULES: dict[Supervised, Rule] = {
 }
 """The stages that learn from a fixed set of examples.
 
-The rates of `sft` and `reward_model` were measured (39 critiques; the recipe `smollm2`). That of `offline` is PPO's;
-on 48 replies it is better than 1e-3. Those of `scalar_model` and `unit_model` are taken from the supervised figures,
-and that of `dpo` is a rule of thumb, a twentieth of the supervised rate: these three were not measured.
+The rates of `sft` and `reward_model` were measured (39 critiques; the recipe `smollm2`). That of `offline` is
+PPO's; on 48 replies it is better than 1e-3. Those of `scalar_model` and `unit_model` are taken from the supervised
+figures, and that of `dpo` is a rule of thumb, a twentieth of theirs: these three were not measured.
 """
 FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
 """Answers on record below which `offline` weighs their poor words so often: nothing is sampled that would meet the
