@@ -2,7 +2,7 @@
 
 A script with a seed plays a person who has sent 48 replies to mails and marked what he likes and dislikes in each:
 courtesies that say nothing, promises that nobody asked for, hedges. Twelve more, to other mails, are held out. Then
-the commands of README's "Your own data" run as they stand there. Another program, which knows no phrase of the
+the commands of README's "Your own data" run, with `--config own`. Another program, which knows no phrase of the
 first, judges the policies' answers to the held-out mails: does the reply say what was asked, and nothing else?
 
     python experiments/own_data.py [--seeds 3] [--offline] [--workers 1] [--out FOLDER]
@@ -19,12 +19,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import random
 import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +30,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import text2grad as t2g
+from text2grad.compare.seeds import run_command
 
 RECORDS, HELDOUT = 48, 12
 SAMPLES = 8
@@ -232,46 +230,29 @@ class Walk:
         self.folder = folder
         self.took: list[Row] = []
 
-    def run(self, *words: str) -> Row:
-        """The JSON object that a command ends with; with it `seconds` and `peak_mb`.
+    def run(self, *words: str) -> None:
+        """Run a command, unless it has ended here before, and note its `seconds` and `peak_mb`.
 
         Raises:
-            SystemExit: it failed, with the last line it said.
+            SystemExit: it failed, with the last line it said; or what ended here was another command.
         """
-        name = "_".join(re.findall(r"[\w.]+", " ".join(words[:3])))
-        note, log = self.folder / "done" / f"{name}.json", self.folder / "done" / f"{name}.log"
+        note = self.folder / "done" / f"{len(self.took)}_{words[0]}.json"
         if not note.is_file():
-            note.parent.mkdir(exist_ok=True)
-            started = time.perf_counter()
-            code, out, peak = self._run([*words, "--json"], log)
-            if code:
-                raise SystemExit(f"{' '.join(words)}: {log.read_text('utf-8').strip().splitlines()[-1]}")
-            took = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak)}
-            note.write_text(json.dumps(found_in(out) | took), encoding="utf-8")
-            print(f"{self.folder.name}: {words[0]} ({took['seconds']:.0f} s)", file=sys.stderr, flush=True)
+            note.write_text(json.dumps(self._run(words, note.with_suffix(".log"))), encoding="utf-8")
         found: Row = json.loads(note.read_text("utf-8"))
+        if found["words"] != list(words):
+            raise SystemExit(f"{note} is of other settings: take another --out")
         self.took.append(found)
-        return found
 
-    def _run(self, words: Sequence[str], log: Path) -> tuple[int, str, float]:
-        """Exit code, what it printed, and its peak in MB."""
-        command = [sys.executable, "-m", "text2grad.cli", *words]
-        with (
-            log.open("wb") as said,
-            tempfile.TemporaryFile() as out,
-            subprocess.Popen(command, cwd=self.folder, stdout=out, stderr=said) as process,
-        ):
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            out.seek(0)
-            return process.returncode, out.read().decode(), used.ru_maxrss / 1024
-
-
-def found_in(printed: str) -> Row:
-    """The JSON object in the last line, if there is one."""
-    last = (printed.strip().splitlines() or ["{}"])[-1]
-    found: Row = json.loads(last) if last.startswith("{") else {}
-    return found
+    def _run(self, words: Sequence[str], log: Path) -> Row:
+        log.parent.mkdir(exist_ok=True)
+        started = time.perf_counter()
+        code, peak = run_command([sys.executable, "-m", "text2grad.cli", *words], log, self.folder)
+        if code:
+            raise SystemExit(f"{' '.join(words)}: {log.read_text('utf-8').strip().splitlines()[-1]}")
+        seconds = time.perf_counter() - started
+        print(f"{self.folder.name}: {words[0]} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+        return {"words": words, "seconds": round(seconds, 1), "peak_mb": round(peak)}
 
 
 def one_path(chosen: argparse.Namespace, seed: int) -> Row:

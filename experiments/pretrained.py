@@ -118,8 +118,8 @@ def words_of(chosen: argparse.Namespace, task: str, seed: int, arm: str = "", ra
     words += ["--config", "smollm2"] if task == "human_qa" else []
     settings: Row = {"run.folder": chosen.out / task / f"seed-{seed}", "run.seed": seed, "task.seed": seed}
     settings |= {"run.threads": 1, "evaluate.temperatures": TEMPERATURES, "evaluate.reference": "sft"}
-    if task in CRITICS and not chosen.reward_model:
-        settings["critic.kind"] = CRITICS[task]
+    if task in CRITICS:
+        settings["critic.kind"] = "reward_model" if chosen.reward_model else CRITICS[task]
     for part in parts:
         settings |= GROUP_OF_8 if part == "group_of_8" else PARTS[part]
     settings |= {"ppo.lr": rate} if rate else {}

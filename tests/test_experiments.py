@@ -338,3 +338,24 @@ def test_the_files_are_read_as_those_of_a_person(tmp_path: Path) -> None:
     assert (len(task.examples("train")), len(task.examples("heldout"))) == (48, 12)
     train, heldout = reward_data(config)
     assert (len(train), len(heldout)) == (48, 12)
+
+
+def test_a_walk_goes_on_and_refuses_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def once(command: list[str], log: Path, folder: Path) -> tuple[int, float]:
+        ran.append(command[3:])
+        log.write_text("one\nerror: it broke\n", "utf-8")
+        return int("break" in command), 12.4
+
+    monkeypatch.setattr(own_data, "run_command", once)
+    for _ in range(2):
+        walk = own_data.Walk(tmp_path)
+        walk.run("sft", "--run.seed", "0")
+        assert walk.took[0]["peak_mb"] == 12
+    assert ran == [["sft", "--run.seed", "0"]]
+    with pytest.raises(SystemExit, match="take another --out"):
+        own_data.Walk(tmp_path).run("sft", "--run.seed", "1")
+    with pytest.raises(SystemExit, match="break: error: it broke"):
+        walk.run("break")
+    assert not (tmp_path / "done" / "1_break.json").exists()

@@ -117,12 +117,15 @@ def unstopped(ppo: PPOSettings) -> PPOSettings:
     return ppo.model_copy(update={"max_kl": None, "max_failed": 1.0})
 
 
-def run_command(command: Sequence[str], log: Path | None = None) -> tuple[int, float]:
-    """Run a command with one thread, what it says on this terminal or in a file; exit code, and peak in MB."""
+def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
+    """Run a command with one thread in a folder, what it says on this terminal or in a file.
+
+    Returns its exit code, and its peak in MB.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (
         log.open("wb") if log else nullcontext() as said,
-        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said) as process,
+        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said, cwd=folder) as process,
     ):
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

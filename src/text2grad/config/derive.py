@@ -48,8 +48,7 @@ PPO's; on 48 replies it is better than 1e-3. Those of `scalar_model` and `unit_m
 figures, and that of `dpo` is a rule of thumb, a twentieth of theirs: these three were not measured.
 """
 FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
-"""Answers on record below which `offline` weighs their poor words so often: nothing is sampled that would meet the
-faults again. Measured on 48 (docs/LOG.md)."""
+"""Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers (docs/LOG.md)."""
 PPO_LR = 3e-4
 """Of adapters on the same model; measured."""
 MEASURED_ON = 135e6

@@ -21,14 +21,7 @@ from text2grad.feedback import Feedback
 from text2grad.formats.export import MORE_ANSWERS
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_policy
-from text2grad.stages.folder import (
-    note_settings,
-    prepare,
-    processes,
-    run_inputs,
-    run_options,
-    start_policy,
-)
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.logged import answers_in
 from text2grad.stages.prompts import task_of
 from text2grad.stages.refine import cases_of

@@ -11,14 +11,7 @@ from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
-from text2grad.stages.folder import (
-    note_settings,
-    prepare,
-    processes,
-    run_inputs,
-    run_options,
-    start_policy,
-)
+from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.gate import refuse_unfit_reward_model
 from text2grad.stages.on_step import heldout_curve, kept_policies, noise_of, on_step_of, probes_of
 from text2grad.stages.prompts import task_of
