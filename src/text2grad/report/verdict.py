@@ -27,14 +27,8 @@ MISLEADING = 0.2
 def training_verdict(folder: Path) -> list[str]:
     """Sentences on the run in a folder; none where it has written no metrics."""
     rows = [row.model_dump() for row in read_lines(folder / "metrics.jsonl", MetricRow, [])]
-    known = rows[-1] if rows else {}
-    told = [name for name in SENTENCES if known.get(name) is not None and (name != "score" or _scored(rows))]
-    return [SENTENCES[name](rows) for name in told]
-
-
-def _scored(rows: Sequence[Row]) -> bool:
-    """Whether the critic gives scores at all; what gives none is written down as 0."""
-    return any(row.get("score") for row in rows)
+    known = {name for row in rows for name, value in row.items() if value is not None}
+    return [sentence(rows) for name, sentence in SENTENCES.items() if name in known]
 
 
 def _ends(rows: Sequence[Row], name: str) -> tuple[list[float], list[float]]:
@@ -47,7 +41,8 @@ def _score(rows: Sequence[Row]) -> str:
     """Of PPO: whether the critic likes the answers better than at first, beyond the noise of its steps."""
     first, last = _ends(rows, "score")
     moved = fmean(last) - fmean(first)
-    between = [float(b["score"]) - float(a["score"]) for a, b in pairwise(rows)]
+    scores = [float(row["score"]) for row in rows if row.get("score") is not None]
+    between = [after - before for before, after in pairwise(scores)]
     spread = (fmean(each**2 for each in between) / 2) ** 0.5 if between else 0.0
     error = spread * (2 / len(first)) ** 0.5
     words = f"The critic's score went from {fmean(first):+.2f} to {fmean(last):+.2f}"

@@ -24,7 +24,7 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
     scores = [judgement.score for judgement in good if judgement.score is not None]
     count = len(answered.samples)
     return {
-        "score": sum(scores) / max(1, len(scores)),
+        **({"score": sum(scores) / len(scores)} if scores else {}),
         "delta_sum": float(sums.mean()),
         "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
         "labelled": sum(item.labelled for item in answered.credits) / float(mask.sum()),

@@ -43,7 +43,9 @@ def test_a_policy_that_is_far_away_is_warned_of(tmp_path: Path) -> None:
 
 
 def test_a_critic_without_scores_gets_no_sentence_about_them(tmp_path: Path) -> None:
-    assert written(tmp_path, scores([0.0, 0.0])) == ["It is 0.010 nats a token from where it started."]
+    assert written(tmp_path, [{"kl_token": 0.01}] * 2) == ["It is 0.010 nats a token from where it started."]
+    with_a_gap = [{"score": 0.25, "kl_token": 0.01}, {"kl_token": 0.01}, {"score": 0.25, "kl_token": 0.01}]
+    assert "from +0.25 to +0.25" in written(tmp_path, with_a_gap)[0]
 
 
 def test_supervised_runs_and_pairs(tmp_path: Path) -> None:
