@@ -11,6 +11,10 @@ nobody changed:
     irrelevant_20     20 % of the answers have the critique of an answer to another problem: its words, its
                       verdict, and those of its quotes that happen to occur in this answer too
     spans_alone       the span map without the critique's words and reasons (the paper's z without c)
+    annotator_again   other answers to the same problems, drawn anew and judged by the same tests
+    teacher_tests     a smaller teacher, which judges the same answers without the solution: it can say that tests
+                      fail, and blames the line of a traceback or the whole program
+    teacher_one_test  a smaller teacher that looks at the first of the tests alone, and praises what passes it
     without_list      no record on problems of one family (list, text, loop): its figures on that family say how
                       far a reward model reaches beyond what it was taught on; `clean` is the comparison
 
@@ -18,7 +22,8 @@ Arms in --policies also train a policy with that reward model in the loop, --ste
 what stands in its results.jsonl, and was made with the same settings, is not run again.
 
     python experiments/annotation.py [--seeds 0 1 2] [--kinds flip displace irrelevant] [--shares .05 .1 .2]
-        [--families list text loop] [--policies clean flip_20 irrelevant_20] [--steps 12] [--out runs/annotation]
+        [--families list text loop] [--teachers tests one_test] [--policies clean flip_20 irrelevant_20]
+        [--steps 12] [--out runs/annotation]
     python experiments/annotation.py --change feedback.jsonl flip_10 noisy.jsonl
 
 The second only writes the records of any run with the noise of an arm, for `text2grad train-reward` to learn from.
@@ -31,12 +36,13 @@ The last line of stdout is one JSON object: `reward_model` (arm -> `good_f1`, `p
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -46,15 +52,21 @@ from text2grad.config import Config, find_config, load_config
 from text2grad.critics.noise import NoiseSettings, noisy_spans
 from text2grad.errors import UserError
 from text2grad.eval.spans import span_report
-from text2grad.feedback import Feedback, read_jsonl, write_jsonl
+from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
 from text2grad.stages.annotate import run_annotate
+from text2grad.stages.critics import make_critic, runner_of
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.folder import processes
+from text2grad.stages.items import Item
 from text2grad.stages.ppo import run_train
+from text2grad.stages.prompts import task_of
+from text2grad.stages.records import criticise
 from text2grad.stages.reward_model import heldout_cases, train_reward_model
 from text2grad.stages.supervised import run_sft
+from text2grad.tasks.base import feedback_split
 
-CLEAN, AGAIN, SPANS_ALONE, WITHOUT, SFT = "clean", "again", "spans_alone", "without_", "sft"
+CLEAN, AGAIN, SPANS_ALONE, SFT = "clean", "again", "spans_alone", "sft"
+WITHOUT, TEACHER, DRAWN_ANEW = "without_", "teacher_", "annotator_again"
 KINDS, SHARES, FAMILIES = ("flip", "displace", "irrelevant"), (0.05, 0.1, 0.2), ("list", "text", "loop")
 TRAIN, HELDOUT = "feedback.jsonl", "feedback_heldout.jsonl"
 Row = dict[str, Any]
@@ -76,6 +88,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--families", nargs="*", choices=FAMILIES, default=FAMILIES)
+    parser.add_argument("--teachers", nargs="*", choices=TEACHERS, default=list(TEACHERS))
     parser.add_argument("--policies", nargs="*", default=[CLEAN, "flip_20", "irrelevant_20"], metavar="ARM")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("runs/annotation"))
@@ -89,7 +102,9 @@ def options() -> argparse.Namespace:
 def arms_of(chosen: argparse.Namespace) -> list[str]:
     """All arms, in the order in which they are trained."""
     noise = [f"{kind}_{round(100 * share)}" for kind in chosen.kinds for share in chosen.shares]
-    return [CLEAN, AGAIN, *noise, SPANS_ALONE, *(WITHOUT + family for family in chosen.families)]
+    teachers = [TEACHER + name for name in chosen.teachers]
+    families = [WITHOUT + family for family in chosen.families]
+    return [CLEAN, AGAIN, DRAWN_ANEW, *noise, SPANS_ALONE, *teachers, *families]
 
 
 def change(source: str, arm: str, target: str, seed: int) -> None:
@@ -164,13 +179,51 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
     """Train a reward model on the records of an arm; its rates on the held-out records, which are as they were."""
     refuse_other_recipe(config)
     kept = list(read_jsonl(start.run.folder / TRAIN, Feedback))
-    changed = records_of(arm, kept, config.run.seed)
     shutil.copytree(start.run.folder / SFT, config.run.folder / SFT, dirs_exist_ok=True)
+    if arm == DRAWN_ANEW:
+        changed = drawn_anew(config)
+    elif arm.startswith(TEACHER):
+        changed = taught_by(TEACHERS[arm.removeprefix(TEACHER)], config, kept)
+    else:
+        changed = records_of(arm, kept, config.run.seed)
     write_jsonl(config.run.folder / TRAIN, changed)
     shutil.copy(start.run.folder / HELDOUT, config.run.folder / HELDOUT)
     with processes(config) as ranks:
         train_reward_model(config, "restart", ranks)
     return {"records": len(changed), "altered": altered_share(kept, changed), **rates(config)}
+
+
+def drawn_anew(config: Config) -> list[Feedback]:
+    """Records of the same problems and annotator, whose answers other random numbers drew."""
+    other = config.model_copy(update={"run": config.run.model_copy(update={"seed": config.run.seed + 1000})})
+    run_annotate(other)
+    return list(read_jsonl(config.run.folder / TRAIN, Feedback))
+
+
+def taught_by(seen: Callable[[Example], Example], config: Config, records: Sequence[Feedback]) -> list[Feedback]:
+    """The answers of the records, judged by a program critic that knows of each problem what `seen` leaves."""
+    task = task_of(config)
+    examples = {example.id: seen(example) for example in task.examples(feedback_split(config.task))}
+    items = [Item(examples[record.id], record.response, ours=True) for record in records]
+    target = config.run.folder / TRAIN
+    with runner_of(config) as runner:
+        criticise(make_critic(config, "program", task, runner), lambda: items, target)
+    return list(read_jsonl(target, Feedback))
+
+
+def without_solution(example: Example) -> Example:
+    return example.model_copy(update={"reference": ""})
+
+
+def with_first_test(example: Example) -> Example:
+    """The example with the first of its test functions alone."""
+    module = ast.parse(example.meta["tests"])
+    names = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+    module.body = [node for node in module.body if node not in names[1:]]
+    return example.model_copy(update={"meta": {**example.meta, "tests": ast.unparse(module)}})
+
+
+TEACHERS: dict[str, Callable[[Example], Example]] = {"tests": without_solution, "one_test": with_first_test}
 
 
 def records_of(arm: str, records: Sequence[Feedback], seed: int) -> list[Feedback]:
@@ -214,8 +267,14 @@ def with_critique_of(record: Feedback, judged: Sequence[Feedback], rng: random.R
 
 
 def altered_share(before: Sequence[Feedback], after: Sequence[Feedback]) -> float:
-    """The share of the records that an arm changed or left out."""
-    same = sum(a == b for a, b in zip(before, after, strict=True)) if len(before) == len(after) else len(after)
+    """The share of the records that an arm changed or left out; of where a critique comes from it is not asked."""
+    if len(before) == len(after):
+        said = [
+            [(each.response, each.critique, each.score, each.spans) for each in half] for half in (before, after)
+        ]
+        same = sum(a == b for a, b in zip(*said, strict=True))
+    else:
+        same = len(after)
     return round(1 - same / len(before), 4)
 
 

@@ -30,7 +30,7 @@ from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_data import reward_data
-from text2grad.tasks.base import load_task
+from text2grad.tasks.base import feedback_split, load_task
 
 
 def curve(*rates: float) -> list[dict[str, float]]:
@@ -233,6 +233,26 @@ def test_a_family_that_is_left_out_is_in_no_training_record() -> None:
     assert annotation.altered_share(records, left) == 0.5
 
 
+def test_a_smaller_teacher_knows_less_and_says_less(tmp_path: Path) -> None:
+    words = ["--task.limit=64", "--sandbox.workers=1", f"--run.folder={tmp_path}"]
+    config = load_config(find_config("demo"), words)
+    example = load_task(config.task).examples(feedback_split(config.task))[0]
+    wrong = example.reference.replace("return", "return not")
+    records = [
+        Feedback(id=example.id, prompt=example.prompt, response=each, source=Source(kind="program"), critique="?")
+        for each in (example.reference, wrong, "def f(xs):\n    return 0\n")
+    ]
+    for teacher, blamed, lucky in (("tests", wrong.strip(), -1.0), ("one_test", "not len(set(zs))", 1.0)):
+        right, poor, empty_alone = annotation.taught_by(annotation.TEACHERS[teacher], config, records)
+        assert (right.score, poor.score, empty_alone.score) == (1.0, -1.0, lucky)
+        assert poor.response == wrong and [span.text for span in poor.spans if span.label < 0] == [blamed]
+    assert annotation.with_first_test(example).meta["tests"].count("def test") == 1
+    assert example.meta["tests"].count("def test") == 8
+    same = [each.model_copy(update={"source": Source(kind="llm")}) for each in records]
+    assert annotation.altered_share(records, same) == 0
+    assert annotation.altered_share(records, [same[0], same[0], same[2]]) == 0.3333
+
+
 def test_annotation_means_over_seeds_and_keeps_the_measures_apart() -> None:
     common = {"arm": "clean", "recipe": "r", "cpu_seconds": 1.0}
     rows = [{"what": "reward_model", "seed": seed, "poor_f1": f1, **common} for seed, f1 in ((0, 0.8), (1, 0.6))]
@@ -248,16 +268,18 @@ def test_annotation_trains_on_changed_records_and_measures_on_unchanged_ones(
     small += " annotate.prompts=16 annotate.samples_per_prompt=1 evaluate.limit=4 reward_model.training.epochs=1"
     small += " reward_model.generation.max_new_tokens=24 generation.max_new_tokens=24"
     words = f"--seeds 3 --kinds irrelevant --shares .5 --families --policies --out {tmp_path} --set {small}"
+    others = {"annotator_again", "teacher_tests", "teacher_one_test"}
     monkeypatch.setattr(sys, "argv", ["annotation.py", *words.split()])
     annotation.main()
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(found["reward_model"]) == {"clean", "again", "irrelevant_50", "spans_alone"} and not found["policy"]
+    assert set(found["reward_model"]) == {"clean", "again", "irrelevant_50", "spans_alone"} | others
+    assert not found["policy"]
     assert found["reward_model"]["irrelevant_50"]["altered"]["seeds"] == [0.5]
-    clean, noisy = (
+    clean, *changed = (
         [(tmp_path / f"seed-3-{arm}" / name).read_bytes() for name in ("feedback.jsonl", "feedback_heldout.jsonl")]
-        for arm in ("clean", "irrelevant_50")
+        for arm in ("clean", "irrelevant_50", "annotator_again", "teacher_tests")
     )
-    assert clean[0] != noisy[0] and clean[1] == noisy[1]
+    assert all(clean[0] != arm[0] and clean[1] == arm[1] for arm in changed)
     rows = (tmp_path / "results.jsonl").read_bytes()
     annotation.main()
     assert (tmp_path / "results.jsonl").read_bytes() == rows  # nothing is run again
