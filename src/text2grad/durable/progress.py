@@ -73,6 +73,25 @@ class ProgressLine:
             print(line, file=sys.stderr, flush=True)
 
 
+class CountLine:
+    """How many of `total` equal pieces are done, on stderr: a line now and then, of what takes that long.
+
+    Never a bar: it may be a part of something that has one.
+    """
+
+    def __init__(self, title: str, total: int) -> None:
+        self.title, self.total = title, total
+        self._began = self._said = time.monotonic()
+
+    def reached(self, count: int) -> None:
+        """So many are done."""
+        now = time.monotonic()
+        if count < self.total and now - self._said >= LINE_SECONDS:
+            left = in_words((now - self._began) / count * (self.total - count))
+            self._said = now
+            print(f"{self.title}: {count}/{self.total}, {left} left", file=sys.stderr, flush=True)
+
+
 def in_words(seconds: float) -> str:
     """A duration as people say it: 40 s, 12 min, 3.5 h."""
     if seconds < 90:

@@ -42,8 +42,11 @@ def generate(
     settings: GenerationSettings,
     constraint: Constraint | None = None,
     draws: Tensor | None = None,
+    told: Callable[[int], None] = lambda count: None,
 ) -> list[Sample]:
     """Sample one response per prompt, in the order given.
+
+    `told` is called after each batch with the number of responses that there are.
 
     `draws` (N, max_new_tokens), in [0, 1): the random numbers that choose the tokens of each response, so that it
     depends on nothing else in the batch. Without them torch's generator draws.
@@ -62,6 +65,7 @@ def generate(
         chosen = order[start : start + settings.batch_size]
         answers = _generate_batch(policy, {i: prompts[i] for i in chosen}, settings, constraint, draws)
         samples.update(zip(chosen, answers, strict=True))
+        told(len(samples))
     return [samples[i] for i in range(len(prompts))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -318,4 +319,5 @@ def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
     start = start_policy(config)
     table = TokenTable(load_tokenizer(start.model, start.chat_template))
     critic = critic_over(config, model, str(reward_model_folder(config)))
+    print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
     return list(zip(gold, judged_cases(critic, gold, table), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from text2grad.durable import progress
-from text2grad.durable.progress import ProgressLine, in_words
+from text2grad.durable.progress import CountLine, ProgressLine, in_words
 
 
 class Clock:
@@ -74,3 +74,13 @@ def test_a_silent_one_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[s
 )
 def test_durations_as_people_say_them(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
+
+
+def test_a_count_is_told_now_and_then_and_not_of_what_is_quick(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = CountLine("sampling", 400)
+    for count in (100, 200, 300, 400):
+        clock.now += 20.0
+        line.reached(count)
+    assert capsys.readouterr().err == "sampling: 200/400, 40 s left\n"

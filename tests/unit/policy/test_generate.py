@@ -83,7 +83,10 @@ def hugging_face(policy: Policy, prompt: list[int]) -> list[int]:
 def test_greedy_answers_are_those_of_hugging_face(make: Make, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caching, "SPARE", 8)
     policy = make(kind)
-    ours = [sample.ids for sample in generate(policy, PROMPTS, GREEDY)]
+    told: list[int] = []
+    in_batches = GREEDY.model_copy(update={"batch_size": 5})
+    ours = [sample.ids for sample in generate(policy, PROMPTS, in_batches, told=told.append)]
+    assert told == [5, 10, 12]
     assert ours == [hugging_face(policy, prompt) for prompt in PROMPTS]
     lengths = {len(ids) for ids in ours}
     assert len(lengths) > 3, "answers of many lengths, so that rows leave the batch"
