@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +121,32 @@ def unstopped(ppo: PPOSettings) -> PPOSettings:
 def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
     """Run a command with one thread in a folder, what it says on this terminal or in a file.
 
-    Returns its exit code, and its peak in MB.
+    Returns its exit code, and its peak in MB, but for its last quarter of a second.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    peak = 0.0
     with (
         log.open("wb") if log else nullcontext() as said,
         subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said, cwd=folder) as process,
     ):
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, used.ru_maxrss / 1024
+        while process.returncode is None:
+            peak = max(peak, peak_mb(process.pid))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.25)
+    return process.returncode, peak
+
+
+def peak_mb(pid: int) -> float:
+    """The most memory that a process has held, in MB; 0 where the system does not say, or it has ended.
+
+    Not the `ru_maxrss` that waiting for it gives: that begins with what its parent had held when it was made.
+    """
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0.0
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
 
 
 def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,17 @@ def test_every_method_has_its_works(config: Config) -> None:
     assert works("offline")[:-2] == ["sft", "annotate"], "no reward model"
     for work in (*OWN.values(), *SHARED.values()):
         assert all(earlier in SHARED for earlier in work.after)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system does not say what a process holds")
+def test_the_peak_of_a_command_is_its_own_and_not_its_parent_s(tmp_path: Path) -> None:
+    held = b"x" * (300 << 20)  # what this process holds, and what `ru_maxrss` of its children begins with
+    code, small = running.run_command([sys.executable, "-c", "import time; time.sleep(0.6)"])
+    _, large = running.run_command([sys.executable, "-c", "import time; x = b'x' * (200 << 20); time.sleep(0.6)"])
+    assert len(held) >> 20 == 300 and code == 0
+    assert 2 < small < 60 and 200 < large < 260
+    code, _ = running.run_command([sys.executable, "-c", "import os; print(os.getcwd()); raise SystemExit(7)"])
+    assert code == 7
 
 
 def test_methods_learn_from_the_feedback_that_was_imported(tmp_path: Path, commands: list[list[str]]) -> None:
