@@ -25,6 +25,7 @@ from text2grad.compare.seeds import run_command
 from text2grad.config import TINY, Config, dump_config, laid_over
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
+from text2grad.policy.cpu import give_back_memory
 from text2grad.report.folder import Sample, read_lines
 from text2grad.report.terminal import results_table, reward_model_table, show_samples
 from text2grad.report.viewer import build_report
@@ -111,6 +112,7 @@ def _run_seed(config: Config, measure: str) -> dict[str, Any]:
     for name, _ in _rows(config):
         figures = run_evaluate(config, name if name != "base" else config.policy.model).figures
         result[name] = {way: figures[f"{way}_{measure}"] for way in WAYS}
+        give_back_memory()
     seconds = round(time.perf_counter() - started, 1)
     summary = _summary(_figures(config, [result], seconds), [config.run.seed], config, measure)
     write_json(config.run.folder / "summary.json", summary)
@@ -118,7 +120,8 @@ def _run_seed(config: Config, measure: str) -> dict[str, Any]:
 
 
 def _phase(config: Config, number: int, name: str) -> None:
-    """Say which part of a seed's job begins."""
+    """Say which part of a seed's job begins, in as little memory as it can have."""
+    give_back_memory()
     print(f"{number}/{PHASES} {name} (seed {config.run.seed})", file=sys.stderr, flush=True)
 
 

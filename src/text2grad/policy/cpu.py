@@ -1,7 +1,9 @@
-"""What this machine's CPU is slow at."""
+"""What this machine's CPU is slow at, and its memory."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from pathlib import Path
 
 import torch
@@ -27,3 +29,11 @@ def _flags() -> set[str]:
     lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     found = [line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))]
     return set(" ".join(found).split())
+
+
+def give_back_memory() -> None:
+    """Return to the system what a model has left behind: glibc keeps it, 1.5 GB after training SmolLM2-135M."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
+    if trim is not None:
+        trim(0)
