@@ -64,7 +64,8 @@ def main() -> None:
             continue
         with ThreadPoolExecutor(chosen.workers) as pool:
             list(pool.map(lambda seed, task=task: prepare(chosen, task, seed), seeds))
-            runs = [(arm, rate, seed) for seed in seeds for arm, rate in trials(chosen)]
+            first = [] if chosen.tune else [("base", 0.0, seeds[0])]  # the same model on every seed
+            runs = [*first, *((arm, rate, seed) for seed in seeds for arm, rate in trials(chosen))]
             rows = list(pool.map(lambda run, task=task: measured(chosen, task, *run), runs))
         found["tasks"][task] = table(rows, by_rate=bool(chosen.tune))
         found["collapsed"] += list(fallen(task, rows))
@@ -101,10 +102,9 @@ def method(name: str) -> str:
 
 
 def trials(chosen: argparse.Namespace) -> list[tuple[str, float]]:
-    """The methods with their rates, after the policies that they start from; while tuning the SFT policy alone."""
+    """The methods with their rates, after the SFT policy that they start from."""
     arms = [(arm, rate) for arm in chosen.arms for rate in (chosen.lrs if chosen.tune else [rate_of(arm)])]
-    starts = [("sft", 0.0)] if chosen.tune else [("base", 0.0), ("sft", 0.0)]
-    return [*starts, *arms]
+    return [("sft", 0.0), *arms]
 
 
 def rate_of(arm: str) -> float:

@@ -73,6 +73,8 @@ PARTS: dict[str, dict[str, object]] = {
     "paper": {},  # its recipe laid over the demo
 }
 OWN_NAMES = ("text2grad", "scalar")
+NAMED = ("methods", "curves", "rates")
+"""What a comparison tells method by method."""
 Point = Mapping[str, float]
 
 
@@ -81,7 +83,7 @@ def main() -> None:
     config = preset(chosen)
     names = ["sft", *(method_of(arm, chosen) for arm in chosen.arms)]
     factors = [lr / config.ppo.lr for lr in chosen.lrs]
-    found = run_compare(config, names, Extent(chosen.seeds, factors, chosen.tune_seeds), chosen.workers)
+    found = by_arm(run_compare(config, names, Extent(chosen.seeds, factors, chosen.tune_seeds), chosen.workers))
     drawn = svg(list(lines(found, chosen.arms)), "held-out pass@1, sampled", "rollouts")
     (chosen.out / "curves.svg").write_text(drawn, encoding="utf-8")
     print(json.dumps(figures(found, chosen.arms, chosen.seeds)))
@@ -130,11 +132,22 @@ def method_of(arm: str, chosen: argparse.Namespace) -> str:
     changes = {key: value for part in parts for key, value in PARTS[part].items()}
     words = [f"--{key}={value}" for key, value in changes.items()]
     whole = preset(chosen, [part for part in parts if part in recipe_names()], words)
-    path: Path = chosen.out / "methods" / f"{arm}.yaml"
+    path: Path = chosen.out / "methods" / f"{file_name(arm)}.yaml"
     path.parent.mkdir(exist_ok=True)
     settings = whole.model_dump(mode="json", include={"policy", "reward_model", "critic", "credit", "ppo"})
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return str(path)
+
+
+def file_name(arm: str) -> str:
+    """What the recipe file of a method is called, and so its run."""
+    return arm.replace("+", "-")
+
+
+def by_arm(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a comparison under the names that methods have here."""
+    named = {part: {name.replace("-", "+"): row for name, row in found[part].items()} for part in NAMED}
+    return {**found, **named, "collapsed": [each.replace("-", "+") for each in found["collapsed"]]}
 
 
 def figures(found: Mapping[str, Any], arms: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:

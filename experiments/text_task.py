@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from sample_efficiency import PARTS
+from sample_efficiency import PARTS, by_arm, file_name
 from text2grad.compare import run_compare
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
@@ -47,13 +47,14 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", type=method, default=["scalar_ppo+group", "text2grad"], metavar="ARM")
     parser.add_argument("--lrs", type=float, nargs="+", default=[3e-4], help="of several each takes the best")
     parser.add_argument("--workers", type=int, default=2, help="commands side by side, one thread each")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
     parser.add_argument("--out", type=Path, default=Path("runs/text_task"))
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
-    config = preset(chosen.out, {"ppo.lr": chosen.lrs[0]})
+    config = preset(chosen.out, {"ppo.lr": chosen.lrs[0]}, chosen.set)
     factors = [lr / chosen.lrs[0] for lr in chosen.lrs]
-    names = ["sft", *(written(arm, config) for arm in chosen.arms)]
-    found = run_compare(config, names, Extent(chosen.seeds, factors, chosen.tune_seeds), chosen.workers)
+    names = ["sft", *(written(arm, config, chosen.set) for arm in chosen.arms)]
+    found = by_arm(run_compare(config, names, Extent(chosen.seeds, factors, chosen.tune_seeds), chosen.workers))
     figures = {
         arm: of_seeds([measured(config, seed, arm) for seed in chosen.seeds]) for arm in ("sft", *chosen.arms)
     }
@@ -68,17 +69,17 @@ def method(name: str) -> str:
     return name
 
 
-def preset(folder: Path, changes: dict[str, object]) -> Config:
-    words = {"run.folder": folder, **changes}
-    return load_config(find_config("docstrings"), [f"--{key}={value}" for key, value in words.items()])
+def preset(folder: Path, changes: dict[str, object], common: Sequence[str] = ()) -> Config:
+    words = [*common, f"run.folder={folder}", *(f"{key}={value}" for key, value in changes.items())]
+    return load_config(find_config("docstrings"), [f"--{each}" for each in words])
 
 
-def written(arm: str, config: Config) -> str:
+def written(arm: str, config: Config, common: Sequence[str] = ()) -> str:
     """The recipe file of a method, written here, with all of its parts."""
     base, *parts = arm.split("+")
     changes = {"ppo.lr": config.ppo.lr, **ARMS[base]} | {k: v for part in parts for k, v in PARTS[part].items()}
-    whole = preset(config.run.folder, changes)
-    path = config.run.folder / "methods" / f"{arm}.yaml"
+    whole = preset(config.run.folder, changes, common)
+    path = config.run.folder / "methods" / f"{file_name(arm)}.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(
         yaml.safe_dump(whole.model_dump(mode="json", include={"policy", "credit", "ppo"})), encoding="utf-8"
@@ -88,7 +89,7 @@ def written(arm: str, config: Config) -> str:
 
 def measured(config: Config, seed: int, arm: str) -> Row:
     """What `evaluate` found for one method of one seed."""
-    place = config.run.folder / f"seed-{seed}" / "evaluation" / measured_on(config) / f"{arm}.json"
+    place = config.run.folder / f"seed-{seed}" / "evaluation" / measured_on(config) / f"{file_name(arm)}.json"
     figures: Row = json.loads(place.read_text(encoding="utf-8"))
     return {f"{way}_{name}": figures[f"{way}_{name}"] for way in ("greedy", "sampled") for name in MEASURES}
 

@@ -76,8 +76,8 @@ def test_a_method_of_parts_is_one_recipe_file(tmp_path: Path, monkeypatch: pytes
     config = sample_efficiency.preset(chosen)
     names = [sample_efficiency.method_of(arm, chosen) for arm in chosen.arms]
     methods = methods_of(names, config)
-    assert list(methods) == ["scalar", "scalar+kl_0.05"]
-    own = laid_over(config, methods["scalar+kl_0.05"].recipe)
+    assert list(methods) == ["scalar", "scalar-kl_0.05"]
+    own = laid_over(config, methods["scalar-kl_0.05"].recipe)
     assert (own.credit.scheme, own.ppo.gamma, own.ppo.kl_coefficient, own.ppo.steps) == ("last_token", 1.0, 0.05, 7)
     assert laid_over(config, "scalar").ppo.kl_coefficient == 0.2
 
@@ -85,7 +85,7 @@ def test_a_method_of_parts_is_one_recipe_file(tmp_path: Path, monkeypatch: pytes
 def test_the_text_task_lays_parts_over_its_own_scalar_method(tmp_path: Path) -> None:
     config = text_task.preset(tmp_path, {"ppo.lr": 3e-4})
     path = text_task.written("scalar_ppo+group", config)
-    own = laid_over(config, methods_of([path], config)["scalar_ppo+group"].recipe)
+    own = laid_over(config, methods_of([path], config)["scalar_ppo-group"].recipe)
     assert (own.credit.scheme, own.ppo.advantage, own.ppo.lr) == ("last_token", "group", 3e-4)
     assert own.ppo.kl_coefficient == config.ppo.kl_coefficient
     rows = {"text2grad": {"seeds": [0.5, 0.25], "greedy": {"seeds": [0.5, 0.5]}}}

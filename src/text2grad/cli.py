@@ -10,7 +10,6 @@ import atexit
 import gc
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -384,15 +383,12 @@ def _sft_on_records(
     mode: ResumeMode,
     as_json: bool,
 ) -> None:
-    _refuse_name(name)
     from text2grad.stages.imitate import Choice, run_sft_on_records
+    from text2grad.stages.results import refuse_run_name
+
+    refuse_run_name(name)
 
     run_stage(lambda: run_sft_on_records(config, source, name, Choice(*chosen), start or "", mode), as_json)
-
-
-def _refuse_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
 
 
 @with_settings()
@@ -554,8 +550,10 @@ def train(
     """
     if offline is not None and pairs is not None:
         raise UsageError("--offline and --pairs are two methods", "one run each")
+    from text2grad.stages.results import refuse_run_name
+
     name = name or ("offline" if offline else "dpo" if pairs else "text2grad")
-    _refuse_name(name)
+    refuse_run_name(name)
     if workers and launcher is not Launcher.RAY:
         raise UsageError("--workers is for --launcher ray", "or torchrun --nproc_per_node N -m text2grad.cli train")
     chosen, mode = _configuration(context, config), _resume_mode(restart, force)

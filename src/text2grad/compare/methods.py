@@ -12,6 +12,7 @@ from text2grad.config import TINY, Config, laid_over
 from text2grad.errors import UsageError, UserError
 from text2grad.stages.prompts import task_of
 from text2grad.stages.reflect import refuse_knowing_critic
+from text2grad.stages.results import refuse_run_name
 from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
@@ -150,6 +151,8 @@ def methods_of(names: Sequence[str], config: Config) -> Methods:
         raise UsageError(f"no method {unknown[0]!r}", known)
     if not names:
         raise UsageError("nothing to compare", known)
+    for name in filter(_is_recipe, names):
+        refuse_run_name(Path(name).stem)
     if BASE in names and config.policy.model == TINY:
         raise UsageError("the tiny model is made by sft, so it has no base", "leave base out")
     if "prm" in names and is_ultrafeedback(config.task):

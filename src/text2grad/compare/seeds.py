@@ -39,7 +39,7 @@ class Seed:
         self.imported = imported_file(config)
         if task.data == IMPORTED:
             task, works = task.model_copy(update={"data": str(self.imported)}), on_imported(works)
-        self.config = config.model_copy(update={"run": run, "task": task, "ppo": unstopped(config.ppo)})
+        self.config = config.model_copy(update={"run": run, "task": task})
         self.folder, self.number, self.works = folder, number, works
 
     def note(self, name: str) -> Path:
@@ -71,6 +71,7 @@ class Seed:
     def settings(self, work: Work) -> Config:
         """The configuration of a work: with its recipe, and its rate times its factor."""
         settings = laid_over(self.config, work.recipe) if work.recipe else self.config
+        settings = settings.model_copy(update={"ppo": unstopped(settings.ppo)})
         return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.config import Config
-from text2grad.errors import UserError
+from text2grad.errors import UsageError, UserError
 from text2grad.feedback import to_json
 
 ANSWERS = ".answers.json"
@@ -22,6 +22,16 @@ def measured_on(config: Config) -> str:
     """The task and data that a policy is measured on, as the name of a folder in `evaluation`."""
     data = Path(config.task.data).name.partition(".json")[0]
     return re.sub(r"[^\w.+-]", "_", f"{config.task.name}-{data}" if data else config.task.name)
+
+
+def refuse_run_name(name: str) -> None:
+    """Refuse what cannot be a folder of a run and a word of a command.
+
+    Raises:
+        UsageError: it has other signs than names of runs have.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UsageError(f"{name!r} cannot name a run", "use letters, digits, '.', '_' and '-'")
 
 
 def refuse_unwritable(folder: Path) -> None:

@@ -108,6 +108,7 @@ def test_a_work_comes_after_those_it_waits_for_and_once(config: Config) -> None:
     ("names", "changes", "problem"),
     [
         (["sft", "dop"], {}, "no method 'dop'"),
+        (["sft", "mine/my method.yaml"], {}, "'my method' cannot name a run"),
         ([], {}, "nothing to compare"),
         (["base"], {}, "no base"),
         (["grpo"], {"rollouts": 12}, "grpo does not fit these settings: rollouts 12 is not a multiple"),
@@ -263,6 +264,11 @@ def test_a_recipe_lies_over_the_settings_of_its_run(
     assert written.credit.scheme == "last_token" and written.run.seed == written.task.seed == 3
     assert config.credit.scheme == "spans"
     assert written.ppo.max_kl is None and config.ppo.max_kl is not None, "measured, however far it goes"
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("ppo: {max_kl: 1.0, max_failed: 0.5}\n", encoding="utf-8")
+    seed = seed_of(config, 4, str(recipe))
+    own = seed.settings(seed.works["mine"]).ppo
+    assert (own.max_kl, own.max_failed) == (None, 1.0), "also where a recipe sets them"
 
 
 def test_a_command_that_fails_ends_the_comparison_and_what_ended_stays(
