@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,13 +17,17 @@ from text2grad.compare.figures import collapsed, curves_of, rows_of, summary_of,
 from text2grad.compare.methods import METRICS, Methods, measure_of, methods_of, works_of
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent, tuned, tuning_seeds
-from text2grad.config import Config
+from text2grad.config import Config, dump_config
 from text2grad.report.viewer import build_report
 from text2grad.stages.results import write_json, write_whole
 
+SETTINGS = "compare.yaml"
+"""The settings of a comparison, in its folder."""
+
 
 def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: int) -> dict[str, Any]:
-    """Run what is missing, and write and return the figures: `compare.json`, `compare.md`, `summary.json`.
+    """Run what is missing, and write and return the figures: `compare.json`, `compare.md`, `summary.json`. The
+    settings are written to `compare.yaml`.
 
     With more than one factor in `extent` every method first chooses its learning rate (`compare.tuning`).
 
@@ -31,11 +36,11 @@ def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: i
         UserError: the task cannot be measured, or a command failed; what had ended is not done again.
     """
     methods, measure = methods_of(names, config), measure_of(config)
-    started = time.perf_counter()
+    root, started = config.run.folder, time.perf_counter()
+    write_whole(root / SETTINGS, dump_config(config, only_set=True))
     factors = tuned(config, methods, extent, measure, at_once)
     seeds = seeds_of(config, methods, extent.seeds, factors)
     side_by_side(seeds, at_once)
-    root = config.run.folder
     figures = {
         "methods": rows_of(methods, seeds, measure),
         "collapsed": list(collapsed(methods, seeds, measure)),
@@ -44,9 +49,17 @@ def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: i
     }
     write_json(root / "compare.json", figures)
     write_whole(root / "compare.md", table_of(figures, METRICS[measure], len(seeds)))
-    write_json(root / "summary.json", summary_of(figures, config, measure, seeds, time.perf_counter() - started))
+    seconds, command = time.perf_counter() - started, command_of(root, names, extent)
+    write_json(root / "summary.json", summary_of(figures, config, measure, seeds, seconds, command))
     build_report(root)
     return figures
+
+
+def command_of(root: Path, names: Sequence[str], extent: Extent) -> str:
+    """The command that makes a comparison again, from the settings that were written down."""
+    tries = f" --tries {len(extent.factors)}" if len(extent.factors) > 1 else ""
+    chosen = f"--methods {' '.join(names)} --seeds {len(extent.seeds)}{tries}"
+    return f"text2grad compare --config {root / SETTINGS} {chosen}"
 
 
 def seeds_of(

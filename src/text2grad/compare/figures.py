@@ -20,6 +20,7 @@ REFLECTED = "sft_reflect_1"
 """What the results of the reflecting policy are called."""
 WHO = ("policy", "critic")
 PHASES = ("generate", "critique", "score", "update")
+SPENT = ("rollouts", "optimizer_steps", "sampled_tokens", "critic_tokens")
 
 
 def rows_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
@@ -49,8 +50,8 @@ def _points(seed: Seed, name: str, measure: str) -> Iterator[dict[str, float]]:
 
 
 def _metrics(seed: Seed, method: str) -> list[dict[str, float]]:
-    """What the steps of a method's run have noted; nothing of a method that does not train by steps of its own."""
-    path = seed.folder / "ppo" / method / "metrics.jsonl"
+    """What the steps of a method's run have noted; nothing of a method that trains nothing."""
+    path = (seed.folder / method if method in SHARED else seed.folder / "ppo" / method) / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
@@ -91,9 +92,8 @@ def over_problems(own: Sequence[Scores], way: str, other: Sequence[Scores] | Non
 
 
 def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
-    """Means over the seeds: rollouts, sampled tokens, tokens of the critic and seconds of what a method does alone;
-    the seconds of what it shares with others, and the answers that were criticised there; and the largest peak of
-    all its commands."""
+    """Means over the seeds: what a method spends alone (`SPENT`), and its seconds; the seconds of what it shares
+    with others, and the answers that were criticised there; and the largest peak of all its commands."""
     works = seeds[0].with_those_before(f"evaluate {name}")
     notes = [{key: seed.done(key) or {} for key in works} for seed in seeds]
     spent = [_spent(seed, name) for seed in seeds]
@@ -102,7 +102,7 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
         return round(fmean(sum(each[key].get("seconds", 0.0) for key in each if keys(key)) for each in notes), 1)
 
     return {
-        **{key: fmean(each[key] for each in spent) for key in ("rollouts", "sampled_tokens", "critic_tokens")},
+        **{key: fmean(each[key] for each in spent) for key in SPENT},
         "shared_answers": fmean(_answers(seed, works) for seed in seeds),
         "seconds": seconds(lambda key: key == name or key == f"evaluate {REFLECTION}"),
         "shared_seconds": seconds(lambda key: key in SHARED and key != name),
@@ -111,7 +111,7 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
 
 
 def _spent(seed: Seed, method: str) -> Counter[str]:
-    """Rollouts, sampled tokens and critic tokens of a method: while it trains, or (reflection) while it answers."""
+    """What a method spends of `SPENT`: while it trains, or (reflection) while it answers."""
     if method == REFLECTION:
         place = seed.folder / "evaluation" / measured_on(seed.config) / f"{REFLECTED}.json"
         said: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
@@ -120,9 +120,12 @@ def _spent(seed: Seed, method: str) -> Counter[str]:
     spent: Counter[str] = Counter()
     for found in _metrics(seed, method):
         if "response_length" in found:  # of a run that samples
-            rollouts = seed.config.ppo.rollouts
-            spent.update(rollouts=rollouts, critic_tokens=round(found.get("critic_tokens", 0)))
-            spent.update(sampled_tokens=round(rollouts * found["response_length"]))
+            ppo = seed.settings(seed.works[method]).ppo
+            spent.update(rollouts=ppo.rollouts, critic_tokens=round(found.get("critic_tokens", 0)))
+            spent.update(optimizer_steps=ppo.epochs * ppo.mini_batches)
+            spent.update(sampled_tokens=round(ppo.rollouts * found["response_length"]))
+        else:
+            spent.update(optimizer_steps=1)
     return spent
 
 
@@ -144,22 +147,34 @@ def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator
                 yield f"{name} {seed.config.run.seed}"
 
 
+COSTS = {
+    "rollouts": "rollouts",
+    "optimizer_steps": "optimizer steps",
+    "sampled_tokens": "sampled tokens",
+    "critic_tokens": "critic tokens",
+    "seconds": "seconds",
+    "peak_mb": "MB",
+}
+HEAD = ("method", "sampled", "95 %", "greedy", "difference to text2grad", *COSTS.values())
+
+
+def cells_of(figures: Mapping[str, Any]) -> list[list[str]]:
+    """The table under `HEAD`, a row for each method."""
+    return [_cells(METHODS.get(name, name), row) for name, row in figures["methods"].items()]
+
+
+def _cells(title: str, row: Mapping[str, Any]) -> list[str]:
+    apart = "–"
+    if "difference" in row:
+        apart = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
+    reached = [f"{row['metric']:.3f}", _range(row["interval"]), f"{row['greedy']['metric']:.3f}"]
+    return [title, *reached, apart, *(f"{row[key]:,.0f}" for key in COSTS)]
+
+
 def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
     """The table as Markdown."""
-    head = ["method", "sampled", "95 %", "greedy", "difference to text2grad", "rollouts", "seconds"]
-    lines = [f"{metric}, {seeds} seed{'s' if seeds > 1 else ''}", "", _line(head), _line(["---"] * len(head))]
-    for name, row in figures["methods"].items():
-        apart = "–"
-        if "difference" in row:
-            apart = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
-        cells = [
-            METHODS.get(name, name),
-            f"{row['metric']:.3f}",
-            _range(row["interval"]),
-            f"{row['greedy']['metric']:.3f}",
-        ]
-        lines.append(_line([*cells, apart, f"{row['rollouts']:,.0f}", f"{row['seconds']:,.0f}"]))
-    return "\n".join(lines) + "\n"
+    lines = [f"{metric}, {seeds} seed{'s' if seeds > 1 else ''}", "", _line(HEAD), _line(["---"] * len(HEAD))]
+    return "\n".join([*lines, *map(_line, cells_of(figures))]) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -172,9 +187,9 @@ def _range(bounds: Sequence[float], form: str = ".3f") -> str:
 
 
 def summary_of(
-    figures: Mapping[str, Any], config: Config, measure: str, seeds: Sequence[Seed], seconds: float
+    figures: Mapping[str, Any], config: Config, measure: str, seeds: Sequence[Seed], seconds: float, command: str
 ) -> dict[str, Any]:
-    """What the page about the run shows."""
+    """What the page about the run shows; `command` is the one that made it."""
     rows = [
         {
             "name": METHODS.get(name, name),
@@ -193,5 +208,6 @@ def summary_of(
         "rows": rows,
         "seeds": [seed.config.run.seed for seed in seeds],
         "seconds": round(seconds, 1),
-        "command": f"text2grad compare --methods {' '.join(figures['methods'])} --seeds {len(seeds)}",
+        "command": command,
+        "table": {"head": HEAD, "rows": cells_of(figures)},
     }

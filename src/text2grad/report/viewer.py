@@ -104,6 +104,7 @@ def _results(run: RunFolder) -> dict[str, Any]:
     figures = run.summary.get("reward_model") or run.evaluation.get("reward_model") or {}
     return {
         "results": table if table.names else None,
+        "compared": run.summary.get("table"),
         "bars": _bars(table),
         "grid": reward_model_grid(figures),
         "rates": reward_model_rates(figures),

@@ -330,6 +330,8 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
         (run / "metrics.jsonl").write_text(
             '{"response_length": 10.0, "critic_tokens": 7.0}\n' * 3, encoding="utf-8"
         )
+        (seed.folder / "sft").mkdir()
+        (seed.folder / "sft" / "metrics.jsonl").write_text('{"loss": 1.0}\n' * 9, encoding="utf-8")
     methods = methods_of(list(rates), config)
     rows = comparison.rows_of(methods, seeds, "pass")
     assert rows["sft"]["seeds"] == [0.25, 0.125] and rows["sft"]["metric"] == 0.1875
@@ -337,11 +339,12 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
     batch = config.ppo.rollouts
     assert (rows["text2grad"]["rollouts"], rows["text2grad"]["sampled_tokens"]) == (3 * batch, 30 * batch)
     assert (rows["text2grad"]["critic_tokens"], rows["sft"]["critic_tokens"]) == (21, 0)
+    assert (rows["text2grad"]["optimizer_steps"], rows["sft"]["optimizer_steps"]) == (3 * 4 * 2, 9)
     assert (rows["sft"]["shared_answers"], rows["text2grad"]["shared_answers"]) == (0, 5)
     assert rows["sft"]["rollouts"] == 0 and rows["text2grad"]["peak_mb"] == 10.0
     assert list(comparison.collapsed(methods, seeds, "pass")) == []
     table = comparison.table_of({"methods": rows}, "held-out pass@1", 2)
-    assert "| SFT | 0.188 |" in table and "-0.250 (-0.500 to +0.000)" in table
+    assert "| SFT | 0.188 |" in table and "-0.250 (-0.500 to +0.000) | 0 | 9 | 0 | 0 |" in table
 
 
 def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]], tmp_path: Path) -> None:
