@@ -7,7 +7,6 @@ held-out problems; the differences to text2grad are paired by seed and problem.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -36,7 +35,7 @@ def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: i
         UserError: the task cannot be measured, or a command failed; what had ended is not done again.
     """
     methods, measure = methods_of(names, config), measure_of(config)
-    root, started = config.run.folder, time.perf_counter()
+    root = config.run.folder
     write_whole(root / SETTINGS, dump_config(config, only_set=True))
     factors = tuned(config, methods, extent, measure, at_once)
     seeds = seeds_of(config, methods, extent.seeds, factors)
@@ -49,7 +48,11 @@ def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: i
     }
     write_json(root / "compare.json", figures)
     write_whole(root / "compare.md", table_of(figures, METRICS[measure], len(seeds)))
-    seconds, command = time.perf_counter() - started, command_of(root, names, extent)
+    notes = [
+        seed.done(name) or {} for seed in [*seeds, *tuning_seeds(config, methods, extent)] for name in seed.works
+    ]
+    seconds = sum(note.get("seconds", 0.0) for note in notes)  # of all commands, whenever they were run
+    command = command_of(root, names, extent)
     write_json(root / "summary.json", summary_of(figures, config, measure, seeds, seconds, command))
     build_report(root)
     return figures
