@@ -987,7 +987,7 @@ def _show_plan(plan: Mapping[str, Any]) -> None:
         each = "" if work["seconds"] is None else f", {work['seconds']:.0f} s each"
         typer.echo(f"{name}: {work['left']} to run{each}", err=True)
     left = plan["seconds"]
-    time = "not known until each has run once" if left is None else f"about {left / 60:.0f} minutes"
+    time = "not known until one of each sort has run" if left is None else f"about {left / 60:.0f} minutes"
     typer.echo(f"rollouts of PPO: {plan['rollouts']:,}; time: {time}", err=True)
 
 

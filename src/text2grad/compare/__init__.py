@@ -77,17 +77,26 @@ def plan_of(config: Config, names: Sequence[str], extent: Extent, at_once: int) 
     """What a comparison would do, before it does it.
 
     `works`: of each kind how many are to do, and the mean seconds of those that have ended (null: none has).
-    `seconds`: what is left, divided by how many run at once; null while any kind has never run.
+    `seconds`: what is left, divided by how many run at once; what never ran counts like others of its sort (a run
+    of PPO like those of other methods, ...). Null while there is a sort of which nothing has run.
     """
     methods = methods_of(names, config)
     each = [*seeds_of(config, methods, extent.seeds), *tuning_seeds(config, methods, extent)]
-    rows: dict[str, dict[str, Any]] = {}
-    for name in {name: None for seed in each for name in seed.works}:
-        notes = [seed.done(name) for seed in each if name in seed.works]
-        took = [note["seconds"] for note in notes if note]
-        rows[name] = {"left": notes.count(None), "seconds": round(fmean(took), 1) if took else None}
-    missing = [(row["left"], row["seconds"]) for row in rows.values() if row["left"]]
-    known = all(seconds is not None for _, seconds in missing)
-    left = sum(count * seconds for count, seconds in missing) / at_once if known else None
+    works = {name: work for seed in each for name, work in seed.works.items()}
+    notes = {name: [seed.done(name) for seed in each if name in seed.works] for name in works}
+    took = {name: [note["seconds"] for note in found if note] for name, found in notes.items()}
+    alike: dict[tuple[str, bool], list[float]] = {}
+    for name, work in works.items():
+        alike.setdefault(work.sort, []).extend(took[name])
+    known = all(alike[work.sort] for name, work in works.items() if None in notes[name])
+    left = [fmean(took[name] or alike[works[name].sort]) * notes[name].count(None) for name in works if known]
+    rows = {
+        name: {"left": notes[name].count(None), "seconds": round(fmean(took[name]), 1) if took[name] else None}
+        for name in works
+    }
     runs = sum(work.trains_by_sampling for seed in each for work in seed.works.values())
-    return {"works": rows, "rollouts": runs * config.ppo.steps * config.ppo.rollouts, "seconds": left}
+    return {
+        "works": rows,
+        "rollouts": runs * config.ppo.steps * config.ppo.rollouts,
+        "seconds": sum(left) / at_once if known else None,
+    }

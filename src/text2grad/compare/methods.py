@@ -41,6 +41,11 @@ class Work:
         """Whether it is a run of PPO, which takes rollouts."""
         return self.words[0] == "train" and not {"--pairs", "--offline"} & set(self.words)
 
+    @property
+    def sort(self) -> tuple[str, bool]:
+        """Works of one sort take times of one order."""
+        return self.words[0], self.trains_by_sampling
+
 
 COMMON = ("run", "task", "policy", "tiny", "generation", "sandbox")
 FEEDBACK, PAIRS, REFINED = "{folder}/feedback.jsonl", "{folder}/pairs.jsonl", "{folder}/refined.jsonl"

@@ -354,6 +354,13 @@ def test_the_plan_counts_what_is_left(config: Config, commands: list[list[str]],
     side_by_side(compare.seeds_of(config, methods_of(["sft", "scalar"], config), extent.seeds), 1)
     after = compare.plan_of(config, ["sft", "scalar"], extent, 2)
     assert after["seconds"] == 0 and not any(work["left"] for work in after["works"].values())
+    for name, seconds in (("sft", 6.0), ("scalar", 30.0), ("evaluate_sft", 8.0), ("evaluate_scalar", 10.0)):
+        note = tmp_path / "seed-0" / "done" / f"{name}.json"
+        note.write_text(json.dumps({**json.loads(note.read_text()), "seconds": seconds}), encoding="utf-8")
+    more = compare.plan_of(config, ["sft", "scalar", "grpo"], extent, 2)
+    assert more["works"]["grpo"] == {"left": 1, "seconds": None}
+    assert more["seconds"] == (30 + (8 + 10) / 2) / 2, "like the other run of PPO, like the other measurements"
+    assert compare.plan_of(config, ["sft", "offline"], extent, 2)["seconds"] is None, "no such run has ended"
 
 
 def test_an_option_may_list_its_words() -> None:
