@@ -8,7 +8,7 @@ a wrong one up.
     python experiments/credit_signs.py RUN ... [--runs runs/sample_efficiency] [--seeds 0 1 2]
         [--answer ID --figure FILE]
 
-RUN is a run's folder below seed-N/ppo: `text2grad-0.0002-30-3-8`, `scalar-0.0002-30-3-8`. Prints a table. The last
+RUN is a run's folder below seed-N/ppo: `text2grad`, `scalar`. Prints a table. The last
 line of stdout is one JSON object: run -> kind of token -> `tokens`, `wrong_sign` (share of them) and `push` (mean
 advantage in the right direction; a step's root mean square is 1 unless `ppo.normalisation` is `none`), over all
 seeds. Kinds: `passing` (all tokens in answers that pass), `right` and `wrong` (marked tokens in answers that fail).

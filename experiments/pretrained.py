@@ -1,73 +1,69 @@
 """Does the method hold on a pretrained model: SmolLM2-135M with adapters, text2grad beside what people use.
 
-Of every task and seed one SFT policy, shared by all methods. Each method then runs PPO with the same critic,
-rollouts and steps, and is measured on held-out problems: greedy, sampled, and sampled at its own best
-temperature, chosen on training prompts (a policy that is only surer of itself gains nothing there). The critic
-is the program that knows the answer (the person's line, the tests); with --reward-model it is a reward model
-that learned from that program what to say, a second adapter on the same base weights. Learning rates are chosen
-with as many tries for each method on --tune seeds, which are not reported. A row that stands in
---out/results.jsonl, made with the same settings, is not run again, so the command can be stopped and repeated.
+`text2grad compare` does the work: of every task and seed one SFT policy, shared by all methods; each method with
+the same critic, rollouts and steps, measured on held-out problems: greedy, sampled, and sampled at its own best
+temperature, chosen on training prompts (a policy that is only surer of itself gains nothing there). The critic is
+the program that knows the answer (the person's line, the tests); with --reward-model it is a reward model that
+learned from that program what to say, a second adapter on the same base weights. Of several --lrs each method takes
+the best on --tune-seeds, which are not reported. What has been run is not repeated.
 
-    python experiments/pretrained.py [--seeds 3] [--tasks docstrings code human_qa] [--arms text2grad scalar grpo]
-        [--reward-model] [--tune 100 --lrs 1e-4 3e-4 1e-3] [--set ppo.steps=12 ...] [--workers 2] [--out FOLDER]
+    python experiments/pretrained.py [--seeds 0 1 2] [--tasks docstrings code human_qa]
+        [--arms text2grad scalar grpo] [--reward-model] [--lrs 3e-4] [--tune-seeds 100] [--set ppo.steps=12 ...]
+        [--arc 300] [--workers 2] [--out FOLDER]
 
 `docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests;
-`human_qa` trains the reward model on what people marked, and measures that. A method is one of the recipes, with
-parts of sample_efficiency.py laid over it: `grpo+kl_0.4`, `text2grad+values`, `text2grad+group_of_8`.
+`human_qa` trains the reward model on what people marked, and measures that. A method is one of `text2grad compare`
+(`base` too), or has parts of methods.py laid over it: `grpo+kl_0.4`, `text2grad+values`, `text2grad+group_of_8`.
 
 The last line of stdout is one JSON object: `tasks` (of each, of each method: `greedy`, `sampled` and
-`best_temperature`, each the mean and the seeds), `collapsed` (runs that stopped by themselves or ended
-`eval.drift.collapsed`), `forgetting` (points lost on ARC-Challenge by the worst run of text2grad, against SFT),
-`reward_model` (of human_qa: F1 of poor tokens with its interval, beside random spans).
+`best_temperature`, each the mean and the seeds), `rates` (of each task what the first of --lrs was multiplied by),
+`collapsed` (runs that ended `eval.drift.collapsed`), `forgetting` (points lost on ARC-Challenge by the worst run of
+text2grad, against SFT), `reward_model` (of human_qa: F1 of poor tokens with its interval, beside random spans).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from recipe import recipe_of, refuse_other_recipe
-from sample_efficiency import PARTS
-from text2grad.config import Config, find_config, load_config, recipe_names
+from methods import by_arm, file_name, method, method_of
+from text2grad.compare import run_compare
+from text2grad.compare.methods import BASE, METHODS, Work
+from text2grad.compare.seeds import Seed, side_by_side
+from text2grad.compare.tuning import Extent
+from text2grad.config import Config, find_config, load_config
 from text2grad.eval.drift import collapsed
+from text2grad.stages.results import measured_on
 
 PRESETS = {"docstrings": "function_summaries", "code": "small_programs", "human_qa": "human_qa"}
 MEASURES = {"docstrings": "rouge_l", "code": "pass"}
 CRITICS = {"docstrings": "reference", "code": "program"}
 ARMS = ("text2grad", "scalar", "grpo")
-RATES = {"text2grad": 3e-4, "scalar": 3e-4, "grpo": 3e-4, "paper": 3e-5}
-"""Learning rates, each the best of as many on the tuning seeds (docs/LOG.md)."""
+TITLES = {"scalar": "scalar_ppo"}
 WAYS = ("greedy", "sampled", "best_temperature")
 TEMPERATURES = "[0.3, 0.6, 1.0]"
-GROUP_OF_8 = {"ppo.advantage": "group", "ppo.samples_per_prompt": 8}
 SHARED = Path("../shared/data")
+ARC = SHARED / "arc_challenge" / "arc_challenge_test_full_1172.jsonl"
 HUMAN = ("finegrained_rlhf_qa/dev_feedback.json", "squality_human_eval/span_comments_flat.jsonl")
 Row = dict[str, Any]
 
 
 def main() -> None:
     chosen = options()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    found: Row = {"tasks": {}, "collapsed": [], "forgetting": None, "reward_model": None}
-    seeds = chosen.tune or list(range(chosen.seeds))
+    found: Row = {"tasks": {}, "rates": {}, "collapsed": [], "forgetting": None, "reward_model": None}
     for task in chosen.tasks:
         if task == "human_qa":
             found["reward_model"] = human_reward_model(chosen)
             continue
-        with ThreadPoolExecutor(chosen.workers) as pool:
-            list(pool.map(lambda seed, task=task: prepare(chosen, task, seed), seeds))
-            first = [] if chosen.tune else [("base", 0.0, seeds[0])]  # the same model on every seed
-            runs = [*first, *((arm, rate, seed) for seed in seeds for arm, rate in trials(chosen))]
-            rows = list(pool.map(lambda run, task=task: measured(chosen, task, *run), runs))
-        found["tasks"][task] = table(rows, by_rate=bool(chosen.tune))
+        found["rates"][task], rows = measured(chosen, task)
+        found["tasks"][task] = table(rows)
         found["collapsed"] += list(fallen(task, rows))
         known = [lost for lost in (found["forgetting"], forgotten(rows)) if lost is not None]
         found["forgetting"] = max(known, default=None)
@@ -76,138 +72,88 @@ def main() -> None:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tasks", nargs="+", choices=PRESETS, default=["docstrings", "code"])
-    parser.add_argument("--arms", nargs="+", type=method, default=list(ARMS), metavar="ARM")
-    parser.add_argument("--tune", type=int, nargs="+", metavar="SEED", help="every rate of --lrs on these seeds")
-    parser.add_argument("--lrs", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
+    parser.add_argument("--arms", nargs="+", type=arm_name, default=list(ARMS), metavar="ARM")
+    parser.add_argument("--tune-seeds", type=int, nargs="+", default=[100])
+    parser.add_argument("--lrs", type=float, nargs="+", default=[3e-4], help="of several each takes the best")
     parser.add_argument("--reward-model", action="store_true", help="the critic in the loop is a trained one")
     parser.add_argument("--arc", type=int, default=300, help="questions of ARC-Challenge for `forgetting`; 0: none")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
-    parser.add_argument("--workers", type=int, default=2, help="runs side by side, one thread each")
+    parser.add_argument("--workers", type=int, default=2, help="commands side by side, one thread each")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrained"))
     chosen = parser.parse_args()
-    if chosen.tune and set(chosen.tune) & set(range(chosen.seeds)):
-        parser.error("a seed cannot be both tuned on and reported")
     chosen.out.mkdir(parents=True, exist_ok=True)
     return chosen
 
 
-def method(name: str) -> str:
-    """A method's name, if all of its parts are known."""
-    base, *parts = name.split("+")
-    if base not in RATES or set(parts) - PARTS.keys() - {"group_of_8"}:
-        raise argparse.ArgumentTypeError(f"no method {name}: {', '.join(RATES)}, + parts of {', '.join(PARTS)}")
-    return name
+def arm_name(name: str) -> str:
+    return name if name in METHODS else method(name)
 
 
-def trials(chosen: argparse.Namespace) -> list[tuple[str, float]]:
-    """The methods with their rates, after the SFT policy that they start from."""
-    arms = [(arm, rate) for arm in chosen.arms for rate in (chosen.lrs if chosen.tune else [rate_of(arm)])]
-    return [("sft", 0.0), *arms]
-
-
-def rate_of(arm: str) -> float:
-    return RATES[arm.partition("+")[0]]
-
-
-def words_of(chosen: argparse.Namespace, task: str, seed: int, arm: str = "", rate: float = 0.0) -> list[str]:
-    """The words of a command: preset, recipe, and settings, those of the user last."""
-    base, *parts = arm.split("+")
-    words = ["--config", PRESETS[task], *(["--config", base] if base in recipe_names() else [])]
-    words += ["--config", "smollm2"] if task == "human_qa" else []
-    settings: Row = {"run.folder": chosen.out / task / f"seed-{seed}", "run.seed": seed, "task.seed": seed}
-    settings |= {"run.threads": 1, "evaluate.temperatures": TEMPERATURES, "evaluate.reference": "sft"}
+def preset(chosen: argparse.Namespace, task: str, layers: Sequence[str] = (), words: Sequence[str] = ()) -> Config:
+    """The settings of a task, with recipes and options laid over them, those of the user last."""
+    settings: Row = {"run.folder": chosen.out / task}
     if task in CRITICS:
         settings["critic.kind"] = "reward_model" if chosen.reward_model else CRITICS[task]
-    for part in parts:
-        settings |= GROUP_OF_8 if part == "group_of_8" else PARTS[part]
-    settings |= {"ppo.lr": rate} if rate else {}
-    return [*words, *(f"--{key}={value}" for key, value in settings.items()), *(f"--{each}" for each in chosen.set)]
+        settings |= {"ppo.lr": chosen.lrs[0]}
+        settings |= {"evaluate.temperatures": TEMPERATURES, "evaluate.reference": "sft"}
+    common = [*(f"--{key}={value}" for key, value in settings.items()), *(f"--{each}" for each in chosen.set)]
+    return load_config([find_config(name) for name in (PRESETS[task], *layers)], [*common, *words])
 
 
-def config_of(words: Sequence[str]) -> Config:
-    names = [words[place + 1] for place, word in enumerate(words) if word == "--config"]
-    return load_config([find_config(name) for name in names], [word for word in words if "=" in word])
+def measured(chosen: argparse.Namespace, task: str) -> tuple[Row, list[Row]]:
+    """Run what is missing of a task; what rates were multiplied by, and a row for each method and seed."""
+    config = preset(chosen, task)
+    of_arm = {arm: method_of(arm, config.run.folder, partial(preset, chosen, task)) for arm in chosen.arms}
+    factors = [lr / chosen.lrs[0] for lr in chosen.lrs]
+    names = ["sft", *of_arm.values()]
+    found = by_arm(run_compare(config, names, Extent(chosen.seeds, factors, chosen.tune_seeds), chosen.workers))
+    arms = ["sft", *(arm for arm in chosen.arms if arm != "sft")]
+    if chosen.arc:
+        side_by_side([arc_of(chosen, config, number, arms) for number in chosen.seeds], chosen.workers)
+    return found["rates"], [row_of(chosen, config, task, arm, number) for number in chosen.seeds for arm in arms]
 
 
-def command(*words: str) -> Row:
-    """Run the command line; returns what it prints as JSON.
-
-    Raises:
-        RuntimeError: it failed, with the last line of its stderr.
-    """
-    done = subprocess.run([sys.executable, "-m", "text2grad.cli", *words, "--json"], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    found: Row = json.loads(done.stdout.splitlines()[-1])
-    return found
+def arc_of(chosen: argparse.Namespace, config: Config, number: int, arms: Sequence[str]) -> Seed:
+    """The measurements of a seed's policies on ARC-Challenge, in the folder that the comparison left."""
+    words = ("--task", "arc", "--evaluate.temperatures=[]", f"--evaluate.limit={chosen.arc}")
+    words += (f"--task.data={ARC}",) if ARC.is_file() else ()
+    names = [file_name(arm) for arm in arms if arm != BASE]
+    works = {f"arc {n}": Work(("evaluate", n, *words), reads=("evaluate",), restart=False) for n in names}
+    return Seed(config, number, config.run.folder / f"seed-{number}", works)
 
 
-def prepare(chosen: argparse.Namespace, task: str, seed: int) -> None:
-    """The SFT policy of one seed, and the reward model where it is the critic."""
-    words = words_of(chosen, task, seed)
-    config = config_of(words)
-    refuse_other_recipe(config)
-    products = {"sft": "sft/policy", "annotate": "feedback.jsonl", "train-reward": "evaluation/reward_model.json"}
-    for stage in products if chosen.reward_model else ["sft"]:
-        if not (config.run.folder / products[stage]).exists():
-            command(stage, *words)
-            say(f"{task} {seed}: {stage} done")
-
-
-def measured(chosen: argparse.Namespace, task: str, arm: str, rate: float, seed: int) -> Row:
-    """Train one method and measure it; what stands in results.jsonl is read."""
-    words = words_of(chosen, task, seed, arm, rate)
-    config = config_of(words)
-    key: Row = {"task": task, "arm": arm, "lr": rate, "seed": seed, "recipe": recipe_of(config), "arc": chosen.arc}
-    results = chosen.out / "results.jsonl"
-    for line in results.read_text(encoding="utf-8").splitlines() if results.is_file() else []:
-        if key.items() <= (row := json.loads(line)).items():
-            return row
-    row = key | trained(words, config, task, arm, rate, chosen.arc)
-    with results.open("a", encoding="utf-8") as handle:
-        handle.write(json.dumps(row) + "\n")
-    say(f"{task} {seed} {arm} {rate:g}: " + " ".join(f"{way} {row[way]:.3f}" for way in WAYS if way in row))
-    return row
-
-
-def trained(words: Sequence[str], config: Config, task: str, arm: str, rate: float, arc: int) -> Row:
-    name = {"base": config.policy.model, "sft": "sft"}.get(arm, f"{arm}_{rate:g}_{config.critic.kind}")
-    if arm not in ("base", "sft"):
-        try:
-            command("train", "--name", name, *words)
-        except RuntimeError as error:
-            return {"stopped": str(error)}
-    figures = command("evaluate", name, *words)
-    row: Row = {way: figures[f"{way}_{MEASURES[task]}"] for way in ("greedy", "sampled")}
-    row |= {"best_temperature": figures[f"best_temperature_{MEASURES[task]}"], "figures": figures}
-    if arc and arm != "base":
-        limit = ("--evaluate.temperatures=[]", f"--evaluate.limit={arc}")
-        row["arc_score"] = command("evaluate", name, "--task", "arc", *words, *limit)["likelihood_normalised"]
+def row_of(chosen: argparse.Namespace, config: Config, task: str, arm: str, number: int) -> Row:
+    """What was measured of one method of one seed."""
+    folder = config.run.folder / f"seed-{number}" / "evaluation"
+    name = Path(config.policy.model).name if arm == BASE else file_name(arm)
+    figures = json.loads((folder / measured_on(config) / f"{name}.json").read_text(encoding="utf-8"))
+    row: Row = {"arm": arm, "seed": number, "figures": figures}
+    row |= {way: figures[f"{way}_{MEASURES[task]}"] for way in WAYS}
+    if chosen.arc and arm != BASE:
+        (place,) = folder.glob(f"arc*/{name}.json")
+        row["arc_score"] = json.loads(place.read_text(encoding="utf-8"))["likelihood_normalised"]
     return row
 
 
 def fallen(task: str, rows: Sequence[Row]) -> Iterator[str]:
-    """The runs that stopped by themselves or collapsed, each with the reasons."""
+    """The runs that collapsed, each with the reasons."""
     before = {row["seed"]: row["figures"] for row in rows if row["arm"] == "sft"}
     for row in rows:
-        if "stopped" in row:
-            yield f"{task} {row['arm']} {row['seed']}: {row['stopped']}"
-        elif reasons := collapsed(before[row["seed"]], row["figures"], f"greedy_{MEASURES[task]}"):
+        if reasons := collapsed(before[row["seed"]], row["figures"], f"greedy_{MEASURES[task]}"):
             yield f"{task} {row['arm']} {row['seed']}: {', '.join(reasons)}"
 
 
-def table(rows: Sequence[Row], by_rate: bool) -> Row:
-    """Of each method (and rate, while tuning) the mean and the seeds, for each way to answer."""
-    names = {id(row): f"{row['arm']} {row['lr']:g}" if by_rate and row["lr"] else row["arm"] for row in rows}
+def table(rows: Sequence[Row]) -> Row:
+    """Of each method the mean and the seeds, for each way to answer."""
     return {
-        name: {
+        TITLES.get(arm, arm): {
             way: {"mean": round(fmean(values), 4), "seeds": values}
             for way in WAYS
-            if (values := [round(row[way], 4) for row in rows if names[id(row)] == name and way in row])
+            if (values := [round(row[way], 4) for row in rows if row["arm"] == arm and way in row])
         }
-        for name in dict.fromkeys(names.values())
+        for arm in dict.fromkeys(row["arm"] for row in rows)
     }
 
 
@@ -222,15 +168,15 @@ def forgotten(rows: Sequence[Row]) -> float | None:
 
 def human_reward_model(chosen: argparse.Namespace) -> Row:
     """A reward model trained on people's marks: F1 of poor tokens on held-out questions."""
-    words = words_of(chosen, "human_qa", 0)
-    folder = config_of(words).run.folder
-    if not (folder / "feedback.jsonl").exists():
+    config = preset(chosen, "human_qa", ["smollm2"])
+    words = ["--config", "human_qa", "--config", "smollm2", f"--run.folder={config.run.folder}"]
+    words += [f"--{each}" for each in chosen.set]
+    if not (config.run.folder / "feedback.jsonl").exists():
         for file in HUMAN:
             command("import", str(SHARED / file), *words)
     for stage, product in {"sft": "sft/policy", "train-reward": "evaluation/reward_model.json"}.items():
-        if not (folder / product).exists():
+        if not (config.run.folder / product).exists():
             command(stage, *words)
-            say(f"human_qa: {stage} done")
     found = command("evaluate", "--task", "reward-model", *words)
     interval = [round(bound, 4) for bound in found["poor"]["intervals"]["f1"]]
     random = found["baselines"]["random_spans"]["poor_f1"]
@@ -238,8 +184,18 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
     return kept | {name: found[name] for name in ("unmatched", "unreadable", "records")}
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def command(*words: str) -> Row:
+    """Run the command line, its progress on this terminal; returns what it prints as JSON.
+
+    Raises:
+        SystemExit: it failed, and has said why.
+    """
+    whole = [sys.executable, "-m", "text2grad.cli", *words, "--json"]
+    done = subprocess.run(whole, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    found: Row = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 if __name__ == "__main__":

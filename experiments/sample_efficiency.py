@@ -12,7 +12,7 @@ Ten times the size, on a GPU: --out runs/tenfold --workers 1 --set policy.device
 tiny.heads=5 tiny.feed_forward=880.
 
 A method is the demo's recipe with parts laid over it, joined by +: `text2grad` and `scalar` alone, or
-`scalar+values`, `poor_half+kl_0.05` (PARTS).
+`scalar+values`, `poor_half+kl_0.05` (`methods.PARTS`).
 
 Leaves compare.md, tuning.json and curves.svg in --out. Last line of stdout, one JSON object: `text2grad_final` and
 `scalar_final` (held-out pass@1 of sampled answers, mean over the seeds), `rollout_ratio` (rollouts text2grad
@@ -26,62 +26,27 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from figure import svg
+from methods import by_arm, method, method_of
 from text2grad.compare import run_compare
 from text2grad.compare.tuning import Extent
-from text2grad.config import Config, find_config, load_config, recipe_names
+from text2grad.config import Config, find_config, load_config
 from text2grad.report.curves import Line, mean_line
 
-# A method is the demo's recipe with parts of this laid over it: "scalar", "scalar+values", "poor_half+kl_0.05".
-PARTS: dict[str, dict[str, object]] = {
-    "text2grad": {},
-    "scalar": {},  # its recipe laid over the demo, as the demo does
-    "values": {"ppo.advantage": "gae", "ppo.value_lr": 1e-3},
-    "no_warmup": {"ppo.value_warmup": 0},
-    "returns": {"ppo.advantage": "returns"},
-    "k1": {"ppo.kl": "k1"},
-    "separate_critic": {"policy.value_head": "separate"},
-    "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
-    "spread_score": {"credit.scheme": "spread_score"},
-    "span": {"credit.weighting": "span"},
-    "balanced": {"credit.weighting": "balanced"},
-    "no_verdict": {"credit.outcome_weight": 0.0},
-    "verdict_0.5": {"credit.outcome_weight": 0.5},
-    "verdict_2": {"credit.outcome_weight": 2.0},
-    "verdict_signs": {"credit.signs": "verdict"},
-    "agreeing_signs": {"credit.signs": "agreeing"},
-    "poor_half": {"credit.poor_weight": 0.5},
-    "poor_quarter": {"credit.poor_weight": 0.25},
-    "gamma_1": {"ppo.gamma": 1.0},
-    "gamma_0.9": {"ppo.gamma": 0.9},
-    "gamma_0.5": {"ppo.gamma": 0.5},
-    "lam_1": {"ppo.lam": 1.0},
-    "definition_1": {"ppo.gamma": 0.0, "ppo.lam": 0.0},
-    "full_kl": {"ppo.kl": "full", "ppo.kl_coefficient": 0.4},
-    **{f"kl_{coefficient}": {"ppo.kl_coefficient": coefficient} for coefficient in (0.01, 0.05, 0.1, 0.2, 0.4)},
-    "whiten": {"ppo.normalisation": "whiten"},
-    "not_normalised": {"ppo.normalisation": "none"},
-    "linear": {"ppo.schedule": "linear"},
-    "grounded": {"reward_model.grounded": "on"},  # its quotes are forced into place
-    "paper": {},  # its recipe laid over the demo
-}
 OWN_NAMES = ("text2grad", "scalar")
-NAMED = ("methods", "curves", "rates")
-"""What a comparison tells method by method."""
 Point = Mapping[str, float]
 
 
 def main() -> None:
     chosen = options()
     config = preset(chosen)
-    names = ["sft", *(method_of(arm, chosen) for arm in chosen.arms)]
+    names = ["sft", *(method_of(arm, chosen.out, partial(preset, chosen)) for arm in chosen.arms)]
     factors = [lr / config.ppo.lr for lr in chosen.lrs]
     found = by_arm(run_compare(config, names, Extent(chosen.seeds, factors, chosen.tune_seeds), chosen.workers))
     drawn = svg(list(lines(found, chosen.arms)), "held-out pass@1, sampled", "rollouts")
@@ -106,13 +71,6 @@ def options() -> argparse.Namespace:
     return chosen
 
 
-def method(name: str) -> str:
-    """A method's name, if all of its parts are known."""
-    if unknown := set(name.split("+")) - PARTS.keys():
-        raise argparse.ArgumentTypeError(f"no part {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
-    return name
-
-
 def preset(chosen: argparse.Namespace, layers: Sequence[str] = (), words: Sequence[str] = ()) -> Config:
     sizes = {
         "run.folder": chosen.out,
@@ -122,32 +80,6 @@ def preset(chosen: argparse.Namespace, layers: Sequence[str] = (), words: Sequen
     }
     common = [f"--{key}={value}" for key, value in sizes.items()] + [f"--{each}" for each in chosen.set]
     return load_config([find_config(name) for name in ("demo", *layers)], [*common, *words])
-
-
-def method_of(arm: str, chosen: argparse.Namespace) -> str:
-    """What `compare` calls a method: its name there, or a recipe file, written here, with all of its parts."""
-    if arm in OWN_NAMES:
-        return arm
-    parts = arm.split("+")
-    changes = {key: value for part in parts for key, value in PARTS[part].items()}
-    words = [f"--{key}={value}" for key, value in changes.items()]
-    whole = preset(chosen, [part for part in parts if part in recipe_names()], words)
-    path: Path = chosen.out / "methods" / f"{file_name(arm)}.yaml"
-    path.parent.mkdir(exist_ok=True)
-    settings = whole.model_dump(mode="json", include={"policy", "reward_model", "critic", "credit", "ppo"})
-    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    return str(path)
-
-
-def file_name(arm: str) -> str:
-    """What the recipe file of a method is called, and so its run."""
-    return arm.replace("+", "-")
-
-
-def by_arm(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a comparison under the names that methods have here."""
-    named = {part: {name.replace("-", "+"): row for name, row in found[part].items()} for part in NAMED}
-    return {**found, **named, "collapsed": [each.replace("-", "+") for each in found["collapsed"]]}
 
 
 def figures(found: Mapping[str, Any], arms: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:

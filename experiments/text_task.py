@@ -9,7 +9,7 @@ method takes the best on --tune-seeds. What has been run is not repeated.
     python experiments/text_task.py [--seeds 0 1 2] [--lrs 3e-4] [--tune-seeds 100 101]
         [--arms scalar_ppo+group text2grad]
 
-A method may have parts of sample_efficiency.py laid over it: `scalar_ppo+returns+kl_0.2`. The last line of stdout
+A method may have parts of methods.py laid over it: `scalar_ppo+returns+kl_0.2`. The last line of stdout
 is one JSON object: for `sft` and each method the mean over the seeds and the `spread` (largest minus
 smallest) of every measure, greedy and sampled; `ahead`: text2grad minus scalar PPO in ROUGE-L, seed by seed;
 `rates`: what the first of --lrs was multiplied by for each.
@@ -24,9 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
-from sample_efficiency import PARTS, by_arm, file_name
+from methods import PARTS, by_arm, file_name, written
 from text2grad.compare import run_compare
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
@@ -53,7 +51,7 @@ def main() -> None:
     chosen.out.mkdir(parents=True, exist_ok=True)
     config = preset(chosen.out, {"ppo.lr": chosen.lrs[0]}, chosen.set)
     factors = [lr / chosen.lrs[0] for lr in chosen.lrs]
-    names = ["sft", *(written(arm, config, chosen.set) for arm in chosen.arms)]
+    names = ["sft", *(method_of(arm, config, chosen.set) for arm in chosen.arms)]
     found = by_arm(run_compare(config, names, Extent(chosen.seeds, factors, chosen.tune_seeds), chosen.workers))
     figures = {
         arm: of_seeds([measured(config, seed, arm) for seed in chosen.seeds]) for arm in ("sft", *chosen.arms)
@@ -74,17 +72,11 @@ def preset(folder: Path, changes: dict[str, object], common: Sequence[str] = ())
     return load_config(find_config("docstrings"), [f"--{each}" for each in words])
 
 
-def written(arm: str, config: Config, common: Sequence[str] = ()) -> str:
-    """The recipe file of a method, written here, with all of its parts."""
+def method_of(arm: str, config: Config, common: Sequence[str] = ()) -> str:
+    """The recipe file of a method, with all of its parts."""
     base, *parts = arm.split("+")
     changes = {"ppo.lr": config.ppo.lr, **ARMS[base]} | {k: v for part in parts for k, v in PARTS[part].items()}
-    whole = preset(config.run.folder, changes, common)
-    path = config.run.folder / "methods" / f"{file_name(arm)}.yaml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(
-        yaml.safe_dump(whole.model_dump(mode="json", include={"policy", "credit", "ppo"})), encoding="utf-8"
-    )
-    return str(path)
+    return written(arm, config.run.folder, preset(config.run.folder, changes, common))
 
 
 def measured(config: Config, seed: int, arm: str) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT / "experiments"))
 import annotation
 import credit_signs
 import dense_cost
+import methods
 import noise
 import own_data
 import pretrained
@@ -74,17 +76,17 @@ def test_a_method_of_parts_is_one_recipe_file(tmp_path: Path, monkeypatch: pytes
     )
     chosen = sample_efficiency.options()
     config = sample_efficiency.preset(chosen)
-    names = [sample_efficiency.method_of(arm, chosen) for arm in chosen.arms]
-    methods = methods_of(names, config)
-    assert list(methods) == ["scalar", "scalar-kl_0.05"]
-    own = laid_over(config, methods["scalar-kl_0.05"].recipe)
+    names = [methods.method_of(arm, tmp_path, partial(sample_efficiency.preset, chosen)) for arm in chosen.arms]
+    compared = methods_of(names, config)
+    assert list(compared) == ["scalar", "scalar-kl_0.05"]
+    own = laid_over(config, compared["scalar-kl_0.05"].recipe)
     assert (own.credit.scheme, own.ppo.gamma, own.ppo.kl_coefficient, own.ppo.steps) == ("last_token", 1.0, 0.05, 7)
     assert laid_over(config, "scalar").ppo.kl_coefficient == 0.2
 
 
 def test_the_text_task_lays_parts_over_its_own_scalar_method(tmp_path: Path) -> None:
     config = text_task.preset(tmp_path, {"ppo.lr": 3e-4})
-    path = text_task.written("scalar_ppo+group", config)
+    path = text_task.method_of("scalar_ppo+group", config)
     own = laid_over(config, methods_of([path], config)["scalar_ppo-group"].recipe)
     assert (own.credit.scheme, own.ppo.advantage, own.ppo.lr) == ("last_token", "group", 3e-4)
     assert own.ppo.kl_coefficient == config.ppo.kl_coefficient
@@ -139,9 +141,8 @@ def test_the_picture_of_an_answer_has_a_ground_for_every_token() -> None:
     )
 
 
-def measured(arm: str, seed: int, greedy: float, arc: float | None = None, **more: Any) -> dict[str, Any]:
-    figures = {"greedy_rouge_l": greedy}
-    row = {"arm": arm, "seed": seed, "lr": 0.0, "greedy": greedy, "figures": figures, **more}
+def measured(arm: str, seed: int, greedy: float, arc: float | None = None) -> dict[str, Any]:
+    row = {"arm": arm, "seed": seed, "greedy": greedy, "figures": {"greedy_rouge_l": greedy}}
     return row if arc is None else row | {"arc_score": arc}
 
 
@@ -149,28 +150,28 @@ def test_pretrained_says_what_fell_and_what_was_forgotten() -> None:
     rows = [
         measured("sft", 0, 0.4, 0.30), measured("text2grad", 0, 0.45, 0.29), measured("grpo", 0, 0.30, 0.1),
         measured("sft", 1, 0.4, 0.30), measured("text2grad", 1, 0.43, 0.32),
-        {"arm": "grpo", "seed": 1, "lr": 0.0, "stopped": "diverged"},
     ]  # fmt: skip
-    assert list(pretrained.fallen("docstrings", rows)) == [
-        "docstrings grpo 0: greedy_rouge_l fell by 10.0 points",
-        "docstrings grpo 1: diverged",
-    ]
+    assert list(pretrained.fallen("docstrings", rows)) == ["docstrings grpo 0: greedy_rouge_l fell by 10.0 points"]
     assert pretrained.forgotten(rows) == 1.0  # the worst run of text2grad alone
-    found = pretrained.table(rows, by_rate=False)
+    found = pretrained.table(rows)
     assert found["text2grad"]["greedy"] == {"mean": 0.44, "seeds": [0.45, 0.43]}
     assert found["grpo"]["greedy"]["seeds"] == [0.3] and "best_temperature" not in found["sft"]
 
 
 def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "argv", ["pretrained.py", "--out", str(tmp_path), "--set", "ppo.steps=3"])
+    words = ["--out", str(tmp_path), "--set", "ppo.steps=3", "--lrs", "1e-4", "--arms", "base", "scalar+group_of_8"]
+    monkeypatch.setattr(sys, "argv", ["pretrained.py", *words])
     chosen = pretrained.options()
-    scalar = pretrained.config_of(pretrained.words_of(chosen, "docstrings", 1, "scalar+group_of_8", 1e-4))
-    assert (scalar.critic.kind, scalar.credit.scheme, scalar.task.seed) == ("reference", "last_token", 1)
+    (tmp_path / "docstrings").mkdir()
+    config = pretrained.preset(chosen, "docstrings")
+    path = methods.method_of(chosen.arms[1], config.run.folder, partial(pretrained.preset, chosen, "docstrings"))
+    scalar = laid_over(config, methods_of([path], config)["scalar-group_of_8"].recipe)
+    assert (scalar.critic.kind, scalar.credit.scheme) == ("reference", "last_token")
     assert (scalar.ppo.samples_per_prompt, scalar.ppo.lr, scalar.ppo.steps) == (8, 1e-4, 3)
     assert scalar.evaluate.temperatures == (0.3, 0.6, 1.0)
     chosen.reward_model = True
-    assert pretrained.config_of(pretrained.words_of(chosen, "code", 0)).critic.kind == "reward_model"
-    human = pretrained.config_of(pretrained.words_of(chosen, "human_qa", 0))
+    assert pretrained.preset(chosen, "code").critic.kind == "reward_model"
+    human = pretrained.preset(chosen, "human_qa", ["smollm2"])
     assert (human.policy.model, human.task.name) == ("smollm2", "qa")
 
 
