@@ -99,8 +99,9 @@ def test_the_run_folder_is_whole(done: Done) -> None:
 def test_the_arms_differ_in_the_credit_alone(done: Done) -> None:
     folder, _ = done
     first = {name: lines(folder / "ppo" / name / "metrics.jsonl")[0] for name in ("text2grad", "scalar_ppo")}
-    for key in ("score", "kl", "response_length", "entropy"):  # the same rollouts, judged by the same reward model
+    for key in ("kl", "response_length", "entropy", "critic_failed"):  # the same rollouts, the same reward model
         assert first["text2grad"][key] == first["scalar_ppo"][key]
+    assert first["text2grad"].get("score") == first["scalar_ppo"].get("score")  # none, if it can read no critique
     scalar = lines(folder / "ppo" / "scalar_ppo" / "samples.jsonl")
     assert all(value == 0 for sample in scalar for value in sample["delta"][:-1])
 
