@@ -67,8 +67,9 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
 
 
 @pytest.fixture
-def run(stages: Stages, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`run("train", "--json")` -> exit code, stdout, stderr."""
+def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run("train", "--json")` -> exit code, stdout, stderr; in a folder where nothing has been run."""
+    monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as left:
