@@ -16,6 +16,8 @@ from text2grad.eval.metrics import mean_with_interval
 from text2grad.stages.results import SCORES, measured_on
 
 WAYS = ("greedy", "sampled")
+BEST = "best_temperature"
+"""The way to answer that is measured only where there are temperatures to choose from."""
 REFLECTED = "sft_reflect_1"
 """What the results of the reflecting policy are called."""
 WHO = ("policy", "critic")
@@ -64,7 +66,8 @@ def scores_of(seed: Seed, method: str, measure: str) -> Scores:
     policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: REFLECTED}.get(method, method)
     place = seed.folder / "evaluation" / measured_on(seed.config) / f"{policy}{SCORES}"
     found: dict[str, dict[str, dict[str, float]]] = json.loads(place.read_text(encoding="utf-8"))
-    return {way: {key: scores[measure] for key, scores in found[way].items() if measure in scores} for way in WAYS}
+    ways = (way for way in (*WAYS, BEST) if way in found)
+    return {way: {key: scores[measure] for key, scores in found[way].items() if measure in scores} for way in ways}
 
 
 def _row(name: str, found: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """As many tries of its learning rate for every method, on seeds that are not reported.
 
 The tries are the configuration's rate and the same multiples of it for all; the best is that with the most on the
-held-out problems of the tuning seeds, sampled. These are other problems than those of the seeds in the table.
+held-out problems of the tuning seeds, sampled, at the best temperature where `evaluate.temperatures` has several (a
+policy that is only surer of itself gains nothing there). These are other problems than those of the seeds in the
+table.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.compare.figures import scores_of
+from text2grad.compare.figures import BEST, scores_of
 from text2grad.compare.methods import Methods, run_name, trying, tunable
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.config import Config
@@ -69,8 +71,8 @@ def _tried(seeds: Sequence[Seed], method: str, factors: Sequence[float], measure
     """The setting of a method, what each multiple of it reached, and the best; of equal ones the first tried."""
 
     def reached(factor: float) -> float:
-        found = [scores_of(seed, run_name(method, factor), measure)["sampled"].values() for seed in seeds]
-        return fmean(fmean(values) for values in found)
+        found = [scores_of(seed, run_name(method, factor), measure) for seed in seeds]
+        return fmean(fmean(scores.get(BEST, scores["sampled"]).values()) for scores in found)
 
     tried = {factor: reached(factor) for factor in factors}
     return {

@@ -194,6 +194,20 @@ def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(conf
     }
 
 
+def test_where_temperatures_are_chosen_a_rate_is_chosen_at_the_best_of_them(
+    config: Config, commands: list[list[str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "tuning-100" / "evaluation" / "demo"
+    folder.mkdir(parents=True)
+    for name, sampled, best in (("scalar", 0.5, 0.8), ("scalar_x2", 0.75, 0.78)):
+        values = {"greedy": 0.9, "sampled": sampled, "best_temperature": best}
+        scores = {way: {"p": {"pass": value}} for way, value in values.items()}
+        (folder / f"{name}.scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    scalar, extent = methods_of(["scalar"], config), Extent.of(0, 3, tries=2)
+    assert tuned(config, scalar, extent, "pass", 2) == {"scalar": 1.0}
+    assert json.loads((tmp_path / "tuning.json").read_text())["methods"]["scalar"]["tried"] == {"1": 0.8, "2": 0.78}
+
+
 def test_rates_are_chosen_by_as_many_tries_of_each_method_on_a_seed_apart(
     config: Config, commands: list[list[str]], tmp_path: Path
 ) -> None:
