@@ -387,7 +387,6 @@ def _sft_on_records(
     from text2grad.stages.results import refuse_run_name
 
     refuse_run_name(name)
-
     run_stage(lambda: run_sft_on_records(config, source, name, Choice(*chosen), start or "", mode), as_json)
 
 

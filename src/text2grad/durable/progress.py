@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -90,6 +91,11 @@ class CountLine:
             left = in_words((now - self._began) / count * (self.total - count))
             self._said = now
             print(f"{self.title}: {count}/{self.total}, {left} left", file=sys.stderr, flush=True)
+
+
+def counting(title: str) -> Callable[[int], Callable[[int], None]]:
+    """What tells how far something is, of how many pieces it has."""
+    return lambda total: CountLine(title, total).reached
 
 
 def in_words(seconds: float) -> str:

@@ -148,7 +148,8 @@ class LocalChat:
     """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`).
 
     With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` adds up the tokens
-    of all it has answered.
+    of all it has answered. `counted` is given the number of answers to write, and what it returns the number that
+    there are, after each batch.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class LocalChat:
         name: str,
         vocabulary: Vocabulary | None = None,
         whole_quotes: bool = False,
+        counted: Callable[[int], Callable[[int], None]] = lambda total: lambda count: None,
     ) -> None:
         self.policy = policy
         self.overlap: Overlap = "never" if policy.adapter else "allowed"
@@ -165,6 +167,7 @@ class LocalChat:
         self.name = name
         self._vocabulary = vocabulary
         self._whole_quotes = whole_quotes
+        self._counted = counted
         self.usage: Counter[str] = Counter()
 
     def excess(self, conversation: Sequence[Message]) -> int:
@@ -196,10 +199,11 @@ class LocalChat:
         if texts is not None and self._vocabulary:
             about = [text for _, text, _ in fits]
             grounding = GroundedAnswers(self._vocabulary, about, self.settings, self._whole_quotes)
-        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding)
+        told = self._counted(len(fits))
+        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding, told=told)
         forced = grounding.forced if grounding else [False] * len(fits)
-        told = zip(fits, samples, forced, strict=True)
-        answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in told}
+        written = zip(fits, samples, forced, strict=True)
+        answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in written}
         for answer in answers.values():
             self.usage.update({name: int(count) for name, count in answer.usage.items()})
         return [

@@ -18,6 +18,7 @@ from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.critics.units import UnitCritic
 from text2grad.durable.identity import digest_of_texts, flatten, sha256
+from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Source, from_json
 from text2grad.sandbox import Runner
@@ -249,7 +250,7 @@ def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
     settings, reading = config.reward_model, config.critic.reward_model
     refuse_equal_votes(reading.votes, settings.generation.temperature, "reward_model.generation.temperature")
     vocabulary = vocabulary_for(model, settings.grounded)
-    chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes)
+    chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes, counting("critiques"))
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=name, prompt_version=version)
     return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), source, reading)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from text2grad.config import Config
 from text2grad.critics.revision import finds_nothing
+from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critique, Example, Feedback, read_jsonl
@@ -72,7 +73,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
             f"{source}: no critique of {len(records)} leaves anything to mend", "annotate other answers"
         )
     policy = load_frozen(start_policy(config, start))
-    chat = LocalChat(policy, config.generation, start or "sft")
+    chat = LocalChat(policy, config.generation, start or "sft", counted=counting("revisions"))
     wanted = [case for case in cases for _ in range(config.refine.samples)]
     found = revise(chat, prompt, wanted)
     refused = Counter(each.refused for each in found if each.refused)

@@ -343,6 +343,14 @@ def test_a_local_model_is_a_chat_endpoint(folder: Path) -> None:
     assert chat.complete([]) == []
 
 
+def test_a_local_model_says_how_many_of_its_answers_there_are(folder: Path) -> None:
+    reached: list[tuple[int, int]] = []
+    settings = GENERATION.model_copy(update={"batch_size": 2, "temperature": 1.0})
+    chat = LocalChat(load(folder), settings, "critic", counted=lambda total: lambda n: reached.append((n, total)))
+    chat.complete([CHAT] * 5)
+    assert reached == [(2, 5), (4, 5), (5, 5)]
+
+
 # Saving and loading.
 
 
