@@ -179,8 +179,9 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
             command(stage, *words)
     found = command("evaluate", "--task", "reward-model", *words)
     interval = [round(bound, 4) for bound in found["poor"]["intervals"]["f1"]]
-    random = found["baselines"]["random_spans"]["poor_f1"]
-    kept = {"poor_f1": found["poor_f1"], "poor_f1_interval": interval, "random_f1": random}
+    nothing = {name: rates["poor_f1"] for name, rates in found["baselines"].items()}
+    kept = {"poor_f1": found["poor_f1"], "poor_f1_interval": interval, "random_f1": nothing["random_spans"]}
+    kept["always_poor_f1"] = nothing["always_poor"]
     return kept | {name: found[name] for name in ("unmatched", "unreadable", "records")}
 
 

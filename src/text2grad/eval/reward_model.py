@@ -95,19 +95,29 @@ def critique_rouge(cases: Sequence[SpanCase]) -> dict[str, float]:
 
 
 def baselines(cases: Sequence[SpanCase], membership: Membership = "overlap", seed: int = 0) -> dict[str, Any]:
-    """The scores of critics that know nothing: `always_neutral`, and `random_spans`.
+    """The scores of critics that know nothing: `always_neutral`, `always_good`, `always_poor`, and `random_spans`.
 
-    The latter marks random places with as many spans as a randomly chosen annotation of these records has, of the
+    The last marks random places with as many spans as a randomly chosen annotation of these records has, of the
     same labels and lengths in tokens; the rates are over 20 draws for each response (fewer for many responses).
     """
-    silent = [case._replace(predicted=Critique(text="")) for case in cases]
+    known: dict[str, dict[str, float]] = {}
+    for label, name in ((0, "neutral"), *LABEL_NAMES.items()):
+        alike = [case._replace(predicted=_whole(case.aligned.text, label)) for case in cases]
+        known[f"always_{name}"] = span_report(alike, membership)
     rng = np.random.default_rng(seed)
     shapes = [_shape(case) for case in cases]
     drawn = []
     for case in list(cases) * max(1, min(PLACEMENTS, DRAWS // len(cases))):
         spans = _scattered(shapes[rng.integers(len(cases))], case.aligned, rng)
         drawn.append(case._replace(predicted=Critique(text="", spans=spans)))
-    return {"always_neutral": span_report(silent, membership), "random_spans": span_report(drawn, membership)}
+    return {**known, "random_spans": span_report(drawn, membership)}
+
+
+def _whole(text: str, label: int) -> Critique:
+    """One label for a whole response; none for 0."""
+    if not label or not text:
+        return Critique(text="")
+    return Critique(text="", spans=(Span(start=0, end=len(text), label=1 if label > 0 else -1, text=text),))
 
 
 def _shape(case: SpanCase) -> list[tuple[Label, int]]:

@@ -65,6 +65,14 @@ def test_baselines_know_nothing() -> None:
     assert 0.0 < random["poor_f1"] < 0.5 and random["wrong_sign_rate"] > 0
 
 
+def test_one_label_for_every_token_is_right_as_often_as_tokens_have_it() -> None:
+    """Two of ten tokens are poor: marked all over, precision .2 and recall 1."""
+    found = baselines([case(critique(word_span(-1, 4, 5)), critique())] * 3)
+    always = found["always_poor"]
+    assert (always["poor_precision"], always["poor_recall"]) == (approx(0.2), 1.0)
+    assert always["poor_f1"] == approx(1 / 3) and found["always_good"]["wrong_sign_rate"] == approx(0.2)
+
+
 def test_random_spans_have_the_lengths_of_the_annotations() -> None:
     """One poor token of ten, drawn over and over: it hits one time in ten."""
     one = case(critique(word_span(-1, 4, 4)), critique())

@@ -52,7 +52,7 @@ def test_what_is_left_in_the_run_folder(tmp_path: Path) -> None:
     assert json.loads((folder / "reward_model.full.json").read_text())["records"] == 3
     rates = json.loads((folder / "reward_model.json").read_text())
     assert rates["good_recall"] == report.report["good"]["recall"] == pytest.approx(1 / 3)
-    for name in ("always_neutral", "random_spans"):
+    for name in ("always_neutral", "always_good", "always_poor", "random_spans"):
         assert list(json.loads((folder / f"reward_model_{name}.json").read_text())) == list(rates)
     said = list(read_jsonl(folder / "reward_model.said.jsonl", Feedback))
     assert [each.id for each in said] == ["a", "a#2", "b"]
