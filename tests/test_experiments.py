@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from functools import partial
@@ -29,6 +30,7 @@ from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.compare.methods import methods_of
 from text2grad.config import Config, find_config, laid_over, load_config
+from text2grad.critics.noise import NoiseSettings
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_data import reward_data
@@ -110,13 +112,33 @@ def test_models_of_other_settings_are_not_taken_over(tmp_path: Path) -> None:
     refuse_other_recipe(of())
 
 
-def test_the_noise_study_says_where_the_gain_ends() -> None:
-    rates = {"sft": 0.3, "scalar_ppo": 0.6, "text2grad": 0.8, "flip_20": 0.7, "flip_40": 0.55, "drop_40": 0.75}
-    rows = [{"arm": arm, "seed": seed, "greedy": r, "sampled": r} for arm, r in rates.items() for seed in (0, 1)]
-    found = noise.summary(rows, ("flip", "drop"), (0.0, 0.2, 0.4))
+def test_the_noise_study_says_where_the_gain_ends(tmp_path: Path) -> None:
+    rates = {"sft": 0.3, "scalar": 0.6, "text2grad": 0.8, "flip_20": 0.7, "flip_40": 0.55}
+    rates |= {"drop_20": 0.78, "drop_40": 0.75}
+    rows = {arm: {"metric": r, "seeds": [r, r + 0.1], "greedy": {"metric": r}} for arm, r in rates.items()}
+    chosen = argparse.Namespace(out=tmp_path, seeds=[0, 1], kinds=("flip", "drop"), shares=(0.0, 0.2, 0.4))
+    metrics = tmp_path / "seed-1" / "ppo" / "flip_20" / "metrics.jsonl"
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text('{"noise_spans": 10, "noise_altered": 3}\n{"noise_spans": 10, "noise_altered": 1}\n')
+    found = noise.summary(rows, chosen)
     assert found["gain_ends"] == {"flip": 0.4, "drop": None}
-    assert found["text2grad"]["flip"]["0.2"]["sampled"] == 0.7
+    assert found["text2grad"]["flip"]["0.2"] == {
+        "greedy": 0.7,
+        "sampled": 0.7,
+        "sampled_spread": 0.1,
+        "altered": 0.2,
+    }
     ElementTree.fromstring(noise.figure(found))
+
+
+def test_a_level_of_noise_is_a_recipe_that_lies_over_text2grad(tmp_path: Path) -> None:
+    chosen = argparse.Namespace(out=tmp_path, critic="program", steps=3, set=["ppo.lr=1e-4"])
+    file = noise.recipe_file(chosen, "flip", 0.2)
+    config = noise.preset(chosen)
+    assert Path(file).stem == "flip_20" and config.critic.noise is None
+    laid = laid_over(config, file)
+    assert laid.critic.noise == NoiseSettings(kind="flip", share=0.2)
+    assert laid.model_copy(update={"critic": config.critic}) == config
 
 
 def test_a_sign_is_wrong_where_a_right_token_is_pushed_down() -> None:
