@@ -131,9 +131,9 @@ def test_greedy_answers_to_equal_questions_are_generated_once(make: Make, monkey
     policy = make("full attention")
     asked: list[int] = []
 
-    def counting(policy: Policy, prompts: Any, *rest: Any) -> Any:
+    def counting(policy: Policy, prompts: Any, *rest: Any, **named: Any) -> Any:
         asked.append(len(prompts))
-        return generate(policy, prompts, *rest)
+        return generate(policy, prompts, *rest, **named)
 
     monkeypatch.setattr(generating, "generate", counting)
     talks = [(Message(role="user", content=text),) for text in ("one", "two", "one", "one")]
