@@ -123,21 +123,6 @@ def test_without_edits_the_spectrum_tells_the_place() -> None:
     assert found.meta["evidence"] == ["spectrum"]
 
 
-def test_lines_that_nothing_tells_apart_are_blamed_by_a_share_each() -> None:
-    """Three lines that every test runs, and all fail; an edit that makes the tests pass is sure of its place."""
-    program = "def f(xs):\n    a = len(xs) + 1\n    b = len(xs) + 2\n    return a * b\n"
-    with Runner() as runner:
-        guessed, known = (
-            ProgramCritic(runner, repairs=repairs).critique([example()], [text])[0]
-            for repairs, text in ((0, program), (40, WRONG))
-        )
-    assert isinstance(guessed, Critique) and isinstance(known, Critique)
-    assert [(span.text, span.weight) for span in guessed.spans] == [
-        ("a = len(xs) + 1", 0.3333), ("b = len(xs) + 2", 0.3333), ("return a * b", 0.3333)
-    ]  # fmt: skip
-    assert [span.weight for span in known.spans if span.label < 0] == [1.0]
-
-
 def test_good_are_the_lines_that_only_passing_tests_run(runner: Runner) -> None:
     program = "def f(xs):\n    if not xs:\n        return 0\n    return len(xs) * 7\n"
     found = critique(runner, program)
@@ -146,9 +131,8 @@ def test_good_are_the_lines_that_only_passing_tests_run(runner: Runner) -> None:
 
 
 def test_where_nothing_says_which_line_the_whole_program_is_blamed(runner: Runner) -> None:
-    """Each of its three lines as surely as one of three can be."""
     found = critique(runner, WRONG, brief=True)
-    assert [(span.text, span.weight) for span in found.spans] == [(WRONG.strip(), 0.3333)]
+    assert quotes(found, -1) == [WRONG.strip()]
 
 
 def test_a_syntax_error_is_blamed_on_its_line(runner: Runner) -> None:
