@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Offsets = NDArray[np.int64]
 
+_REPLACEMENT = "\ufffd"  # what bytes that are no character are read as
 _LAST_SPACE = 0x3000  # the highest code point that is white space
 _IS_SOLID = np.array([not chr(code).isspace() for code in range(_LAST_SPACE + 1)] + [True])
 _WIDE_SPACE = re.compile(
@@ -114,7 +115,7 @@ def _piece_edges(piece: bytes) -> tuple[int, int, int, int]:
 def _characters(blob: bytes, text: str, edges: Offsets) -> Offsets:
     """Byte intervals, rows 0 and 2 to rows 1 and 3 of `edges` (4, T), as the character intervals they touch."""
     begins = (np.frombuffer(blob, dtype=np.uint8) & 0xC0) != 0x80
-    if "\ufffd" in text:
+    if _REPLACEMENT in text:
         _mark_replaced(blob, begins)
     # begun[p]: how many characters begin before byte p.
     begun = np.concatenate(([0], begins.cumsum(), [0]))
@@ -162,7 +163,9 @@ def align_by_prefixes(tokenizer: AnyTokenizer, ids: list[int]) -> Aligned:
         known = max(written, _common(prefix, text))
         # A prefix may end with a character that is begun and not yet finished; the whole text lacks that ending.
         begun = index not in special and known < min(len(prefix), len(text))
-        starts.append(written)
+        # Unfinished, U+FFFD looks like itself: what seems to add nothing to one writes the rest of its bytes.
+        rest = index not in special and known == written and not begun and text[:known].endswith(_REPLACEMENT)
+        starts.append(written - rest)
         ends.append(known + begun)
         written = known
     return Aligned.of(text, np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
