@@ -324,62 +324,73 @@ def test_wrong_shapes_are_named() -> None:
 # Group advantages
 
 
+def slow_standing(gains: Array, learned: NDArray[np.bool_], size: int, row: int) -> tuple[float, float]:
+    """How far a response's gain is from its group's mean, and the spread of that group."""
+    first = row // size * size
+    others = [gains[i] for i in range(first, first + size) if learned[i].any()]
+    return float(gains[row] - np.mean(others)), float(np.std(others))
+
+
 def slow_group_advantages(
-    delta: Array, kl: Array, learned: NDArray[np.bool_], by: advantage.Grouping, beta: float
+    gains: Array, words: Array, kl: Array, learned: NDArray[np.bool_], by: advantage.Grouping, beta: float
 ) -> Array:
     """GRPO's term, the token's own, then the penalty: token by token, from the formula."""
-    result = np.zeros_like(delta)
-    for row in range(len(delta)):
-        first = row // by.size * by.size
-        totals = [delta[i][learned[i]].sum() for i in range(first, first + by.size) if learned[i].any()]
+    result = np.zeros_like(words)
+    for row in range(len(words)):
         for t in np.flatnonzero(learned[row]):
-            mine = delta[row][learned[row]]
-            gained = (mine.sum() - np.mean(totals)) / (np.std(totals) + 1e-4 if by.scaled else 1)
-            result[row, t] = gained + by.span_weight * (delta[row, t] - mine.mean()) - beta * kl[row, t]
+            centred, spread = slow_standing(gains, learned, by.size, row)
+            gained = centred / (spread + 1e-4 if by.scaled else 1)
+            result[row, t] = gained + by.span_weight * words[row, t] - beta * kl[row, t]
     return result
 
 
 def test_group_advantages_by_hand() -> None:
-    delta = torch.tensor([[1.0, 1.0], [0.0, GARBAGE], [5.0, 5.0], [4.0, 6.0]])
+    """Equal verdicts say nothing; a token keeps what it earned, however good its neighbours are."""
+    words = torch.tensor([[1.0, 1.0], [0.0, GARBAGE], [5.0, 5.0], [4.0, -6.0]])
     learned = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
-    got = advantage.group_advantages(delta, learned, advantage.Grouping(2, 0.5))
-    expected = 1 / (1 + 1e-4)
-    close(got, torch.tensor([[expected, expected], [-expected, 0.0], [0.0, 0.0], [-0.5, 0.5]]))
+    got = advantage.group_advantages(
+        torch.tensor([1.0, -1.0, 1.0, 1.0]), words, learned, advantage.Grouping(2, 0.5)
+    )
+    one = 1 / (1 + 1e-4)
+    close(got, torch.tensor([[one + 0.5, one + 0.5], [-one, 0.0], [2.5, 2.5], [2.0, -3.0]]))
 
 
 def test_group_advantages_are_those_of_the_slow_formula_failed_critiques_left_out() -> None:
     generator = np.random.default_rng(0)
     for size in (2, 3, 4):
-        delta, kl = generator.normal(size=(2, 12, 7))
+        words, kl = generator.normal(size=(2, 12, 7))
+        gains = generator.normal(size=12)
         lengths = generator.integers(0, 8, size=12)  # 0: the critique failed
         learned = np.arange(7) < lengths[:, None]
         for by in (advantage.Grouping(size, 0.7), advantage.Grouping(size, 0.0, scaled=False)):
-            compared = advantage.group_advantages(torch.tensor(delta), torch.tensor(learned), by)
+            compared = advantage.group_advantages(*map(torch.tensor, (gains, words, learned)), by)
             got = advantage.token_rewards(compared, torch.tensor(kl), 0.3, torch.tensor(learned))
-            close(got, torch.tensor(slow_group_advantages(delta, kl, learned, by, 0.3)))
+            close(got, torch.tensor(slow_group_advantages(gains, words, kl, learned, by, 0.3)))
 
 
 def test_sums_that_differ_by_rounding_alone_are_equal() -> None:
     """Ten tokens of .1 do not add up to 1 in float32."""
     shares = torch.tensor([[0.1] * 10, [1.0] + [0.0] * 9, [0.3, 0.3, 0.4] + [0.0] * 7, [0.7, 0.3] + [0.0] * 8])
     every = torch.ones(4, 10, dtype=torch.bool)
-    got = advantage.group_advantages(shares, every, advantage.Grouping(4, 0.0))
+    got = advantage.group_advantages(shares.sum(dim=1), shares, every, advantage.Grouping(4, 0.0))
     assert got.abs().max() < 0.01
-    assert not advantage.in_unequal_groups(shares, every, 4).any()
+    assert not advantage.in_unequal_groups(shares.sum(dim=1), every, 4).any()
 
 
 def test_groups_whose_responses_gained_the_same_are_found() -> None:
-    """Rows 0 to 2: one failed critique and two equal sums, by other tokens; rows 3 to 5 differ."""
-    delta = torch.tensor([[1.0, 0.0], [GARBAGE, 9.0], [0.5, 0.5], [1.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
+    """Rows 0 to 2: one failed critique and two equal gains; rows 3 to 5 differ."""
+    gains = torch.tensor([1.0, GARBAGE, 1.0, 1.0, 1.0, 2.0])
     learned = torch.ones(6, 2, dtype=torch.bool)
     learned[1] = False
-    found = advantage.in_unequal_groups(delta, learned, 3)
+    found = advantage.in_unequal_groups(gains, learned, 3)
     assert found.tolist() == [False, False, False, True, True, True]
 
 
 def test_responses_that_are_no_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="5 responses cannot be divided into groups of 2"):
-        advantage.group_advantages(torch.zeros(5, 2), torch.ones(5, 2, dtype=torch.bool), advantage.Grouping(2))
+        advantage.group_advantages(
+            torch.zeros(5), torch.zeros(5, 2), torch.ones(5, 2, dtype=torch.bool), advantage.Grouping(2)
+        )
 
 
 # Estimates
@@ -422,12 +433,20 @@ def test_with_a_value_function_an_estimate_is_gae_and_its_target_a_choice() -> N
     assert (sums - returns).abs().max() > 0.1
 
 
-def test_a_group_compares_deltas_and_the_kl_comes_last() -> None:
+def test_a_group_compares_verdicts_words_are_brought_to_unit_size_and_the_kl_comes_last() -> None:
     given = rewarded(5)
+    generator = torch.Generator().manual_seed(0)
+    gains = torch.randn(6, generator=generator, dtype=torch.float64)
+    words = torch.randn(given.mask.shape, generator=generator, dtype=torch.float64)
     by = advantage.Grouping(2, 0.5)
-    found = advantage.estimate("group", given, gamma=1, lam=1, normalisation="scale", group=by)
-    delta, learned, kl = given.delta.numpy(), given.learned.numpy(), given.kl.numpy()
-    compared = slow_group_advantages(delta, kl, learned, by, 0.0)
-    size = np.sqrt(np.mean(compared[learned] ** 2))
-    close(found.advantages, np.where(learned, compared / size - 0.3 * kl, 0), atol=1e-6)
+    group = advantage.Compared(gains, words, by)
+    found = advantage.estimate("group", given, gamma=0.8, lam=0.5, normalisation="scale", group=group)
+    learned = given.learned.numpy()
+    earned = advantage.mc_returns(words, given.mask, 0.4, torch.zeros(6, dtype=torch.float64)).numpy()
+    size = np.sqrt(np.mean(earned[learned] ** 2))
+    slow = slow_group_advantages(gains.numpy(), earned / size, given.kl.numpy(), learned, by, 0.3)
+    close(found.advantages, torch.tensor(slow), atol=1e-6)
+    close(found.rewards, paid(given), atol=1e-12)
     assert not found.returns.any()
+    with pytest.raises(ValueError, match="need what is compared"):
+        advantage.estimate("group", given, gamma=0.8, lam=0.5)

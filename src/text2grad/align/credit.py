@@ -90,7 +90,7 @@ class Credit:
     `labelled`: tokens rewarded by a span or, in the score schemes, by the score. `cancelled`: tokens both
     good and poor, which get 0. `no_score`: 1 if a verdict is needed and the critique has none.
     `uncovered`: spans that cover no token. `whole`: the score alone was paid, so no token earned it
-    more than another, wherever it stands in delta.
+    more than another, wherever it stands in delta. `verdict`: what the score was worth, as far as it is paid.
     """
 
     delta: NDArray[np.float32]
@@ -99,6 +99,24 @@ class Credit:
     no_score: int = 0
     uncovered: int = 0
     whole: bool = False
+    verdict: float | None = None
+
+    @property
+    def gain(self) -> float:
+        """What the response is worth beside others to its prompt: its verdict, or without one the sum of delta.
+
+        By their sums a long answer that passes would be worth more than a short one.
+        """
+        return float(self.delta.sum()) if self.verdict is None else self.verdict
+
+    @property
+    def of_words(self) -> NDArray[np.float32]:
+        """Delta without the verdict: what tokens earned by themselves, (T,)."""
+        if self.whole:
+            return np.zeros_like(self.delta)
+        words = self.delta.copy()
+        words[-1:] -= self.verdict or 0.0
+        return words
 
     @classmethod
     def nothing(cls, aligned: Aligned) -> Credit:
@@ -148,7 +166,7 @@ def _score_credit(score: float | None, length: int, settings: CreditSettings) ->
         delta[-1:] = score
     elif length:
         delta[:] = score if settings.weighting == "token" else score / length
-    return Credit(delta, labelled=int(np.count_nonzero(delta)), whole=True)
+    return Credit(delta, labelled=int(np.count_nonzero(delta)), whole=True, verdict=score)
 
 
 def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
@@ -182,14 +200,17 @@ def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings)
     delta = np.where(alone, settings.span_weight * (good - settings.poor_weight * poor), 0.0)
     if settings.unlabelled:
         delta[~(is_good | is_poor)] = settings.unlabelled
+    verdict = None
     if settings.outcome_weight and critique.score is not None:
-        delta[-1:] += settings.outcome_weight * critique.score
+        verdict = settings.outcome_weight * critique.score
+        delta[-1:] += verdict
     return Credit(
         delta.astype(np.float32),
         labelled=int(np.count_nonzero(alone)),
         cancelled=int(np.count_nonzero(is_good & is_poor)),
         no_score=int(critique.score is None and (bool(settings.outcome_weight) or settings.signs != "critique")),
         uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
+        verdict=verdict,
     )
 
 

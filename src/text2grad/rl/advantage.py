@@ -232,16 +232,18 @@ class Grouping(NamedTuple):
     scaled: bool = True
 
 
-def group_advantages(delta: Tensor, learned: Tensor, by: Grouping) -> Tensor:
-    """Advantages without a value function: what a response gained over its group, and a token over its response.
+def group_advantages(gains: Tensor, words: Tensor, learned: Tensor, by: Grouping) -> Tensor:
+    """Advantages without a value function: what a response gained over its group, and what its tokens earned.
 
-    A_t = (R_i - mean_group R) / std_group R + span_weight * (delta_t - mean over the response of delta), R_i the
-    sum of the response's delta, the spread that of a population. The first term is that of GRPO (Shao et al. 2024);
-    without `by.scaled` nothing is divided, as in Dr. GRPO (Liu et al. 2025). The KL is no part of what is compared:
-    `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
+    A_t = (R_i - mean_group R) / std_group R + span_weight * W_t, the spread that of a population. The first term is
+    that of GRPO (Shao et al. 2024), at every token alike; without `by.scaled` nothing is divided, as in Dr. GRPO
+    (Liu et al. 2025). The second is not centred: what is good in every answer to a prompt stays good. The KL is no
+    part of what is compared: `token_rewards(advantages, kl, ...)` subtracts it from each token afterwards.
 
     Args:
-        delta: (B, T); rows i * size to (i + 1) * size - 1 answer one prompt, B a multiple of `by.size`.
+        gains: (B,), R_i, the verdict (`align.Credit.gain`); rows i * size to (i + 1) * size - 1 answer one prompt,
+            B a multiple of `by.size`.
+        words: (B, T), W, the returns of what single tokens earned.
         learned: (B, T); rows without any token (failed critiques) belong to no group.
         by: the size of a group, and what counts.
 
@@ -251,31 +253,28 @@ def group_advantages(delta: Tensor, learned: Tensor, by: Grouping) -> Tensor:
     Raises:
         ValueError: the responses are no whole groups.
     """
-    delta = torch.where(learned, at_least_float32(delta), 0)
-    centred, spread = _gains(delta, learned, by.size)
+    check_shapes(2, words=words, learned=learned)
+    centred, spread = _standing(gains, learned, by.size)
     outcome = (centred / (spread + GROUP_EPSILON) if by.scaled else centred).view(-1, 1)
-    local = delta - (delta.sum(dim=1) / learned.sum(dim=1).clamp(min=1))[:, None]
-    return torch.where(learned, outcome + by.span_weight * local, 0)
+    return torch.where(learned, outcome + by.span_weight * at_least_float32(words), 0)
 
 
-def in_unequal_groups(delta: Tensor, learned: Tensor, size: int) -> Tensor:
+def in_unequal_groups(gains: Tensor, learned: Tensor, size: int) -> Tensor:
     """(B,), True where the responses to a prompt did not all gain the same (more than rounding apart).
 
-    Arguments as in `group_advantages`. From equal gains nothing can be learned: DAPO (Yu et al. 2025, section 3.2)
-    takes such groups out of the batch.
+    Arguments as in `group_advantages`. From equal verdicts nothing can be learned: DAPO (Yu et al. 2025, section
+    3.2) takes such groups out of the batch.
     """
-    _, spread = _gains(torch.where(learned, at_least_float32(delta), 0), learned, size)
+    _, spread = _standing(gains, learned, size)
     return (spread > GROUP_EPSILON).expand(-1, size).reshape(-1)
 
 
-def _gains(delta: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Summed deltas minus the mean of their group (B / size, size), and the spread of each group (B / size, 1)."""
-    check_shapes(2, delta=delta, learned=learned)
-    if len(delta) % size:
-        raise ValueError(f"{len(delta)} responses cannot be divided into groups of {size}")
-    total = delta.sum(dim=1)
+def _standing(gains: Tensor, learned: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Gains minus the mean of their group (B / size, size), and the spread of each group (B / size, 1)."""
+    if len(gains) % size:
+        raise ValueError(f"{len(gains)} responses cannot be divided into groups of {size}")
     present = learned.any(dim=1).view(-1, size)
-    groups = torch.where(present, total.view(-1, size), 0)
+    groups = torch.where(present, at_least_float32(gains).view(-1, size), 0)
     members = present.sum(dim=1, keepdim=True).clamp(min=1)
     centred = torch.where(present, groups - groups.sum(dim=1, keepdim=True) / members, 0)
     return centred, (centred.square().sum(dim=1, keepdim=True) / members).sqrt()
@@ -315,6 +314,14 @@ class Rewarded(NamedTuple):
     learned: Tensor
 
 
+class Compared(NamedTuple):
+    """What groups compare: `gains` (B,) of responses, and `words` (B, T), delta without them (`align.Credit`)."""
+
+    gains: Tensor
+    words: Tensor
+    by: Grouping
+
+
 class Estimate(NamedTuple):
     """Token rewards, advantages, and what the value function learns; all (B, T)."""
 
@@ -331,21 +338,24 @@ def estimate(
     lam: float,
     target: Target = "gae",
     normalisation: Normalisation = "none",
-    group: Grouping | None = None,
+    group: Compared | None = None,
 ) -> Estimate:
     """Advantages of one kind, brought to unit size as `normalise` does.
 
     `gae`: with a value function, whose `target` is the GAE return or the sum of rewards to come. `returns`:
-    without one, the rewards to come discounted by gamma * lam. `group`: each answer to a prompt against the others
-    (`group_advantages`); the KL is subtracted last, because where all verdicts are equal nothing else would be left
-    to bring to unit size.
+    without one, the rewards to come discounted by gamma * lam. `group`: each answer to a prompt against the others,
+    and to each token the returns of its words, which alone are brought to unit size (`group_advantages`); the KL is
+    subtracted last, because where all verdicts are equal and no word is marked nothing else would be left.
     """
     delta, kl, coefficient, values, bootstrap, mask, learned = given
     rewards = token_rewards(delta, kl, coefficient, mask)
     if kind == "group":
-        compared = group_advantages(delta, learned, group or Grouping())
-        advantages = normalise(compared, learned, normalisation)
-        return Estimate(rewards, token_rewards(advantages, kl, coefficient, learned), torch.zeros_like(rewards))
+        if group is None:
+            raise ValueError("group advantages need what is compared: give group")
+        earned = mc_returns(group.words, mask, gamma * lam, torch.zeros_like(bootstrap))
+        by_token = normalise(earned, learned, normalisation)
+        compared = group_advantages(group.gains, by_token, learned, group.by)
+        return Estimate(rewards, token_rewards(compared, kl, coefficient, learned), torch.zeros_like(rewards))
     if kind == "returns":
         returns = mc_returns(rewards, mask, gamma * lam, torch.zeros_like(bootstrap))
         return Estimate(rewards, normalise(returns, learned, normalisation), returns)

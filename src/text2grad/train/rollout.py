@@ -198,11 +198,13 @@ def score(
     failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
     cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
     learned = batch.mask & ~failed[:, None]
-    delta = torch.zeros(batch.mask.shape, device=batch.mask.device)
+    delta, words = torch.zeros(2, *batch.mask.shape, device=batch.mask.device)
     for row, item in enumerate(answered.credits):
         delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
+        words[row, : len(item.delta)] = torch.from_numpy(item.of_words)
+    gains = torch.tensor([item.gain for item in answered.credits], device=batch.mask.device)
     bootstrap = torch.where(cut, measured.last_value, 0)  # a truncated response would have earned more
-    paid_whole = any(item.whole for item in answered.credits)  # no token earned its reward more than another
+    by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
     found = adv.estimate(
         settings.advantage,
         adv.Rewarded(delta, measured.kl, coefficient, measured.values, bootstrap, batch.mask, learned),
@@ -210,13 +212,11 @@ def score(
         lam=settings.lam,
         target=settings.value_target,
         normalisation=settings.normalisation,
-        group=adv.Grouping(
-            settings.samples_per_prompt, 0.0 if paid_whole else settings.group_span_weight, settings.group_scaled
-        ),
+        group=adv.Compared(gains, words, by),
     )
     # A truncated answer still counts in the mean of its group. What is left out here is no part of the token mean.
     if settings.drop_equal_groups:
-        learned = learned & adv.in_unequal_groups(delta, learned, settings.samples_per_prompt)[:, None]
+        learned = learned & adv.in_unequal_groups(gains, learned, settings.samples_per_prompt)[:, None]
     if settings.mask_truncated:
         learned = learned & ~cut[:, None]
     return Rollout(batch, learned, delta, measured.logp, measured.kl, measured.entropy, measured.values, *found)

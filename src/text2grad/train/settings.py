@@ -168,12 +168,13 @@ class PPOSettings(Settings):
     advantage: Literal["gae", "returns", "group"] = Field(
         default="returns",
         description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"
-        " (paper); group: no values, a response against the others to its prompt, a token against the rest",
+        " (paper); group: no values, the verdict against that of the other answers to its prompt, at every token,"
+        " and the returns of the spans",
     )
     group_span_weight: float = Field(
         default=1.0,
         ge=0,
-        description="weight of the token term in group advantages; unused where only the score is paid",
+        description="weight of the returns of the spans in group advantages",
     )
     group_scaled: bool = Field(
         default=True, description="divide group advantages by the spread of their group (GRPO); false: Dr. GRPO"

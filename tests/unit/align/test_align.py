@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import decoders, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -214,7 +214,8 @@ def test_a_tokenizer_without_bytes_is_decoded_prefix_by_prefix(word_piece: PreTr
     assert cores(aligned, np.full(7, True)) == ["the", "s", "u", "m", "", "s", ""]
 
 
-@given(text=st.text(max_size=20), ends=st.booleans())
+@given(text=st.text(max_size=20) | st.text("\ufffda é🦔", max_size=8), ends=st.booleans())
+@example(text="\ufffd", ends=False)
 def test_prefix_decoding_agrees_with_the_bytes(
     text: str, ends: bool, tables: dict[str, TokenTable], tokenizers: dict[str, Any]
 ) -> None:
@@ -402,6 +403,22 @@ def test_last_token_is_the_last_id_sampled() -> None:
     case = critique(TEXT, good=("fox",), score=-0.5)
     paid = credit(case, words(TEXT), CreditSettings(scheme="last_token"))
     assert paid.delta.tolist() == [0] * 8 + [-0.5]
+
+
+def test_what_words_earn_and_the_verdict_are_told_apart_for_those_who_compare_answers() -> None:
+    """In delta both stand on the last token, where the response has no end of text."""
+    case, spelled = critique(TEXT, good=("fox",), poor=("dog",), score=-0.5), words(TEXT)
+    cut = Aligned.of(TEXT, spelled.starts[:-1], spelled.ends[:-1])
+    paid = credit(case, cut, CreditSettings(outcome_weight=2.0))
+    assert (paid.verdict, paid.gain, paid.delta[-1], paid.of_words[-1]) == (-1.0, -1.0, -2.0, -1.0)
+    paid = credit(case, spelled, CreditSettings(outcome_weight=2.0))
+    assert paid.of_words.tolist() == delta(TEXT, case, outcome_weight=0.0)
+    unpaid = credit(case, words(TEXT), CreditSettings(outcome_weight=0.0))
+    assert (unpaid.verdict, unpaid.gain) == (None, float(unpaid.delta.sum()))
+    for scheme in ("last_token", "spread_score"):
+        whole = credit(case, words(TEXT), CreditSettings.model_validate({"scheme": scheme}))
+        assert whole.gain == -0.5 and not whole.of_words.any() and whole.delta.any()
+    assert credit(critique(TEXT), words(TEXT), CreditSettings(scheme="last_token")).gain == 0
 
 
 @pytest.mark.parametrize(("weighting", "each"), [("token", 0.9), ("span", 0.1), ("balanced", 0.1)])

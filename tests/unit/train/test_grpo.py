@@ -1,4 +1,4 @@
-"""The recipe `grpo`: one update is the formula of the papers, written out answer by answer."""
+"""Answers to one prompt against each other: the recipe `grpo` as its papers write it, and rewards by group."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from text2grad.align import TokenTable
+from text2grad.align import CreditSettings, TokenTable, token_labels
 from text2grad.config import find_config, load_config
 from text2grad.errors import UsageError
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source
+from text2grad.feedback import Critic, Critique, Example, Failure, Judgement, Message, Source, Span
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample
 from text2grad.policy.load import load_policy
@@ -50,7 +52,25 @@ class Verdicts:
         return [failure if np.isnan(value) else Critique(text="", score=value) for value in scores]
 
 
-def rollout_of(folder: Path, settings: PPOSettings) -> tuple[Policy, Answered, Rollout]:
+class Marked(Verdicts):
+    """Gives the same verdicts, and marks the first half of each answer: good where the verdict is."""
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        verdicts = super().critique(examples, responses)
+        return [marked(said, text) for said, text in zip(verdicts, responses, strict=True)]
+
+
+def marked(said: Judgement, text: str) -> Judgement:
+    half = len(text) // 2
+    if isinstance(said, Failure) or not said.score or not text[:half].strip():
+        return said
+    label: Literal[1, -1] = 1 if said.score > 0 else -1
+    return said.model_copy(update={"spans": (Span(start=0, end=half, label=label, text=text[:half]),)})
+
+
+def rollout_of(
+    folder: Path, settings: PPOSettings, credits: CreditSettings = CONFIG.credit, critic: Critic | None = None
+) -> tuple[Policy, Answered, Rollout]:
     """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages."""
     policy = load_policy(PolicySettings(model=str(folder)))
     policy.freeze_reference()
@@ -58,7 +78,7 @@ def rollout_of(folder: Path, settings: PPOSettings) -> tuple[Policy, Answered, R
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
     rng = np.random.default_rng(0)
     samples = [Sample(rng.integers(10, 200, size=n).tolist(), row in CUT) for row, n in enumerate(LENGTHS)]
-    answered = judge(asked, samples, TokenTable(policy.tokenizer), Verdicts(), CONFIG.credit)
+    answered = judge(asked, samples, TokenTable(policy.tokenizer), critic or Verdicts(), credits)
     batch = policy.pack(prompts, [sample.ids for sample in samples])
     measured = measure(policy, batch, settings, 1.0)
     return policy, answered, score(batch, answered, measured, settings, settings.kl_coefficient)
@@ -101,6 +121,30 @@ def test_an_update_is_the_slow_formula(tmp_path: Path, scaled: bool) -> None:
     metrics = describe(answered, rollout, 0.0)
     assert metrics["left_out"] == pytest.approx(1 - len(slow_kept()) / 24)
     assert metrics["critic_failed"] == pytest.approx(1 / 24)
+
+
+def test_beside_its_group_an_answer_has_what_its_words_earned_and_the_verdict_once(tmp_path: Path) -> None:
+    """By verdicts answers are compared and not by sums of spans, of which a long one has more."""
+    weighted = {"normalisation": "scale", "gamma": 0.7, "lam": 0.5, "kl_coefficient": 0.3, "mask_truncated": False}
+    settings = SETTINGS.model_copy(update=weighted)
+    credits = load_config([find_config("demo")]).credit
+    _, answered, rollout = rollout_of(tiny_model(tmp_path), settings, credits, Marked())
+    words = [slow_returns(said, LENGTHS[row], answered, row) for row, said in enumerate(answered.judgements)]
+    read = np.concatenate([words[row] for row in range(24) if isinstance(answered.judgements[row], Critique)])
+    assert np.ptp(read) > 1
+    for row in slow_kept() + sorted(CUT - {11}):
+        length = LENGTHS[row]
+        expected = slow_gains(True)[row] + words[row] / np.sqrt(np.mean(read**2))
+        got = rollout.advantages[row, :length] + 0.3 * rollout.kl[row, :length]
+        np.testing.assert_allclose(got.numpy(), expected, atol=1e-3)
+
+
+def slow_returns(said: Judgement, length: int, answered: Answered, row: int) -> NDArray[np.float64]:
+    """What the tokens that a span touches earn, and those before them by 0.35 less a token; no verdict."""
+    labels = np.zeros(length)
+    if not isinstance(said, Failure):
+        labels += token_labels(said.spans, answered.aligned[row])
+    return np.array([sum(0.35 ** (k - t) * labels[k] for k in range(t, length)) for t in range(length)])
 
 
 def test_a_token_may_grow_up_to_the_upper_clip_alone(tmp_path: Path) -> None:
