@@ -25,6 +25,7 @@ PARTS: dict[str, dict[str, object]] = {
     "separate_critic": {"policy.value_head": "separate"},
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "group_of_8": {"ppo.advantage": "group", "ppo.samples_per_prompt": 8},
+    "eight": {"ppo.samples_per_prompt": 8},
     "spread_score": {"credit.scheme": "spread_score"},
     "span": {"credit.weighting": "span"},
     "balanced": {"credit.weighting": "balanced"},
