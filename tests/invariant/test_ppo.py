@@ -304,15 +304,19 @@ def test_group_advantages_need_no_values(policy: Policy) -> None:
     torch.testing.assert_close(gradients(policy), first, rtol=0, atol=0)
 
 
-def grpo(rollout: Rollout, size: int, weight: float, beta: float) -> Tensor:
-    """Deltas compared within the group, then the penalty: the formula, a response at a time."""
+def grpo(answered: Answered, rollout: Rollout, size: int, decay: float, beta: float) -> Tensor:
+    """Verdicts compared within the group, what words earn added, then the penalty: a token at a time."""
+    verdicts = torch.tensor([said.score for said in answered.judgements if isinstance(said, Critique)])
     result = torch.zeros_like(rollout.delta)
     for row, mask in enumerate(rollout.learned):
-        first = row // size * size
-        totals = rollout.delta[first : first + size].sum(dim=1)
-        mine = rollout.delta[row, mask]
-        gained = (mine.sum() - totals.mean()) / (totals.std(correction=0) + 1e-4)
-        result[row, mask] = gained + weight * (mine - mine.mean()) - beta * rollout.kl[row, mask]
+        first, length = row // size * size, int(mask.sum())
+        group = verdicts[first : first + size]
+        gained = (verdicts[row] - group.mean()) / (group.std(correction=0) + 1e-4)
+        words = rollout.delta[row, mask]
+        words[-1] -= verdicts[row]
+        for t in range(length):
+            earned = sum(decay ** (k - t) * words[k] for k in range(t, length))
+            result[row, t] = gained + earned - beta * rollout.kl[row, t]
     return result
 
 
@@ -326,12 +330,14 @@ def far(policy: Policy) -> Policy:
 
 
 @pytest.mark.parametrize("scheme", ["spans", "last_token"])
-def test_a_group_compares_deltas_and_the_kl_comes_after(far: Policy, scheme: str) -> None:
-    """With the score alone no token earned it more than another: the token's term is not paid."""
+def test_a_group_compares_verdicts_and_the_kl_comes_after(
+    far: Policy, scheme: Literal["spans", "last_token"]
+) -> None:
+    """With the score alone no token earned it more than another: words earn nothing."""
     settings = PPOSettings(advantage="group", samples_per_prompt=2, rollouts=8, normalisation="none")
-    _, rollout = collect(far, settings, CreditSettings(scheme=scheme))  # type: ignore[arg-type]
+    answered, rollout = collect(far, settings, CreditSettings(scheme=scheme))
     assert rollout.kl.abs().max() > 0.01
-    expected = grpo(rollout, 2, weight=float(scheme == "spans"), beta=0.1)
+    expected = grpo(answered, rollout, 2, settings.gamma * settings.lam, beta=0.1)
     torch.testing.assert_close(rollout.advantages, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -485,7 +485,7 @@ def test_a_run_with_a_teacher(
     seed_everything(5)
     policy = load_policy(PolicySettings(model=str(model), dtype=dtype))
     examples = [Example(id=text, prompt=(Message(role="user", content=text),)) for text in TEXTS]
-    settings = settings_of(kind, success=0.0).model_copy(update={"steps": 2, "lr": 1e-3, "max_kl": None})
+    settings = settings_of(kind, success=0.0).model_copy(update={"steps": 2, "lr": 3e-4, "max_kl": None})
     settings = settings.model_copy(update={"rollouts": 6, "epochs": 2, "checkpoint_every": 0})
     speech = GenerationSettings(max_new_tokens=6, batch_size=6)
     train_ppo(policy, examples, Halves(), settings, CreditSettings(), speech, RunOptions(tmp_path, "x", 5))
