@@ -42,6 +42,17 @@ def test_the_likeliest_label() -> None:
     assert units.unit_labels(logits, neutral=False).tolist() == [-1, 1, -1, 1, 1]
 
 
+def test_with_a_threshold_a_unit_is_poor_from_this_probability_on() -> None:
+    """Of poor, neither and good: .3 .3 .4, .2 .5 .3, .26 .74 0, .24 .5 .26; for steps .43, .4, 1, .48 are poor."""
+    shares = torch.tensor(
+        [[0.3, 0.3, 0.4], [0.2, 0.5, 0.3], [0.26, 0.74, 0.0], [0.24, 0.5, 0.26]], dtype=torch.float64
+    )
+    logits = shares.log() + 3
+    assert units.unit_labels(logits, neutral=True, poor_threshold=0.25).tolist() == [-1, 0, -1, 0]
+    assert units.unit_labels(logits, neutral=False, poor_threshold=0.41).tolist() == [-1, 1, -1, -1]
+    assert units.unit_labels(logits, neutral=True, poor_threshold=0.9).tolist() == [1, 0, 0, 0]
+
+
 def test_shapes_are_checked() -> None:
     for logits, labels in ((torch.zeros(2, 3), torch.zeros(3)), (torch.zeros(2, 2), torch.zeros(2))):
         with pytest.raises(ValueError, match="expected"):

@@ -81,11 +81,15 @@ def _units(aligned: Aligned, places: Sequence[Place] | None) -> list[Unit]:
 
 
 class LocalUnits:
-    """Labels the units of answers with a unit model, `batch_size` answers at a time, those of similar length."""
+    """Labels the units of answers with a unit model, `batch_size` answers at a time, those of similar length.
 
-    def __init__(self, model: Policy, batch_size: int) -> None:
+    `poor_threshold`: the probability from which on a unit is poor (`rl.units.unit_labels`).
+    """
+
+    def __init__(self, model: Policy, batch_size: int, poor_threshold: float | None = None) -> None:
         self.model = model
         self.batch_size = batch_size
+        self.poor_threshold = poor_threshold
         self.divide = Divider(model.tokenizer)
         self.tokens = 0.0  # read in all
 
@@ -122,7 +126,7 @@ class LocalUnits:
             logits = self.model.unit_logits(batch, [each.ends for each in answers])
         found: list[list[LabelledPlace] | Failure] = []
         for each, own in zip(answers, torch.split(logits, [len(each.units) for each in answers]), strict=True):
-            labels = zip(each.units, unit_labels(own, neutral).tolist(), strict=True)
+            labels = zip(each.units, unit_labels(own, neutral, self.poor_threshold).tolist(), strict=True)
             finite = bool(own.isfinite().all())
             found.append([(unit.start, unit.end, label) for unit, label in labels] if finite else NOT_FINITE)
         return found

@@ -26,11 +26,15 @@ def unit_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(at_least_float32(logits), labels.long() + 1, reduction="none")
 
 
-def unit_labels(logits: Tensor, neutral: bool) -> Tensor:
+def unit_labels(logits: Tensor, neutral: bool, poor_threshold: float | None = None) -> Tensor:
     """The likeliest label of each unit, (N,) of -1, 0 and 1; without `neutral` the likelier of -1 and 1.
 
-    Of equal ones the better.
+    Of equal ones the better. With a threshold a unit is poor from this probability on, whatever is likelier. Where
+    the best F1 that can be had is F, the threshold that has it is F / 2 (Lipton, Elkan and Naryanaswamy 2014).
     """
-    poor, neither, good = logits.unbind(dim=-1)
-    best = torch.where(good >= poor, 1, -1)
-    return torch.where((neither > torch.maximum(good, poor)) & neutral, 0, best)
+    poor, neither, good = at_least_float32(logits).unbind(dim=-1)
+    rest = torch.where((neither > good) & neutral, 0, 1)
+    if poor_threshold is None:
+        return torch.where(poor > (torch.maximum(neither, good) if neutral else good), -1, rest)
+    others = torch.logaddexp(neither, good) if neutral else good
+    return torch.where((poor - others).sigmoid() >= poor_threshold, -1, rest)

@@ -169,7 +169,7 @@ def measure(config: Config, folder: Path, answers: Sequence[JudgedAnswer]) -> di
     if not answers:
         return {}
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    labeller = LocalUnits(load_frozen(settings), config.unit_model.batch_size)
+    labeller = LocalUnits(load_frozen(settings), config.unit_model.batch_size, config.unit_model.poor_threshold)
     return unit_report(cases_of(labeller, answers), config.run.seed)
 
 

@@ -164,6 +164,18 @@ def test_a_step_is_right_or_wrong_and_nothing_in_between(model: Path) -> None:
     assert not isinstance(tokens, Failure) and {label for *_, label in tokens} == {0}
 
 
+def test_a_threshold_says_from_which_probability_on_a_unit_is_poor(model: Path) -> None:
+    policy = readable(model)
+    with torch.no_grad():
+        policy.add_unit_head().map.bias.copy_(torch.tensor([0.3, 0.6, 0.1]).log())
+    labels = []
+    for threshold in (None, 0.29, 0.31):
+        (found,) = LocalUnits(policy, 2, threshold).label([ASKED], ["ok ok"], None)
+        assert not isinstance(found, Failure)
+        labels.append({label for *_, label in found})
+    assert labels == [{0}, {-1}, {0}]
+
+
 @pytest.mark.parametrize("text", ["é😀 ok", " lead", "a\n\nb ", "<|im_end|> <eos>", "x"])
 def test_units_lie_in_the_answer_whatever_it_says(model: Path, text: str) -> None:
     found = Divider(readable(model).tokenizer)(text, None)
