@@ -68,7 +68,7 @@ class Reader:
         layers: tuple[Tensor, ...] = ()
         packed = share_prompts(batch, model.dtype) if self.shares and not every else None
         if packed:
-            states = hidden_states(model, packed.inputs).flatten(0, 1)
+            states = hidden_states(model, packed.for_model(model)).flatten(0, 1)
             hidden = states.index_select(0, packed.places.flatten()).view(*packed.places.shape, -1)
         else:
             read = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=every)
@@ -96,7 +96,7 @@ class Reader:
         return logits_of(model, states.contiguous())  # of a slice, torch would copy the head's weights for each row
 
 
-def hidden_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+def hidden_states(model: Any, inputs: dict[str, Any]) -> Tensor:
     """(B, L, H), what the head reads: the trunk's last hidden states, after its last norm."""
     states: Tensor = _trunk(_unwrapped(model))(**inputs, use_cache=False).last_hidden_state
     return states

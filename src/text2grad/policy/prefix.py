@@ -29,11 +29,18 @@ TRIED = (([3, 1, 4, 1, 5, 9, 2, 6], [[5, 3, 5, 8, 9], [7, 9, 3], [2, 3, 8, 4]]),
 class Packed(NamedTuple):
     """G rows of L tokens: `inputs` for a trunk, with a mask (G, 1, L, L) that is added to scores.
 
-    `places` (B, T+1): where in the flattened rows the state before and after each response token stands.
+    `places` (B, T+1): where in the flattened rows the state before and after each response token stands. `blocks`:
+    of each row the lengths of its prompt, of the answers to it, and of what is left.
     """
 
     inputs: dict[str, Tensor]
     places: Tensor
+    blocks: list[list[int]]
+
+    def for_model(self, model: Any) -> dict[str, Any]:
+        """The inputs, with the blocks where attention knows them (`policy.quick.attend`)."""
+        knows = model.config.get_text_config()._attn_implementation == IN_FLOAT32
+        return {**self.inputs, "blocks": self.blocks} if knows else dict(self.inputs)
 
 
 def share_prompts(batch: TokenBatch, dtype: torch.dtype, worth: float = WORTH) -> Packed | None:
@@ -62,6 +69,7 @@ def _packed(
     ids = torch.zeros(len(groups), longest, dtype=torch.long)
     positions, owner = torch.zeros_like(ids), torch.full_like(ids, -1)
     places = torch.zeros(len(lengths), batch.width + 1, dtype=torch.long)
+    blocks: list[list[int]] = []
     responses = batch.response_ids.cpu()
     for line, (prompt, rows) in enumerate(groups.items()):
         end = len(prompt)
@@ -79,9 +87,10 @@ def _packed(
             places[row, length + 1 :] = places[row, length]
             places[row] += line * longest
             end += length
+        blocks.append([len(prompt), *(lengths[row] for row in rows), longest - end])
     device = batch.input_ids.device
     inputs = {"input_ids": ids, "position_ids": positions, "attention_mask": _mask(owner, dtype)}
-    return Packed({name: tensor.to(device) for name, tensor in inputs.items()}, places.to(device))
+    return Packed({name: tensor.to(device) for name, tensor in inputs.items()}, places.to(device), blocks)
 
 
 def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
@@ -91,7 +100,7 @@ def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def can_share(model: Any, states_of: Callable[[dict[str, Tensor]], Tensor]) -> bool:
+def can_share(model: Any, states_of: Callable[[dict[str, Any]], Tensor]) -> bool:
     """Whether a model reads shared prompts as it reads them apart, tried on a few tokens.
 
     `states_of` gives its last hidden states (B, L, H) of a trunk's inputs. A mask or positions that the model
@@ -110,26 +119,27 @@ def can_share(model: Any, states_of: Callable[[dict[str, Tensor]], Tensor]) -> b
     model.eval()
     try:
         with torch.no_grad():
-            return _agree(batch, states_of, model.dtype)
+            return _agree(model, batch, states_of)
     except (TypeError, ValueError, RuntimeError):  # a trunk that knows no such mask
         return False
     finally:
         model.train(was_training)
 
 
-def _agree(batch: TokenBatch, states_of: Callable[[dict[str, Tensor]], Tensor], dtype: torch.dtype) -> bool:
+def _agree(model: Any, batch: TokenBatch, states_of: Callable[[dict[str, Any]], Tensor]) -> bool:
     apart = {name: getattr(batch, name) for name in ("input_ids", "attention_mask", "position_ids")}
     expected = states_of(apart)[:, -batch.width - 1 :][:, 1:][batch.mask].float()
-    packed = share_prompts(batch, dtype, worth=1.0)
+    packed = share_prompts(batch, model.dtype, worth=1.0)
     assert packed is not None
-    inputs, places = packed
+    inputs = packed.for_model(model)
 
-    def error(**instead: Tensor) -> float:
-        states = states_of({**inputs, **instead}).flatten(0, 1)[places]
+    def error(**instead: Any) -> float:
+        states = states_of({**inputs, **instead}).flatten(0, 1)[packed.places]
         return float((states[:, 1:][batch.mask].float() - expected).norm())
 
     ids = inputs["input_ids"]
     wrong_positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    wrong_mask = _mask(torch.zeros_like(ids, device="cpu"), dtype).to(ids.device)
-    wrong = min(error(position_ids=wrong_positions), error(attention_mask=wrong_mask))
-    return error() < MISSED * wrong
+    wrong_mask = _mask(torch.zeros_like(ids, device="cpu"), model.dtype).to(ids.device)
+    by_mask = {"blocks": None} if "blocks" in inputs else {}
+    wrong = min(error(position_ids=wrong_positions), error(attention_mask=wrong_mask, **by_mask))
+    return max(error(), error(**by_mask)) < MISSED * wrong

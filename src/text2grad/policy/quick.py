@@ -5,6 +5,7 @@ A model in float32 is left as it is, so that its runs can be repeated bit for bi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -72,15 +73,19 @@ class HalfLinear(Linear):
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """Torch's attention in float32, without a copy of keys and values for every query head.
+    """Attention in float32, without a copy of keys and values for every query head.
 
-    On a CPU its gradient in half precision takes longer than in float32 (up to three times, by processor). One
-    query, which has no gradient, stays as it is. Anything unusual is left to transformers' own road.
+    On a CPU torch's own takes longer in half precision: its gradient up to three times, one query of each row
+    twenty times what two products of matrices take. Answers behind a prompt that they share are read one by one
+    where their lengths are given, and not with all that the mask hides. Anything unusual is left to transformers'
+    own road.
 
     Args:
         query: (B, heads, L, D).
         key, value: (B, key heads, S, D).
         attention_mask: (B, 1, L, S), True or 0 where a key may be read; None: every key up to the query's own.
+        kwargs: `blocks`, of each row the lengths of its prompt, of the answers to it and of the padding; then the
+            mask says the same (`policy.prefix`).
 
     Returns:
         (B, L, heads, D).
@@ -92,17 +97,57 @@ def attend(
     known = causal or length == 1 if attention_mask is None else attention_mask.shape[1] == 1
     if not usual or odd or not known:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    dtype = query.dtype if length == 1 else torch.float32
-    mixed = nn.functional.scaled_dot_product_attention(
-        query.to(dtype),
-        key.to(dtype),
-        value.to(dtype),
-        attn_mask=None if attention_mask is None else _added(attention_mask, dtype),
-        is_causal=attention_mask is None and length > 1,
-        scale=kwargs.get("scaling"),
+    scale, blocks = kwargs.get("scaling"), kwargs.get("blocks")
+    if length == 1:
+        return _of_one(query, key, value, attention_mask, scale).transpose(1, 2), None
+    dtype = query.dtype
+    query, key, value = (each.float() for each in (query, key, value))
+    if blocks is not None:
+        rows = zip(*(torch.split(each, 1) for each in (query, key, value)), blocks, strict=True)
+        mixed = torch.cat([_of_row(q, k, v, lengths, scale) for q, k, v, lengths in rows])
+    else:
+        mixed = _of_all(query, key, value, attention_mask, scale)
+    return mixed.to(dtype).transpose(1, 2), None
+
+
+def _of_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Attention of one query a row, (B, heads, 1, D): the heads that share a key are the rows of one product.
+
+    Its scores are rounded to the type of the states, as those of transformers' plain road are.
+    """
+    heads = key.shape[1]
+    grouped = query.reshape(len(query), heads, query.shape[1] // heads, -1)
+    scores = (grouped @ key.transpose(2, 3)).float() * (scale or query.shape[-1] ** -0.5)
+    if mask is not None:
+        scores = scores + _added(mask, torch.float32)
+    return (scores.softmax(dim=-1).to(value.dtype) @ value).view_as(query)
+
+
+def _of_row(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], scale: float | None) -> Tensor:
+    """Attention of one row, a prompt and the answers to it: each answer reads the prompt and itself so far.
+
+    Nothing is read by the padding.
+    """
+    queries, keys, values = (torch.split(each, list(lengths), dim=2) for each in (query, key, value))
+    found = [_of_all(queries[0], keys[0], values[0], None, scale)]
+    for asked, own_keys, own_values in zip(queries[1:-1], keys[1:-1], values[1:-1], strict=True):
+        seen = torch.ones(asked.shape[2], lengths[0] + asked.shape[2], dtype=torch.bool).tril(lengths[0])
+        key, value = torch.cat([keys[0], own_keys], dim=2), torch.cat([values[0], own_values], dim=2)
+        found.append(_of_all(asked, key, value, seen[None, None], scale))
+    return torch.cat([*found, torch.zeros_like(queries[-1])], dim=2)
+
+
+def _of_all(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Torch's own attention; without a mask it is causal."""
+    return nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=None if mask is None else _added(mask, query.dtype),
+        is_causal=mask is None,
+        scale=scale,
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    return mixed.to(query.dtype).transpose(1, 2), None
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:

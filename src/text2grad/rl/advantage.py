@@ -72,14 +72,20 @@ def masked_rms(x: Tensor, mask: Tensor) -> Tensor:
 # Log-probabilities, entropy, KL -------------------------------------------------------------------
 
 
+def at_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """Logits over `temperature`, at least in float32; at 1 nothing is divided, for there may be many of them."""
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability")
+    logits = at_least_float32(logits)
+    return logits if temperature == 1 else logits / temperature
+
+
 def log_probs(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """log p over the vocabulary at `temperature`, (..., V) -> (..., V).
 
     A forbidden token (logit -inf) gets a finite floor, so that 0 * log 0 is 0.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability")
-    log_p = torch.log_softmax(at_least_float32(logits) / temperature, dim=-1)
+    log_p = torch.log_softmax(at_temperature(logits, temperature), dim=-1)
     return log_p.clamp(min=torch.finfo(log_p.dtype).min)
 
 

@@ -136,8 +136,6 @@ def linear_logps(states: Tensor, weight: Tensor, ids: Tensor, temperature: float
     Kept for the gradient, which reaches the states alone, are the log of the sum over the vocabulary and at most
     `rows` tokens' logits in the states' own type; of more tokens the logits are computed again.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}, expected > 0: a greedy policy has no log-probability")
     logps: Tensor = _LinearLogps.apply(states, weight, ids, temperature, rows)  # type: ignore[no-untyped-call]
     return logps
 
@@ -150,7 +148,7 @@ class _LinearLogps(torch.autograd.Function):
         found, totals, kept = [], [], []
         for part, wanted in zip(torch.split(states, rows), torch.split(ids, rows), strict=True):
             logits = torch.nn.functional.linear(part, weight)
-            scores = adv.at_least_float32(logits) / temperature
+            scores = adv.at_temperature(logits, temperature)
             totals.append(scores.logsumexp(dim=-1))
             found.append(adv.of_tokens(scores, wanted) - totals[-1])
             kept = [logits]
@@ -165,8 +163,8 @@ class _LinearLogps(torch.autograd.Function):
         found = []
         for part, wanted, total, share in zip(*parts, strict=True):
             logits = kept[0] if kept else torch.nn.functional.linear(part, weight)
-            slope = adv.at_least_float32(logits) / ctx.temperature
-            slope.sub_(total[:, None]).exp_().mul_(-share[:, None])
+            slope = adv.at_temperature(logits, ctx.temperature) - total[:, None]
+            slope.exp_().mul_(-share[:, None])
             slope.scatter_add_(1, wanted[:, None], share[:, None])
             found.append(slope.to(weight.dtype) @ weight)
         return torch.cat(found), None, None, None, None

@@ -29,6 +29,7 @@ from text2grad.policy.generate import generate
 from text2grad.policy.halves import hidden_states
 from text2grad.policy.model import Policy
 from text2grad.policy.prefix import can_share, share_prompts
+from text2grad.policy.quick import quicken
 from text2grad.policy.settings import GenerationSettings
 
 SHAPE = {**tiny_runs.SHAPE, "initializer_range": 0.6}  # attention must matter
@@ -96,6 +97,29 @@ def test_a_prompt_is_read_once_and_answers_do_not_see_each_other() -> None:
     assert packed.inputs["position_ids"][0].tolist() == [*range(9), 9, 10, 11, 9, 9, 10, 11, 12]
     assert (mask[0, 0, 14] == 0).nonzero().flatten().tolist() == [*range(9), 13, 14]
     assert packed.places[:, 0].tolist() == [8, 17 + 4, 8, 8, 17 + 4]
+    assert packed.blocks == [[9, 3, 1, 4, 0], [5, 2, 2, 8]]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
+def test_in_half_precision_attention_is_told_of_the_blocks(name: str) -> None:
+    """With the blocks no row is read with the whole mask, and the states are those of the mask but for rounding."""
+    config, shape, _ = MODELS[name]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config(vocab_size=300, **shape), dtype=torch.bfloat16).eval()
+    packed = share_prompts(batch(), model.dtype)
+    assert packed is not None and "blocks" not in packed.for_model(model)
+    quicken(model)
+    assert can_share(model, partial(hidden_states, model))
+    inputs = packed.for_model(model)
+    with torch.no_grad():
+        by_mask = hidden_states(model, {**inputs, "blocks": None}).float()
+        whole, inputs["attention_mask"] = inputs["attention_mask"], torch.zeros_like(inputs["attention_mask"])
+        by_blocks = hidden_states(model, inputs).float()
+        unmasked = hidden_states(model, {**inputs, "blocks": None}).float()
+    solid = torch.ones(by_mask.shape[:2], dtype=torch.bool)
+    solid[1, 9:] = False  # padding
+    far = (unmasked - by_mask)[solid].norm()
+    assert whole.any() and (by_blocks - by_mask)[solid].norm() < 0.05 * far
 
 
 def test_nothing_is_rearranged_where_little_is_shared() -> None:

@@ -165,13 +165,40 @@ def test_attention_gives_what_transformers_gives(mask: str) -> None:
 
 
 @pytest.mark.usefixtures("every_dtype")
-def test_one_query_reads_all_keys() -> None:
-    query, key = torch.randn(2, 6, 1, 4), torch.randn(2, 2, 5, 4)
+@pytest.mark.parametrize("kind", ["none", "boolean", "added"])
+def test_one_query_reads_the_keys_that_it_may(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 6, 1, 4, generator=generator)
+    key, value = torch.randn(2, 2, 2, 5, 4, generator=generator)
     module = torch.nn.Module()
     module.num_key_value_groups = 3  # type: ignore[assignment]
-    mask = torch.zeros(2, 1, 1, 5)
+    seen = torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    seen[0, ..., :2] = kind == "none"
+    mask = {"none": None, "boolean": seen, "added": torch.where(seen, 0, torch.finfo(torch.float32).min)}[kind]
     expected = torch.nn.functional.scaled_dot_product_attention(
-        query, key.repeat_interleave(3, 1), key.repeat_interleave(3, 1)
+        query, key.repeat_interleave(3, 1), value.repeat_interleave(3, 1), attn_mask=seen, scale=0.3
     )
-    torch.testing.assert_close(attend(module, query, key, key, mask)[0], expected.transpose(1, 2))
-    torch.testing.assert_close(attend(module, query, key, key, None)[0], expected.transpose(1, 2))
+    torch.testing.assert_close(attend(module, query, key, value, mask, scaling=0.3)[0], expected.transpose(1, 2))
+
+
+@pytest.mark.usefixtures("every_dtype")
+def test_answers_behind_a_prompt_are_read_one_by_one_and_say_what_the_mask_says() -> None:
+    """Forward and backward; one answer is empty, one row has padding, which nobody reads."""
+    blocks = [[4, 3, 0, 5, 0], [2, 6, 1, 3]]
+    owner = torch.tensor([[n for n, length in enumerate(row) for _ in range(length)] for row in blocks])
+    seen = torch.ones(12, 12, dtype=torch.bool).tril() & (
+        (owner[:, None] == 0) | (owner[:, None] == owner[:, :, None])
+    )
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 6, 12, 4), (2, 2, 12, 4), (2, 2, 12, 4))
+    inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    weights = torch.randn(2, 12, 6, 4, generator=generator)
+    weights[1, 9:] = 0
+
+    def answered(mask: torch.Tensor, **how: Any) -> tuple[torch.Tensor, ...]:
+        found = attend(torch.nn.Module(), *inputs, mask, scaling=0.3, **how)[0]
+        return found[0], found[1, :9], *torch.autograd.grad((found * weights).sum(), inputs)
+
+    by_mask = answered(seen[:, None])
+    for ours, theirs in zip(answered(torch.ones_like(seen[:, None]), blocks=blocks), by_mask, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
