@@ -9,10 +9,11 @@ the best on --tune-seeds, which are not reported. What has been run is not repea
 
     python experiments/pretrained.py [--seeds 0 1 2] [--tasks docstrings code human_qa]
         [--arms text2grad scalar grpo] [--reward-model] [--lrs 3e-4] [--tune-seeds 100] [--set ppo.steps=12 ...]
-        [--arc 300] [--workers 2] [--out FOLDER]
+        [--units] [--arc 300] [--workers 2] [--out FOLDER]
 
 `docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests;
-`human_qa` trains the reward model on what people marked, and measures that. A method is one of `text2grad compare`
+`human_qa` trains the reward model on what people marked, and measures that; with --units it is a model that labels
+every token and writes nothing. A method is one of `text2grad compare`
 (`base` too), or has parts of methods.py laid over it: `grpo+kl_0.4`, `text2grad+values`, `text2grad+group_of_8`.
 
 The last line of stdout is one JSON object: `tasks` (of each, of each method: `greedy`, `sampled` and
@@ -78,6 +79,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--tune-seeds", type=int, nargs="+", default=[100])
     parser.add_argument("--lrs", type=float, nargs="+", default=[3e-4], help="of several each takes the best")
     parser.add_argument("--reward-model", action="store_true", help="the critic in the loop is a trained one")
+    parser.add_argument("--units", action="store_true", help="the reward model of human_qa labels every token")
     parser.add_argument("--arc", type=int, default=300, help="questions of ARC-Challenge for `forgetting`; 0: none")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all methods")
     parser.add_argument("--workers", type=int, default=2, help="commands side by side, one thread each")
@@ -174,6 +176,8 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
     if not (config.run.folder / "feedback.jsonl").exists():
         for file in HUMAN:
             command("import", str(SHARED / file), *words)
+    if chosen.units:
+        return of_units(command("train-reward", "--units", "tokens", *words))
     for stage, product in {"sft": "sft/policy", "train-reward": "evaluation/reward_model.json"}.items():
         if not (config.run.folder / product).exists():
             command(stage, *words)
@@ -183,6 +187,14 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
     kept = {"poor_f1": found["poor_f1"], "poor_f1_interval": interval, "random_f1": nothing["random_spans"]}
     kept["always_poor_f1"] = nothing["always_poor"]
     return kept | {name: found[name] for name in ("unmatched", "unreadable", "records")}
+
+
+def of_units(found: Row) -> Row:
+    """The figures of a model that labels tokens, which quotes nothing, under the names of one that does."""
+    names = {"poor_f1": "poor_f1", "random_f1": "random_poor_f1", "always_poor_f1": "always_poor_f1"}
+    kept: Row = {name: found[f"heldout_{there}"] for name, there in names.items()}
+    kept["poor_f1_interval"] = [round(found[f"heldout_poor_f1_{end}"], 4) for end in ("low", "high")]
+    return kept | {"unmatched": 0.0, "unreadable": found["heldout_unreadable"], "records": found["heldout"]}
 
 
 def command(*words: str) -> Row:

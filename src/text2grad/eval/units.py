@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from text2grad.eval.reward_model import baselines
 from text2grad.eval.spans import SpanCase, intervals, span_report, tally
 
+KNOWING_NOTHING = {"random": "random_spans", "always": "always_poor"}
 RATES = [f"{name}_{rate}" for name in ("poor", "good") for rate in ("precision", "recall", "f1")]
 
 
@@ -15,7 +17,8 @@ def unit_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, float]:
     Returns:
         `answers`, `units`; `poor_share`, the share of the units that are poor; `unreadable`, that of the answers
         without labels; `poor_*` and `good_*`: precision, recall and F1 of the units with the label, F1 with the
-        bounds of its 95 % interval over the answers (`poor_f1_low`, `poor_f1_high`).
+        bounds of its 95 % interval over the answers (`poor_f1_low`, `poor_f1_high`); `random_poor_f1` and
+        `always_poor_f1`, what random spans of the same lengths and one label for all would have.
 
     Raises:
         ValueError: nothing to compare.
@@ -28,4 +31,6 @@ def unit_report(cases: Sequence[SpanCase], seed: int = 0) -> dict[str, float]:
     report |= {name: rates[name] for name in ("unreadable", *RATES)}
     for name in ("poor_f1", "good_f1"):
         report[f"{name}_low"], report[f"{name}_high"] = bounds[name]
+    nothing = baselines(cases, seed=seed)
+    report |= {f"{name}_poor_f1": nothing[of]["poor_f1"] for name, of in KNOWING_NOTHING.items()}
     return report

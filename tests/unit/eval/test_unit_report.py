@@ -35,6 +35,8 @@ def test_figures_by_hand() -> None:
         assert report[f"{name}_precision"] == pytest.approx(2 / 3) == report[f"{name}_recall"]
         assert report[f"{name}_f1"] == pytest.approx(2 / 3)
         assert 0 < report[f"{name}_f1_low"] <= 2 / 3 <= report[f"{name}_f1_high"] < 1
+    assert report["always_poor_f1"] == pytest.approx(2 / 3)  # 3 of 6 are poor
+    assert 0 < report["random_poor_f1"] < 0.5  # a good span that lands on a poor one cancels it
 
 
 def test_an_answer_that_could_not_be_read_is_missed_whole() -> None:
