@@ -22,6 +22,7 @@ from text2grad.durable.run import OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
+from text2grad.policy.cpu import reuse_memory
 from text2grad.policy.gguf import is_gguf, origin_of
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.results import refuse_unwritable, write_json, write_whole
@@ -31,7 +32,7 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def prepare(config: Config) -> Path:
-    """Set threads, seeds and logging; nothing is written yet, so that a stage that cannot start leaves no trace.
+    """Set threads, memory, seeds and logging. Nothing is written yet: a stage that cannot start leaves no trace.
 
     Raises:
         UserError: nothing can be written to the run folder; or several processes were started for a stage of one.
@@ -44,6 +45,8 @@ def prepare(config: Config) -> Path:
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", count))
     torch.set_num_threads(config.run.threads or max(1, idle_cores() // local))
+    if not torch.cuda.is_available():
+        reuse_memory()
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     # peft 0.21 asks transformers 5.23 by the old name.
