@@ -69,12 +69,13 @@ def own() -> Iterator[Scratch]:
 
 @contextlib.contextmanager
 def inside(folder: str) -> Iterator[None]:
-    before = os.getcwd()
+    before = os.open(".", os.O_RDONLY)  # by its path another user may not find the way back, as from /root
     os.chdir(folder)
     try:
         yield
     finally:
-        os.chdir(before)
+        os.fchdir(before)
+        os.close(before)
 
 
 def nest(folder: str, depth: int, name: str = "d", mode: int = 0o700) -> None:
