@@ -177,7 +177,10 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
         for file in HUMAN:
             command("import", str(SHARED / file), *words)
     if chosen.units:
-        return of_units(command("train-reward", "--units", "tokens", *words))
+        place = config.run.folder / "unit_model" / "tokens" / "policy" / "units.json"
+        if not place.exists():  # what is finished would be trained again
+            command("train-reward", "--units", "tokens", *words)
+        return of_units(json.loads(place.read_text(encoding="utf-8"))["heldout"])
     for stage, product in {"sft": "sft/policy", "train-reward": "evaluation/reward_model.json"}.items():
         if not (config.run.folder / product).exists():
             command(stage, *words)
@@ -192,9 +195,9 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
 def of_units(found: Row) -> Row:
     """The figures of a model that labels tokens, which quotes nothing, under the names of one that does."""
     names = {"poor_f1": "poor_f1", "random_f1": "random_poor_f1", "always_poor_f1": "always_poor_f1"}
-    kept: Row = {name: found[f"heldout_{there}"] for name, there in names.items()}
-    kept["poor_f1_interval"] = [round(found[f"heldout_poor_f1_{end}"], 4) for end in ("low", "high")]
-    return kept | {"unmatched": 0.0, "unreadable": found["heldout_unreadable"], "records": found["heldout"]}
+    kept: Row = {name: found[there] for name, there in names.items()}
+    kept["poor_f1_interval"] = [round(found[f"poor_f1_{end}"], 4) for end in ("low", "high")]
+    return kept | {"unmatched": 0.0, "unreadable": found["unreadable"], "records": found["answers"]}
 
 
 def command(*words: str) -> Row:

@@ -199,8 +199,8 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_model_that_labels_tokens_has_the_figures_of_one_that_quotes() -> None:
     f1 = {"f1": 0.5, "f1_low": 0.4, "f1_high": 0.6}
-    said = {f"heldout_poor_{name}": value for name, value in f1.items()}
-    said |= {"heldout_random_poor_f1": 0.2, "heldout_always_poor_f1": 0.3, "heldout_unreadable": 0.1, "heldout": 7}
+    said = {f"poor_{name}": value for name, value in f1.items()}
+    said |= {"random_poor_f1": 0.2, "always_poor_f1": 0.3, "unreadable": 0.1, "answers": 7.0}
     found = pretrained.of_units(said)
     assert (found["poor_f1"], found["poor_f1_interval"]) == (0.5, [0.4, 0.6])
     assert (found["random_f1"], found["always_poor_f1"], found["unreadable"]) == (0.2, 0.3, 0.1)
