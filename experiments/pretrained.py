@@ -173,6 +173,7 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
     config = preset(chosen, "human_qa", ["smollm2"])
     words = ["--config", "human_qa", "--config", "smollm2", f"--run.folder={config.run.folder}"]
     words += [f"--{each}" for each in chosen.set]
+    refuse_other_settings(config.run.folder, chosen.set)
     if not (config.run.folder / "feedback.jsonl").exists():
         for file in HUMAN:
             command("import", str(SHARED / file), *words)
@@ -190,6 +191,19 @@ def human_reward_model(chosen: argparse.Namespace) -> Row:
     kept = {"poor_f1": found["poor_f1"], "poor_f1_interval": interval, "random_f1": nothing["random_spans"]}
     kept["always_poor_f1"] = nothing["always_poor"]
     return kept | {name: found[name] for name in ("unmatched", "unreadable", "records")}
+
+
+def refuse_other_settings(folder: Path, settings: Sequence[str]) -> None:
+    """What has been run is not repeated, so that it must have been run with these settings.
+
+    Raises:
+        SystemExit: it was not.
+    """
+    kept, settings = folder / "set.json", sorted(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    if kept.exists() and json.loads(kept.read_text(encoding="utf-8")) != settings:
+        raise SystemExit(f"{folder} was run with other settings ({kept.name}): take another --out")
+    kept.write_text(json.dumps(settings), encoding="utf-8")
 
 
 def of_units(found: Row) -> Row:

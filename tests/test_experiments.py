@@ -197,6 +197,14 @@ def test_pretrained_lays_a_method_over_the_task(monkeypatch: pytest.MonkeyPatch,
     assert (human.policy.model, human.task.name) == ("smollm2", "qa")
 
 
+def test_figures_of_other_settings_are_not_shown_as_those_of_these(tmp_path: Path) -> None:
+    folder = tmp_path / "human_qa"
+    for settings in (["a=1", "b=2"], ["b=2", "a=1"]):
+        pretrained.refuse_other_settings(folder, settings)
+    with pytest.raises(SystemExit, match="take another --out"):
+        pretrained.refuse_other_settings(folder, ["a=1"])
+
+
 def test_a_model_that_labels_tokens_has_the_figures_of_one_that_quotes() -> None:
     f1 = {"f1": 0.5, "f1_low": 0.4, "f1_high": 0.6}
     said = {f"poor_{name}": value for name, value in f1.items()}

@@ -12,7 +12,7 @@ from text2grad.errors import EXIT_FAILED, EXIT_USAGE
 from text2grad.feedback import Feedback, read_jsonl, write_jsonl
 
 TRAINING = ("--unit_model.training.epochs", "3", "--unit_model.training.batch_size", "4")
-ALL_POOR = ("--unit_model.poor_threshold", "1e-30")
+ALL_POOR = ("--critic.unit_model.poor_threshold", "1e-30")
 
 
 @pytest.mark.parametrize(("units", "recipe"), [("steps", "prm"), ("tokens", "dense")])

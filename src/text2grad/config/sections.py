@@ -125,12 +125,6 @@ class UnitModelSettings(Settings):
     policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
     training: SupervisedSettings = SupervisedSettings()
     batch_size: int = Field(default=32, ge=1, description="answers labelled at a time")
-    poor_threshold: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="a step or token is poor from this probability on; null: where no other label is likelier",
-    )
 
 
 CRITICS = ("reward_model", "scalar_model", "unit_model", "program", "reference", "prompted", "human")
@@ -182,6 +176,12 @@ class UnitModelCriticSettings(Settings):
 
     units: Units = Field(default="steps", description="what it labels, and was trained for")
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    poor_threshold: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="a step or token is poor from this probability on; null: where no other label is likelier",
+    )
 
 
 class CriticSettings(Settings):

@@ -17,6 +17,7 @@ FAST = {"amx_bf16", "avx512_bf16", "bf16"}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt: bytes kept at the end of the heap, and the size of a block with pages of its own."""
 KEPT, LARGEST, LARGEST_BEFORE_2_35 = 2**31 - 1, 2**30, 2**25
+"""What they are set to; glibc before 2.35 refuses a larger block."""
 
 
 def warn_of_slow_dtype(dtype: torch.dtype, device: torch.device) -> None:
@@ -38,7 +39,7 @@ def _flags() -> set[str]:
 def reuse_memory() -> None:
     """Have glibc keep what is freed for the next tensor, instead of fetching zeroed pages anew for each large one.
 
-    That is 5 to 9 % of a step of SmolLM2-135M, and no more memory at its peak. `give_back_memory` still returns it.
+    `give_back_memory` still returns it. docs/LOG.md has what it saves.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's own
     if mallopt is not None:

@@ -40,7 +40,7 @@ class Packed(NamedTuple):
     def for_model(self, model: Any) -> dict[str, Any]:
         """The inputs, with the blocks where attention knows them (`policy.quick.attend`)."""
         knows = model.config.get_text_config()._attn_implementation == IN_FLOAT32
-        return {**self.inputs, "blocks": self.blocks} if knows else dict(self.inputs)
+        return {**self.inputs, "blocks": self.blocks} if knows else self.inputs
 
 
 def share_prompts(batch: TokenBatch, dtype: torch.dtype, worth: float = WORTH) -> Packed | None:

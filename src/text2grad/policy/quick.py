@@ -73,12 +73,12 @@ class HalfLinear(Linear):
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """Attention in float32, without a copy of keys and values for every query head.
+    """Attention on a CPU, without a copy of keys and values for every query head.
 
-    On a CPU torch's own takes longer in half precision: its gradient up to three times, one query of each row
-    twenty times what two products of matrices take. Answers behind a prompt that they share are read one by one
-    where their lengths are given, and not with all that the mask hides. Anything unusual is left to transformers'
-    own road.
+    Torch's own takes longer in half precision than in float32: its gradient up to three times, by processor. So it
+    is asked in float32, but for one query of each row, which is two products in the type of the states. Answers
+    behind a prompt that they share are read one by one where their lengths are given, and not with all that the
+    mask hides. Anything unusual is left to transformers' own road.
 
     Args:
         query: (B, heads, L, D).

@@ -305,7 +305,9 @@ def unit_model_critic(config: Config) -> UnitCritic:
     if found != units:
         raise UserError(f"the unit model in {folder} labels {found}", f"--critic.unit_model.units {found}")
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    labeller = LocalUnits(load_frozen(settings), config.unit_model.batch_size, config.unit_model.poor_threshold)
+    labeller = LocalUnits(
+        load_frozen(settings), config.unit_model.batch_size, config.critic.unit_model.poor_threshold
+    )
     return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))
 
 

@@ -169,7 +169,8 @@ def measure(config: Config, folder: Path, answers: Sequence[JudgedAnswer]) -> di
     if not answers:
         return {}
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    labeller = LocalUnits(load_frozen(settings), config.unit_model.batch_size, config.unit_model.poor_threshold)
+    threshold = config.critic.unit_model.poor_threshold  # it is measured as it criticises
+    labeller = LocalUnits(load_frozen(settings), config.unit_model.batch_size, threshold)
     return unit_report(cases_of(labeller, answers), config.run.seed)
 
 

@@ -138,3 +138,13 @@ def test_greedy_votes_are_refused_whoever_casts_them(judge: Judge, tmp_path: Pat
 
             critic_over(config, None, "model")  # type: ignore[arg-type]
         make_critic(config, kind, TASK, runner)
+
+
+def test_a_unit_model_judges_by_its_threshold(tmp_path: Path) -> None:
+    """A run that was begun with another does not resume."""
+    words = (f"--run.folder={tmp_path}", "--critic.kind=unit_model")
+    without, within = (
+        critic_inputs(load_config([find_config("demo")], [*words, *more]))
+        for more in ((), ("--critic.unit_model.poor_threshold=0.25",))
+    )
+    assert {name for name in within if within[name] != without.get(name)} == {"critic.unit_model.poor_threshold"}
