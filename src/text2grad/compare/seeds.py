@@ -18,7 +18,7 @@ from typing import Any
 from text2grad.compare.methods import COMMON, Work, on_imported
 from text2grad.config import Config, dump_config, laid_over
 from text2grad.config.loading import times
-from text2grad.errors import UserError
+from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.stages.prompts import IMPORTED, imported_file
 from text2grad.stages.results import write_json, write_whole
 from text2grad.train.settings import PPOSettings
@@ -95,6 +95,8 @@ class Seed:
     def run(self, name: str) -> None:
         """Run a command, unless it has ended well with these settings, and note what it took.
 
+        It has ended well, too, where only some records failed: how many is said and noted.
+
         Raises:
             UserError: the command failed.
         """
@@ -105,13 +107,15 @@ class Seed:
         started = time.perf_counter()
         log = self.note(name).with_suffix(".log")
         code, peak = run_command(command, log)
-        if code:
-            said = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
+        said = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
+        failed = json.loads(said[-1])["failed_records"] if code == EXIT_SOME_RECORDS_FAILED else 0
+        if code and not failed:
             problem = said[-1].removeprefix("error: ")
             raise UserError(f"{self.folder.name}: {name} failed: {problem}", f"all it said is in {log}")
         took = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak, 1)}
-        write_json(self.note(name), {"digest": self.digest(name), **took})
-        print(f"{self.folder.name}: {name} ({took['seconds']:.0f} s)", file=sys.stderr, flush=True)
+        write_json(self.note(name), {"digest": self.digest(name), **took, "failed_records": failed})
+        lost = f", records failed: {failed}" if failed else ""
+        print(f"{self.folder.name}: {name} ({took['seconds']:.0f} s{lost})", file=sys.stderr, flush=True)
 
 
 def unstopped(ppo: PPOSettings) -> PPOSettings:
@@ -120,7 +124,7 @@ def unstopped(ppo: PPOSettings) -> PPOSettings:
 
 
 def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
-    """Run a command with one thread in a folder, what it says on this terminal or in a file.
+    """Run a command with one thread in a folder, what it says on this terminal, or with its result in a file.
 
     Returns its exit code, and its peak in MB, but for its last quarter of a second.
     """
@@ -128,7 +132,9 @@ def run_command(command: Sequence[str], log: Path | None = None, folder: Path | 
     peak = 0.0
     with (
         log.open("wb") if log else nullcontext() as said,
-        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said, cwd=folder) as process,
+        subprocess.Popen(
+            command, env=environment, stdout=said or subprocess.DEVNULL, stderr=said, cwd=folder
+        ) as process,
     ):
         while process.returncode is None:
             peak = max(peak, peak_mb(process.pid))

@@ -145,7 +145,7 @@ def test_methods_are_in_the_order_of_the_table(config: Config) -> None:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The words of commands that would have been run, all of which end well."""
+    """The words of commands that would have been run: all end well, annotate but for one record."""
     said: list[list[str]] = []
     lock = threading.Lock()
 
@@ -153,6 +153,9 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         with lock:
             said.append(list(command[3:]))
         log.write_text("error: out of luck\n", encoding="utf-8")
+        if "annotate" in command:
+            log.write_text('judged 4 of 5\n{"ok": 4, "failed_records": 1}\n', encoding="utf-8")
+            return 3, 10.0
         return (1 if "offline" in command else 0), 10.0
 
     monkeypatch.setattr(running, "run_command", run)
@@ -177,6 +180,18 @@ def test_nothing_is_run_twice_and_a_changed_setting_is_run_again(
     side_by_side([seed_of(slower, 3, "sft", "scalar")], 1)
     assert sorted(words[0] for words in commands) == ["evaluate", "train"], "what does not depend on it stays"
     assert "--restart" in next(words for words in commands if words[0] == "train")
+
+
+def test_what_some_records_failed_at_is_used_and_said(
+    config: Config, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = seed_of(config, 3, "scalar")
+    side_by_side([seed], 1)
+    noted = {name: seed.done(name) for name in seed.works}
+    assert {name: note and note["failed_records"] for name, note in noted.items()} == {
+        name: 1 if name == "annotate" else 0 for name in seed.works
+    }
+    assert capsys.readouterr().err.count("s, records failed: 1)") == 1
 
 
 def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(config: Config) -> None:
