@@ -20,7 +20,7 @@ from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config, find_config, load_config
 from text2grad.config.derive import is_set, value_at
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
 
 
@@ -154,8 +154,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             said.append(list(command[3:]))
         log.write_text("error: out of luck\n", encoding="utf-8")
         if "annotate" in command:
-            log.write_text('judged 4 of 5\n{"ok": 4, "failed_records": 1}\n', encoding="utf-8")
-            return 3, 10.0
+            return EXIT_SOME_RECORDS_FAILED, 10.0
         return (1 if "offline" in command else 0), 10.0
 
     monkeypatch.setattr(running, "run_command", run)
@@ -188,10 +187,15 @@ def test_what_some_records_failed_at_is_used_and_said(
     seed = seed_of(config, 3, "scalar")
     side_by_side([seed], 1)
     noted = {name: seed.done(name) for name in seed.works}
-    assert {name: note and note["failed_records"] for name, note in noted.items()} == {
-        name: 1 if name == "annotate" else 0 for name in seed.works
-    }
-    assert capsys.readouterr().err.count("s, records failed: 1)") == 1
+    assert all(noted.values())
+    assert [name for name, note in noted.items() if note and note["some_records_failed"]] == ["annotate"]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "failed" in line]
+    assert "annotate" in line and str(seed.note("annotate").with_suffix(".log")) in line
+
+
+def test_the_result_of_a_command_is_in_its_log(tmp_path: Path) -> None:
+    running.run_command([sys.executable, "-c", "print('the counts')"], tmp_path / "it.log")
+    assert "the counts" in (tmp_path / "it.log").read_text(encoding="utf-8")
 
 
 def test_a_change_upstream_is_run_again_downstream_and_one_beside_it_is_not(config: Config) -> None:
