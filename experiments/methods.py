@@ -26,6 +26,7 @@ PARTS: dict[str, dict[str, object]] = {
     "group": {"ppo.advantage": "group", "ppo.samples_per_prompt": 4},
     "group_of_8": {"ppo.advantage": "group", "ppo.samples_per_prompt": 8},
     "eight": {"ppo.samples_per_prompt": 8},
+    "unequal": {"ppo.samples_per_prompt": 8, "ppo.drop_equal_groups": True},
     "spread_score": {"credit.scheme": "spread_score"},
     "span": {"credit.weighting": "span"},
     "balanced": {"credit.weighting": "balanced"},

@@ -128,7 +128,8 @@ def _entry_point(row: Row) -> tuple[str, str]:
 
 
 def _mbpp(row: Row, fallback_id: str) -> Example:
-    checks, solution = row["test_list"], text_of(row, "code")
+    # Published with line ends of two characters, which a policy would learn to write.
+    checks, solution = row["test_list"], text_of(row, "code").replace("\r\n", "\n")
     if not isinstance(checks, list) or not checks or not all(isinstance(check, str) for check in checks):
         raise ValueError("test_list is not a list of assertions")
     setup = "\n".join([*row.get("test_imports", []), optional_text(row, "test_setup_code")]).strip()

@@ -261,8 +261,8 @@ class PPOSettings(Settings):
     def _groups_are_whole(self) -> PPOSettings:
         if self.advantage == "group" and self.samples_per_prompt < 2:
             raise ValueError("advantage group compares answers to one prompt: set samples_per_prompt to 4")
-        if self.drop_equal_groups and self.advantage != "group":
-            raise ValueError("drop_equal_groups compares answers to one prompt: set advantage to group")
+        if self.drop_equal_groups and self.samples_per_prompt < 2:
+            raise ValueError("drop_equal_groups compares answers to one prompt: set samples_per_prompt to 4")
         if self.rollouts % self.samples_per_prompt:
             raise ValueError(
                 f"rollouts {self.rollouts} is not a multiple of samples_per_prompt {self.samples_per_prompt}"

@@ -19,7 +19,7 @@ def mbpp(tmp_path: Path) -> Path:
         {
             "task_id": number,
             "text": f"Write a function to add {number}.",
-            "code": f"def add_{number}(n):\n    return n + {number}\n",
+            "code": f"def add_{number}(n):\r\n    return n + {number}\r\n",  # as published
             "test_list": [f"assert add_{number}(1) == {number + 1}"],
         }
         for number in (5, 11, 510, 511, 600, 601, 602, 974)
@@ -52,6 +52,14 @@ def test_the_benchmark_measures_the_test_split_of_a_whole_file(mbpp: Path) -> No
     settings = TaskSettings(name="mbpp", data=str(mbpp))
     assert ids(settings, "heldout") == ["mbpp-11", "mbpp-510"]
     assert ids(settings.model_copy(update={"limit": 1}), "heldout") == ["mbpp-11"]
+
+
+def test_a_policy_learns_to_write_the_line_ends_of_python_and_not_those_that_mbpp_is_published_with(
+    mbpp: Path,
+) -> None:
+    settings = TaskSettings(name="small_programs", data=str(mbpp), limit=40)
+    (shown,) = [each for each in load_task(settings).examples("sft") if each.id == "mbpp-601"]
+    assert shown.reference == "def add_601(n):\n    return n + 601\n"
 
 
 def test_mbpps_splits_share_no_problem() -> None:

@@ -139,6 +139,20 @@ def test_beside_its_group_an_answer_has_what_its_words_earned_and_the_verdict_on
         np.testing.assert_allclose(got.numpy(), expected, atol=1e-3)
 
 
+def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tmp_path: Path) -> None:
+    """Nothing else changes: what is learned from has the advantages that it has without the setting."""
+    model, credits = tiny_model(tmp_path), load_config([find_config("demo")]).credit
+    asked = {"advantage": "returns", "mask_truncated": False}
+    settings = SETTINGS.model_copy(update={**asked, "drop_equal_groups": False})
+    _, _, everything = rollout_of(model, settings, credits, Marked())
+    settings = SETTINGS.model_copy(update={**asked, "drop_equal_groups": True})
+    _, answered, rollout = rollout_of(model, settings, credits, Marked())
+    assert torch.equal(rollout.advantages, everything.advantages)
+    assert everything.learned.any(dim=1).tolist() == [row != 6 for row in range(24)]  # a critique that failed
+    assert rollout.learned.any(dim=1).tolist() == [row != 6 and row // 8 != 1 for row in range(24)]
+    assert describe(answered, rollout, 0.0)["left_out"] == pytest.approx(9 / 24)
+
+
 def slow_returns(said: Judgement, length: int, answered: Answered, row: int) -> NDArray[np.float64]:
     """What the tokens that a span touches earn, and those before them by 0.35 less a token; no verdict."""
     labels = np.zeros(length)
@@ -172,8 +186,8 @@ def test_the_recipe_lies_over_every_preset(name: str) -> None:
     [
         (["--ppo.samples_per_prompt", "1"], "advantage group compares answers to one prompt"),
         (
-            ["--ppo.advantage", "returns"],
-            "drop_equal_groups compares answers to one prompt: set advantage to group",
+            ["--ppo.advantage", "returns", "--ppo.samples_per_prompt", "1"],
+            "drop_equal_groups compares answers to one prompt: set samples_per_prompt to 4",
         ),
         (["--ppo.rollouts", "12"], "rollouts 12 is not a multiple of samples_per_prompt 8"),
     ],
