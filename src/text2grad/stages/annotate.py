@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -72,6 +73,8 @@ def run_annotate(
         from text2grad.stages.folder import prepare
 
         prepare(config)
+    if kind == "program":
+        say_without_reference(items)
     with runner_of(config) as runner:
         return criticise(make_critic(config, kind, None, runner), items, target).summary(target)
 
@@ -80,6 +83,15 @@ def check(config: Config, items: Items) -> None:
     """Refuse a bad item before any is judged, and a job without items."""
     if not check_items(items(), config.annotate.max_characters):
         raise UserError("there are no responses to judge", "check the file")
+
+
+def say_without_reference(items: Items) -> None:
+    """One line on stderr if there are programs that the program critic cannot compare with a reference solution."""
+    known = [bool(item.example.reference) for item in items()]
+    if lacking := known.count(False):
+        cure = "a column reference makes the blame smaller"
+        said = f"{lacking} of {len(known)} programs come without a reference solution"
+        print(f"{said}: faults are found by tests alone ({cure})", file=sys.stderr)
 
 
 def annotate_samples(

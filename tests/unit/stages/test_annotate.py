@@ -44,7 +44,7 @@ from text2grad.cli import main
 from text2grad.critics.canaries import canary_items
 from text2grad.critics.prompted import Reader, ReadingSettings
 from text2grad.errors import UserError
-from text2grad.feedback import Failure, Feedback, read_jsonl
+from text2grad.feedback import Critique, Failure, Feedback, read_jsonl
 from text2grad.stages.paid import AnnotateOptions
 
 Ended = tuple[int, dict[str, Any], str]
@@ -981,3 +981,22 @@ def _kill(pid: int) -> None:
         os.waitpid(pid, 0)
     except (ProcessLookupError, ChildProcessError):
         pass
+
+
+def test_the_program_critic_says_what_it_has_no_reference_solution_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A feedback record of ours has none, and what is judged again is blamed more widely than at first."""
+    tests = "from solution import double\n\ndef test_1():\n    assert double(2) == 4\n"
+    row = {"prompt": "Double n.", "response": "def double(n):\n    return n + n + 1\n", "meta": {"tests": tests}}
+    rows = [{"id": "a", **row}, {"id": "b", **row, "reference": "def double(n):\n    return n + n\n"}]
+    file, out = tmp_path / "r.jsonl", tmp_path / "feedback.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    words = ["annotate", "--responses", str(file), "--out", str(out), "--critic.kind", "program"]
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--critic.program.repairs", "0"])
+    assert left.value.code in (0, None)
+    assert "1 of 2 programs come without a reference solution" in capsys.readouterr().err
+    alone, compared = (record.judgement() for record in read_jsonl(out, Feedback))
+    assert isinstance(alone, Critique) and isinstance(compared, Critique)
+    assert len(alone.spans[0].text) > len(compared.spans[0].text)
