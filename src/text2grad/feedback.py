@@ -47,7 +47,8 @@ class Span(Record):
 
     `start` and `end` are Unicode code points, `end` exclusive; `text` is the quote itself, so that a
     record can be checked without trusting its offsets. `label` is +1 (good) or -1 (poor). `weight` is how
-    sure the label is: the share of several judgements that agree on it; it is written only where it is not 1.
+    sure the label is: the share of several judgements that agree on it, or one of as many places as a critic
+    cannot tell apart; it is written only where it is not 1.
     """
 
     start: int = Field(ge=0)

@@ -84,7 +84,7 @@ class Case:
         """The tests that did not pass."""
         return [result for result in self.verdict.results if not result.passed]
 
-    def mark(self, start: int, end: int, label: Label, reason: str = "") -> tuple[Span, ...]:
+    def mark(self, start: int, end: int, label: Label, reason: str = "", weight: float = 1.0) -> tuple[Span, ...]:
         """The span of code characters [start, end), without white space around it; none if nothing is left."""
         text = self.program.code[start:end]
         left = start + len(text) - len(text.lstrip())
@@ -92,7 +92,8 @@ class Case:
         if right <= left:
             return ()
         low, high = self.program.place(left, right)
-        return (Span(start=low, end=high, label=label, text=self.attempt.response[low:high], reason=reason),)
+        text = self.attempt.response[low:high]
+        return (Span(start=low, end=high, label=label, text=text, reason=reason, weight=weight),)
 
     def mark_line(self, number: int, label: Label, reason: str = "") -> tuple[Span, ...]:
         """The span of a line (from 1) of the program; None if it does not exist or is blank."""
@@ -106,6 +107,16 @@ class Case:
     def mark_all(self, label: Label, reason: str = "") -> tuple[Span, ...]:
         """The span of the whole program."""
         return self.mark(0, len(self.program.code), label, reason)
+
+    def mark_any(self, label: Label, reason: str = "") -> tuple[Span, ...]:
+        """The span of the whole program, as sure of each of its lines as of the others."""
+        lines = sum(bool(line.strip()) for line in self.lines.lines)
+        return self.mark(0, len(self.program.code), label, reason, one_of(lines))
+
+
+def one_of(count: int) -> float:
+    """How sure it is of each of `count` places that it is the one, if nothing tells them apart."""
+    return round(1 / max(1, count), 4)
 
 
 def praise(case: Case, text: str, reason: str = "") -> Critique:

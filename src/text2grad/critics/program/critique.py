@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from text2grad.critics.program.case import Case, ordered, praise
+from text2grad.critics.program.case import Case, one_of, ordered, praise
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import Code, Function
 from text2grad.critics.program.suspects import Kind, Suspect, TryAll, cleared, localise
@@ -50,7 +50,7 @@ def brief_critique(case: Case) -> Critique:
     if line:
         spans = case.mark_line(line, -1, "the traceback ends here")
         return Critique(text=f"{what} The error comes from line {line}.", spans=spans, score=-1.0)
-    return Critique(text=what, spans=case.mark_all(-1, _NOWHERE), score=-1.0)
+    return Critique(text=what, spans=case.mark_any(-1, _NOWHERE), score=-1.0)
 
 
 def _briefly_by_reference(
@@ -154,12 +154,14 @@ def _difference_text(piece: Difference) -> str:
 
 
 def _by_evidence(case: Case, suspects: Sequence[Suspect]) -> Critique:
-    """The most suspicious line, and those as suspicious; an edit that makes every test pass decides alone."""
+    """The most suspicious line, and those as suspicious, each as sure as one of so many can be; an edit that makes
+    every test pass decides alone."""
     if not suspects:
-        return _critique(case, [], case.mark_all(-1, _NOWHERE), [])
+        return _critique(case, [], case.mark_any(-1, _NOWHERE), [])
     top = suspects[0]
-    chosen = [top] if top.edit else [each for each in suspects if each.score >= _NEAR * top.score][:_SHOWN]
-    marked = [span for each in chosen for span in case.mark(each.start, each.end, -1, _reason(each, case))]
+    alike = [top] if top.edit else [each for each in suspects if each.score >= _NEAR * top.score]
+    chosen, sure = alike[:_SHOWN], one_of(len(alike))
+    marked = [span for each in chosen for span in case.mark(each.start, each.end, -1, _reason(each, case), sure)]
     kinds = [kind for kind in _WORDS if any(clue.kind == kind for each in chosen for clue in each.clues)]
     return _critique(case, [_note(chosen, case)], marked, kinds, [each.line for each in chosen])
 
