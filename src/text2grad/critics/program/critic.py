@@ -45,7 +45,7 @@ class ProgramCritic:
         self.repairs = repairs
         self.gate = gate
         self._gates: dict[str, Gate] = {}
-        self.source = Source(kind="program", model="unit tests", prompt_version="1" if brief else "2")
+        self.source = Source(kind="program", model="unit tests", prompt_version="2" if brief else "3")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Run every response; a task without usable tests gives a `Failure`, not a verdict.
