@@ -110,9 +110,14 @@ def _kodcode(row: Row, fallback_id: str) -> Example:
     return one_turn(
         optional_text(row, "question_id", "conversation_id") or fallback_id,
         question,
-        optional_text(row, "solution"),
+        python_lines(optional_text(row, "solution")),
         meta,
     )
+
+
+def python_lines(program: str) -> str:
+    """A program with line ends of one character; MBPP's have two, which a policy would learn to write."""
+    return program.replace("\r\n", "\n")
 
 
 def _entry_point(row: Row) -> tuple[str, str]:
@@ -128,8 +133,7 @@ def _entry_point(row: Row) -> tuple[str, str]:
 
 
 def _mbpp(row: Row, fallback_id: str) -> Example:
-    # Published with line ends of two characters, which a policy would learn to write.
-    checks, solution = row["test_list"], text_of(row, "code").replace("\r\n", "\n")
+    checks, solution = row["test_list"], python_lines(text_of(row, "code"))
     if not isinstance(checks, list) or not checks or not all(isinstance(check, str) for check in checks):
         raise ValueError("test_list is not a list of assertions")
     setup = "\n".join([*row.get("test_imports", []), optional_text(row, "test_setup_code")]).strip()
@@ -188,7 +192,7 @@ def _ilf(row: Row, fallback_id: str) -> Example:
         DRAFT: text_of(row, "original_model_completion"),
         HUMAN_FEEDBACK: optional_text(row, "Feedback"),
     }
-    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, text_of(row, FIXED), meta)
+    return one_turn(f"mbpp-{row.get('task_id', fallback_id)}", content, python_lines(text_of(row, FIXED)), meta)
 
 
 SHAPES = (

@@ -218,6 +218,7 @@ def test_ilf_brings_the_models_program_and_the_mended_one(tmp_path: Path, runner
     assert (problem.id, problem.meta["entry_point"]) == ("mbpp-7", "double")
     assert problem.meta["human_feedback"] == "It adds one."
     assert runner.run(problem.meta["draft"], problem.meta["tests"]).outcome == "failed"
+    assert problem.reference == "def double(n):\n    return n * 2\n"
     assert runner.run(problem.reference, problem.meta["tests"]).passed
 
 
