@@ -14,7 +14,7 @@ the best on --tune-seeds, which are not reported. What has been run is not repea
 `docstrings` is the preset function_summaries, measured by ROUGE-L; `code` is small_programs, measured by tests;
 `human_qa` trains the reward model on what people marked, and measures that; with --units it is a model that labels
 every token and writes nothing. A method is one of `text2grad compare`
-(`base` too), or has parts of methods.py laid over it: `grpo+kl_0.4`, `text2grad+values`, `text2grad+group_of_8`.
+(`base` too), or has parts of methods.py laid over it: `grpo+lr_0.0001`, `text2grad+values`, `text2grad+group_of_8`.
 
 The last line of stdout is one JSON object: `tasks` (of each, of each method: `greedy`, `sampled` and
 `best_temperature`, each the mean and the seeds), `rates` (of each task what the first of --lrs was multiplied by),
