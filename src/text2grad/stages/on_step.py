@@ -24,6 +24,8 @@ from text2grad.stages.evaluate import MAIN, evaluate_policy, measure_with
 from text2grad.tasks.base import Task
 
 WAYS = ("greedy", "sampled")
+LENGTHS_APART, MOST_CORRELATION = 2.0, 0.8
+"""How many times as long or short answers are, and how well their length tells their reward, before it is said."""
 
 
 def on_step_of(*hooks: OnStep | None) -> OnStep | None:
@@ -129,3 +131,35 @@ def probes_of(critic: Critic, every: int, ranks: Ranks) -> OnStep | None:
             named.append(words)
 
     return look
+
+
+def length_watched(ranks: Ranks) -> OnStep:
+    """What says once that a run learns how long to answer; compared with the first step since it was started or
+    resumed."""
+    first: list[float] = []
+    named: list[str] = []
+
+    def look(step: int, metrics: dict[str, float]) -> None:
+        if not first:
+            first.append(metrics["response_length"])
+        words = learns_length(first[0], metrics["response_length"], metrics["reward_length_correlation"])
+        if words and not named and ranks.first:
+            cure = (
+                "share the reward of a span among its tokens (credit.weighting span or balanced), or pay a verdict"
+            )
+            print(f"{words} ({cure})", file=sys.stderr)
+            named.append(words)
+
+    return look
+
+
+def learns_length(before: float, now: float, correlation: float) -> str:
+    """That the mean length of answers, in tokens, went to where the reward is, and hardly anything else pays; empty
+    where it did not. `correlation` is that of the summed token rewards with the length, -1 to 1."""
+    shorter = correlation <= -MOST_CORRELATION and now * LENGTHS_APART <= before
+    longer = correlation >= MOST_CORRELATION and now >= before * LENGTHS_APART
+    if not shorter and not longer:
+        return ""
+    return (
+        f"answers went from {before:.0f} to {now:.0f} tokens, and their reward is their length: r {correlation:.2f}"
+    )

@@ -13,7 +13,7 @@ from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.gate import refuse_unfit_reward_model
-from text2grad.stages.on_step import heldout_curve, kept_policies, noise_of, on_step_of, probes_of
+from text2grad.stages.on_step import heldout_curve, kept_policies, length_watched, noise_of, on_step_of, probes_of
 from text2grad.stages.prompts import task_of
 from text2grad.stages.settle import facts_of_prompts, settled
 from text2grad.stages.summary import Summary
@@ -57,6 +57,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             heldout_curve(config, task, policy, runner, ranks),
             kept_policies(config, policy, place, ranks),
             probes_of(critic, config.ppo.probe_every, ranks),
+            length_watched(ranks),
         )
         options = run_options(config, place, name, resume, ranks, inputs, beside)
         ppo = with_tiny_rates(config).ppo
