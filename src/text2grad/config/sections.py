@@ -172,7 +172,7 @@ class ScalarModelCriticSettings(Settings):
 
 
 class UnitModelCriticSettings(Settings):
-    """The trained unit model as a critic: a label for each step or token, no words and no verdict."""
+    """The trained unit model as a critic: a label for each step or token, no words, how much is poor as verdict."""
 
     units: Units = Field(default="steps", description="what it labels, and was trained for")
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")

@@ -37,7 +37,8 @@ class Labeller(Protocol):
 
 
 class UnitCritic:
-    """A labeller as a critic: one span for each unit that is good or poor, no words, and no verdict."""
+    """A labeller as a critic: one span for each unit that is good or poor, no words, and how much of it is poor as
+    the verdict."""
 
     def __init__(self, labeller: Labeller, units: Units, source: Source) -> None:
         self.source = source
@@ -66,4 +67,14 @@ def judgement_of(response: str, found: list[LabelledPlace] | Failure) -> Judgeme
         for start, end, label in found
         if label
     ]
-    return Critique(text="", spans=tuple(spans))
+    return Critique(text="", spans=tuple(spans), score=_verdict(found))
+
+
+def _verdict(found: Sequence[LabelledPlace]) -> float | None:
+    """1 - 2 · (share of the units' characters that are poor), in [-1, 1]; None for an answer without units.
+
+    A share and no sum, for by a sum of what is wrong the shorter answer is the better one.
+    """
+    whole = sum(end - start for start, end, _ in found)
+    poor = sum(end - start for start, end, label in found if label < 0)
+    return round(1 - 2 * poor / whole, 2) if whole else None

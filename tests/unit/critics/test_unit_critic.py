@@ -1,10 +1,12 @@
-"""The unit critic: a span for each unit that is good or poor, and nothing that nobody said."""
+"""The unit critic: a span for each unit that is good or poor, how much is poor, and nothing that nobody said."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from text2grad.critics.units import UnitCritic
+import pytest
+
+from text2grad.critics.units import UnitCritic, judgement_of
 from text2grad.feedback import Critique, Example, Failure, LabelledPlace, Message, Place, Source
 
 SOURCE = Source(kind="reward_model", model="m", prompt_version="steps")
@@ -34,8 +36,33 @@ def test_a_span_for_each_unit_with_a_label() -> None:
     found, long = critic.critique([ASKED, ASKED], ["one two six", "long " * 9])
     assert critic.tokens == 0, "its labeller counts none"
     assert labeller.places is None and long == LONG
-    assert isinstance(found, Critique) and (found.text, found.score) == ("", None)
+    assert isinstance(found, Critique) and found.text == ""
     assert [(span.text, span.label) for span in found.spans] == [("one", 1), ("six", -1)]
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ([(0, 3, 1), (4, 7, 0), (8, 11, -1)], 0.33),
+        ([(0, 3, 0), (4, 7, 0)], 1.0),
+        ([(0, 3, -1), (4, 7, -1)], -1.0),
+        ([(0, 1, -1), (2, 11, 1)], 0.8),  # characters count, not units
+        ([], None),
+    ],
+)
+def test_the_verdict_is_how_much_is_poor(found: list[LabelledPlace], verdict: float | None) -> None:
+    judged = judgement_of("one two six", found)
+    assert isinstance(judged, Critique) and judged.score == verdict
+
+
+def test_twice_as_much_of_the_same_is_no_worse() -> None:
+    once, twice = (judgement_of("bad good " * n, [*_alternating(n)]) for n in (1, 2))
+    assert isinstance(once, Critique) and isinstance(twice, Critique) and once.score == twice.score
+
+
+def _alternating(times: int) -> Iterator[LabelledPlace]:
+    for start in range(0, 9 * times, 9):
+        yield from ((start, start + 3, -1), (start + 4, start + 8, 0))
 
 
 def test_the_steps_of_each_answer_are_asked_about() -> None:
