@@ -144,10 +144,8 @@ def length_watched(ranks: Ranks) -> OnStep:
             first.append(metrics["response_length"])
         words = learns_length(first[0], metrics["response_length"], metrics["reward_length_correlation"])
         if words and not named and ranks.first:
-            cure = (
-                "share the reward of a span among its tokens (credit.weighting span or balanced), or pay a verdict"
-            )
-            print(f"{words} ({cure})", file=sys.stderr)
+            cure = "credit.scheme spans with credit.weighting span or balanced pays no more for more words"
+            print(f"{words} ({cure}; or raise ppo.kl_coefficient, or stop)", file=sys.stderr)
             named.append(words)
 
     return look
