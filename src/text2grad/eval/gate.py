@@ -10,7 +10,7 @@ import numpy as np
 
 from text2grad.align import Aligned, CreditSettings, credit
 from text2grad.eval.metrics import mean
-from text2grad.eval.reward_model import baselines
+from text2grad.eval.reward_model import baselines, verdicts
 from text2grad.eval.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.feedback import Critique, Failure, Judgement
 
@@ -35,7 +35,8 @@ class GateFigures:
     bounds, a little wider than those of the mean. `lost` is a share of quotes, `unreadable` of critiques,
     `spoiled_paid` of spoiled answers whose rewards add up to more than 0, `fresh_paid` the same of the policy's own
     answers, both of those (`spoiled`, `fresh`) whose critique can be read, as the others are not trained on.
-    `spread`, `gold_spread`: standard deviations of the verdicts. `by_label`: F1, and that of random spans.
+    `spread`, `gold_spread`: standard deviations of the verdicts; `verdict_r` (`_low`, `_high`): their correlation,
+    with Fisher's 95 % bounds. `by_label`: F1, and that of random spans.
     """
 
     heldout: int = 0
@@ -47,6 +48,9 @@ class GateFigures:
     by_label: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     spread: float | None = None
     gold_spread: float | None = None
+    verdict_r: float | None = None
+    verdict_r_low: float | None = None
+    verdict_r_high: float | None = None
     lost: float = 0.0
     unreadable: float = 0.0
     fresh: int = 0
@@ -112,13 +116,16 @@ def _uses(cases: Sequence[SpanCase], label: int) -> bool:
 
 
 def _spreads(cases: Sequence[SpanCase], settings: CreditSettings) -> dict[str, float]:
-    """Of the verdicts, where they are paid and the gold ones are known."""
+    """Of the verdicts, and their correlation, where they are paid and the gold ones are known."""
     gold = [case.gold.score for case in cases if case.gold.score is not None]
     if not gold or not (settings.by_score or settings.outcome_weight):
         return {}
     read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
     given = [each.score for each in read if each.score is not None]
-    return {"spread": float(np.std(given or [0.0])), "gold_spread": float(np.std(gold))}
+    found = {"spread": float(np.std(given or [0.0])), "gold_spread": float(np.std(gold))}
+    if r := verdicts(cases):
+        found |= {"verdict_r": r.r, "verdict_r_low": r.low, "verdict_r_high": r.high}
+    return found
 
 
 def _failures(said: Sequence[Judgement]) -> tuple[float, float]:
@@ -157,6 +164,12 @@ def _one_verdict(found: GateFigures) -> str:
     return "" if told_apart else "it gives every answer the same verdict, where the annotations differ"
 
 
+def _other_verdicts(found: GateFigures) -> str:
+    if found.verdict_r is None or found.verdict_r > 0 or found.heldout < FEW:
+        return ""
+    return f"its verdicts do not follow those of the annotations (r {found.verdict_r:.2f})"
+
+
 def _praises_anything(found: GateFigures) -> str:
     if found.spoiled_paid <= MOST_PRAISED or found.spoiled < FEWEST_SPOILED:
         return ""
@@ -178,7 +191,7 @@ def _unreadable(found: GateFigures) -> str:
     return f"{100 * found.unreadable:.0f} % of its critiques cannot be read"
 
 
-REASONS = (_worse_than_random, _one_verdict, _praises_anything, _loses_quotes, _unreadable)
+REASONS = (_worse_than_random, _one_verdict, _other_verdicts, _praises_anything, _loses_quotes, _unreadable)
 
 
 def _cautions(found: GateFigures) -> list[str]:
@@ -193,6 +206,8 @@ def _cautions(found: GateFigures) -> list[str]:
     overlapping = found.f1_low is not None and found.random_f1 is not None and found.f1_low <= found.random_f1
     if overlapping and not _worse_than_random(found):
         told.append("its interval reaches down to chance")
+    if found.verdict_r is not None and (found.verdict_r_low or 0.0) <= 0 and not _other_verdicts(found):
+        told.append(f"its verdicts may follow those of the annotations by chance (r {found.verdict_r:.2f})")
     if found.spoiled > 0 and 0 < found.fresh_paid <= found.spoiled_paid <= MOST_PRAISED:
         told.append("it rewards answers made unreadable on purpose as often as the policy's own")
     return told

@@ -1,9 +1,9 @@
-"""Numbers for finished texts and runs: ROUGE, pass@k, and a mean with its uncertainty. No torch."""
+"""Numbers for finished texts and runs: ROUGE, pass@k, a mean and a correlation with its uncertainty. No torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import comb
+from math import atanh, comb, sqrt, tanh
 from typing import NamedTuple
 
 import numpy as np
@@ -78,3 +78,32 @@ def mean_with_interval(
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return Interval(float(data.mean()), float(low), float(high))
+
+
+class Correlation(NamedTuple):
+    """Pearson's r, and the bounds of its 95 % interval."""
+
+    r: float
+    low: float
+    high: float
+
+
+def correlation(xs: Sequence[float], ys: Sequence[float]) -> Correlation | None:
+    """Pearson's r of two columns with Fisher's interval: artanh r has standard error 1 / sqrt(n - 3) (Fisher 1921).
+
+    None where there is none: a column is constant, or shorter than two. Up to three pairs bound nothing.
+
+    Raises:
+        ValueError: columns of different lengths.
+    """
+    if len(xs) != len(ys):
+        raise ValueError(f"{len(xs)} values and {len(ys)}")
+    if len(xs) < 2 or min(np.std(xs), np.std(ys)) == 0:
+        return None
+    r = max(-1.0, min(1.0, float(np.corrcoef(xs, ys)[0, 1])))
+    if len(xs) <= 3:
+        return Correlation(r, -1.0, 1.0)
+    if abs(r) == 1.0:
+        return Correlation(r, r, r)
+    width = 1.96 / sqrt(len(xs) - 3)
+    return Correlation(r, tanh(atanh(r) - width), tanh(atanh(r) + width))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from text2grad.eval.metrics import mean_with_interval
+from text2grad.eval.metrics import correlation, mean_with_interval
 
 
 def preference_report(
@@ -45,9 +45,9 @@ def preference_report(
         "accuracy_high": accuracy.high,
         "longer_accuracy": float(np.mean(_by_question(longer, questions))),
     }
-    rewards, sizes = np.array([*chosen, *rejected]), np.array([*zip(*lengths, strict=True)], dtype=float).flatten()
-    if rewards.std() and sizes.std():
-        report["length_correlation"] = float(np.corrcoef(rewards, sizes)[0, 1])
+    sizes = [float(size) for side in zip(*lengths, strict=True) for size in side]
+    if found := correlation([*chosen, *rejected], sizes):
+        report["length_correlation"] = found.r
     return report
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from text2grad.align import Aligned, CreditSettings, credit, token_labels
-from text2grad.eval.metrics import mean, rouge
+from text2grad.eval.metrics import Correlation, correlation, mean, rouge
 from text2grad.eval.spans import LABEL_NAMES, Membership, SpanCase, intervals, span_report
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
@@ -52,9 +52,17 @@ def reward_model_report(
             name: bounds[name] for name in ("wrong_sign_rate", "span_iou", "unreadable", "unmatched", "forced")
         },
         "rouge": critique_rouge(cases),
+        "verdict": None if (found := verdicts(cases)) is None else found._asdict(),
         "baselines": baselines(cases, membership, seed),
         "records": len(cases),
     }
+
+
+def verdicts(cases: Sequence[SpanCase]) -> Correlation | None:
+    """How the verdicts follow those of the annotations, over the answers that have both."""
+    read = [(case.gold.score, case.predicted.score) for case in cases if isinstance(case.predicted, Critique)]
+    both = [(gold, said) for gold, said in read if gold is not None and said is not None]
+    return correlation([gold for gold, _ in both], [said for _, said in both])
 
 
 def accuracy_by_length(

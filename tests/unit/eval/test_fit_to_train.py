@@ -10,6 +10,7 @@ import pytest
 from span_cases import TEXT, UNREADABLE, case, critique, word_span, words_aligned
 from text2grad.align import CreditSettings
 from text2grad.eval.gate import Gate, GateFigures, gate, gate_figures
+from text2grad.eval.reward_model import reward_model_report
 from text2grad.feedback import Critique
 
 SOUND = GateFigures(
@@ -39,6 +40,7 @@ def test_a_sound_reward_model_is_fit_without_a_word() -> None:
     [
         ({"f1": 0.2}, "no better than chance (F1 0.20, random spans 0.20)"),
         ({"spread": 0.0}, "the same verdict"),
+        ({"verdict_r": 0.0, "verdict_r_low": -0.3}, "do not follow those of the annotations (r 0.00)"),
         (
             {"spoiled_paid": 0.51},
             "rewards 51 % of 16 answers made unreadable on purpose (50 % of the policy's own)",
@@ -75,6 +77,7 @@ def test_at_the_limit_it_is_fit(changes: dict[str, float]) -> None:
         ({"f1": None, "random_f1": None}, "nobody knows"),
         ({"heldout": 9}, "measured on 9 critiques only"),
         ({"f1_low": 0.15}, "reaches down to chance"),
+        ({"verdict_r": 0.2, "verdict_r_low": 0.0}, "may follow those of the annotations by chance (r 0.20)"),
         ({"spoiled_paid": 0.3, "fresh_paid": 0.25}, "as often as the policy's own"),
         (
             {"by_label": {"good": (0.9, 0.5), "poor": (0.02, 0.1)}},
@@ -111,6 +114,27 @@ def test_verdicts_count_only_where_they_are_paid() -> None:
     assert (figures.spread, figures.gold_spread) == (0.0, 1.0)
     assert gate_figures(scored, [], [], CreditSettings(outcome_weight=0.0), seed=0).spread is None
     assert gate_figures([case(GOLD, GOLD)], [], [], CreditSettings(), seed=0).spread is None
+
+
+def test_a_few_verdicts_the_wrong_way_are_a_caution() -> None:
+    found = gate(replace(SOUND, heldout=12, verdict_r=-0.2, verdict_r_low=-0.7))
+    assert found.fit and any("by chance (r -0.20)" in each for each in found.cautions)
+
+
+def test_verdicts_are_compared_with_those_of_the_annotations() -> None:
+    """By hand: gold -1, 0, 1 and -.5, said 1, 0, -1 and nothing: r is -1 over the three that have both."""
+    pairs = [(-1.0, 1.0), (0.0, 0.0), (1.0, -1.0), (-0.5, None)]
+    scored = [
+        case(GOLD.model_copy(update={"score": gold}), GOLD.model_copy(update={"score": said}))
+        for gold, said in pairs
+    ]
+    figures = gate_figures([*scored, case(GOLD, UNREADABLE)], [], [], CreditSettings(), seed=0)
+    assert figures.verdict_r == pytest.approx(-1.0)
+    assert (figures.verdict_r_low, figures.verdict_r_high) == (-1.0, 1.0)  # three say nothing for sure
+    report = reward_model_report(scored)
+    assert report["verdict"]["r"] == figures.verdict_r
+    assert reward_model_report([case(GOLD, GOLD)] * 2)["verdict"] is None
+    assert gate_figures(scored, [], [], CreditSettings(outcome_weight=0.0), seed=0).verdict_r is None
 
 
 def test_what_is_paid_lost_and_unreadable() -> None:

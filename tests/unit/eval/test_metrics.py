@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from text2grad.eval.metrics import mean_with_interval, pass_at_k, rouge
+from text2grad.eval.metrics import correlation, mean_with_interval, pass_at_k, rouge
 
 
 def test_rouge_by_hand() -> None:
@@ -73,3 +73,30 @@ def test_interval_refuses_nothing_and_odd_confidence() -> None:
         mean_with_interval([])
     with pytest.raises(ValueError, match="confidence"):
         mean_with_interval([1.0], confidence=95)
+
+
+def test_correlation_by_hand() -> None:
+    """Deviations (-1, 0, 1, 0) and (-1, 1, 1, -1): r = 2 / sqrt(8); with four pairs z has a standard error of 1."""
+    found = correlation([1.0, 2.0, 3.0, 2.0], [0.0, 2.0, 2.0, 0.0])
+    assert found is not None and found.r == pytest.approx(2 / np.sqrt(8), abs=1e-12)
+    z = np.arctanh(found.r)
+    assert (found.low, found.high) == pytest.approx((np.tanh(z - 1.96), np.tanh(z + 1.96)), abs=1e-12)
+
+
+def test_the_interval_of_a_correlation_covers_the_true_one_as_often_as_it_says() -> None:
+    """2,000 samples of 30 pairs with r = .6: 95 % of the intervals hold it."""
+    rng, r, covered = np.random.default_rng(3), 0.6, 0
+    for _ in range(2000):
+        x, e = rng.standard_normal((2, 30))
+        found = correlation(x.tolist(), (r * x + np.sqrt(1 - r * r) * e).tolist())
+        covered += found is not None and found.low <= r <= found.high
+    assert covered / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_what_has_no_correlation() -> None:
+    assert correlation([], []) is None and correlation([1.0], [2.0]) is None
+    assert correlation([1.0, 1.0, 1.0], [0.0, 1.0, 2.0]) is None
+    assert correlation([0.0, 1.0, 2.0], [2.0, 1.0, 0.0]) == pytest.approx((-1.0, -1.0, 1.0))
+    assert correlation([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx((1.0, 1.0, 1.0))
+    with pytest.raises(ValueError, match="2 values and 1"):
+        correlation([1.0, 2.0], [1.0])
