@@ -32,7 +32,7 @@ from typing import Any
 
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import Diverged
+from text2grad.errors import Diverged, said_in_one_line
 from text2grad.stages.annotate import run_annotate
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.imitate import run_sft_on_records
@@ -190,4 +190,5 @@ def differences(ours: Mapping[int, Row], theirs: Mapping[int, Row], way: str) ->
 
 
 if __name__ == "__main__":
-    main()
+    with said_in_one_line():
+        main()

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import text2grad as t2g
 from text2grad.compare.seeds import run_command
+from text2grad.errors import said_in_one_line
 
 RECORDS, HELDOUT = 48, 12
 SAMPLES = 8
@@ -329,4 +330,5 @@ def reward_model_figures(folder: Path) -> Row:
 
 
 if __name__ == "__main__":
-    main()
+    with said_in_one_line():
+        main()

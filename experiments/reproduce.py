@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.chat.prices import read_prices
+from text2grad.errors import said_in_one_line
 from text2grad.settings import parse_yaml
 
 LIST = Path(__file__).with_suffix(".yaml")
@@ -272,4 +273,5 @@ def run(step: Step, gpus: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with said_in_one_line():
+        main()

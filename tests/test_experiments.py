@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -421,3 +422,18 @@ def test_a_walk_goes_on_and_refuses_other_settings(tmp_path: Path, monkeypatch: 
     with pytest.raises(SystemExit, match="break: error: it broke"):
         walk.run("break")
     assert not (tmp_path / "done" / "1_break.json").exists()
+
+
+@pytest.mark.parametrize("script", sorted(each.name for each in (ROOT / "experiments").glob("*.py")))
+def test_a_mistake_in_an_experiment_is_one_line(script: str) -> None:
+    text = (ROOT / "experiments" / script).read_text(encoding="utf-8")
+    assert ("__main__" in text) == ("    with said_in_one_line():\n        main()\n" in text)
+
+
+def test_an_unknown_setting_of_an_experiment_is_one_line(tmp_path: Path) -> None:
+    words = ["--tasks", "code", "--set", "task.dta=x", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "experiments" / "pretrained.py"), *words], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["error: unknown setting 'task.dta' (did you mean 'task.data'?)"]

@@ -1031,15 +1031,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     atexit.register(gc.freeze)  # else a last collection looks at every object of torch: more than a second
     try:
-        words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
-        words = _listed(words)
-        _refuse_unknown_options(words)
-        with errors.optional_packages():
+        with errors.said_in_one_line(), errors.optional_packages():
+            words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
+            words = _listed(words)
+            _refuse_unknown_options(words)
             code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
-    except errors.UserError as error:
-        if error.shown:
-            typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
-        sys.exit(error.exit_code)
     except UsageMistake as mistake:
         command = mistake.ctx.command_path if mistake.ctx else "text2grad"
         message = " ".join(mistake.format_message().split()).replace("Value error, ", "").rstrip(".")

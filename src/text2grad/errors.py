@@ -38,6 +38,21 @@ class UsageError(UserError):
         super().__init__(message, cure, EXIT_USAGE)
 
 
+@contextmanager
+def said_in_one_line() -> Iterator[None]:
+    """Around a program: a user's mistake ends it with one line on stderr and its exit code.
+
+    Raises:
+        SystemExit: a `UserError` was raised.
+    """
+    try:
+        yield
+    except UserError as error:
+        if error.shown:
+            print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
 @cache
 def warn_once(message: str) -> None:
     """Print one line on stderr, once."""
