@@ -98,7 +98,7 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> Correlation | None:
     """
     if len(xs) != len(ys):
         raise ValueError(f"{len(xs)} values and {len(ys)}")
-    if len(xs) < 2 or min(np.std(xs), np.std(ys)) == 0:
+    if min(len(set(xs)), len(set(ys))) < 2:
         return None
     r = max(-1.0, min(1.0, float(np.corrcoef(xs, ys)[0, 1])))
     if len(xs) <= 3:
