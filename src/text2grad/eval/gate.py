@@ -16,6 +16,8 @@ from text2grad.feedback import Critique, Failure, Judgement
 
 MOST_LOST = MOST_UNREADABLE = MOST_PRAISED = 0.5
 """Shares of quotes that are lost, of critiques that cannot be read, and of spoiled answers that are rewarded."""
+MOST_FORCED = 0.1
+"""Share of critiques that the token limit closes."""
 LEAST_SPREAD = 0.01
 """Standard deviation of verdicts; below it they are one and the same."""
 FEW, FEWEST_SPOILED = 20, 4
@@ -32,11 +34,11 @@ class GateFigures:
 
     `f1` is the mean over the labels that the annotations use, `random_f1` that of as many spans at random places,
     `neutral_f1` that of a critic that marks nothing; `f1_low` and `f1_high` are the means of the labels' own 95 %
-    bounds, a little wider than those of the mean. `lost` is a share of quotes, `unreadable` of critiques,
-    `spoiled_paid` of spoiled answers whose rewards add up to more than 0, `fresh_paid` the same of the policy's own
-    answers, both of those (`spoiled`, `fresh`) whose critique can be read, as the others are not trained on.
-    `spread`, `gold_spread`: standard deviations of the verdicts; `verdict_r` (`_low`, `_high`): their correlation,
-    with Fisher's 95 % bounds. `by_label`: F1, and that of random spans.
+    bounds, a little wider than those of the mean. `lost` is a share of quotes, `unreadable` and `forced` (closed
+    by the token limit) of critiques, `spoiled_paid` of spoiled answers whose rewards add up to more than 0,
+    `fresh_paid` the same of the policy's own answers, both of those (`spoiled`, `fresh`) whose critique can be read,
+    as the others are not trained on. `spread`, `gold_spread`: standard deviations of the verdicts; `verdict_r`
+    (`_low`, `_high`): their correlation, with Fisher's 95 % bounds. `by_label`: F1, and that of random spans.
     """
 
     heldout: int = 0
@@ -53,6 +55,7 @@ class GateFigures:
     verdict_r_high: float | None = None
     lost: float = 0.0
     unreadable: float = 0.0
+    forced: float = 0.0
     fresh: int = 0
     fresh_paid: float = 0.0
     spoiled: int = 0
@@ -75,11 +78,13 @@ def gate_figures(
     """The figures of a reward model on held-out records, on answers of the policy, and on spoiled answers."""
     said = [case.predicted for case in cases] + [judgement for judgement, _ in (*fresh, *spoiled)]
     lost, unreadable = _failures(said)
+    closed = sum(isinstance(each, Critique) and each.forced > 0 for each in said)
     own, marred = (_paid(answers, settings) for answers in (fresh, spoiled))
     return GateFigures(
         **_heldout_figures(cases, settings, seed),
         lost=lost,
         unreadable=unreadable,
+        forced=closed / max(1, len(said)),
         fresh=len(own),
         fresh_paid=sum(own) / max(1, len(own)),
         spoiled=len(marred),
@@ -208,6 +213,11 @@ def _cautions(found: GateFigures) -> list[str]:
         told.append("its interval reaches down to chance")
     if found.verdict_r is not None and (found.verdict_r_low or 0.0) <= 0 and not _other_verdicts(found):
         told.append(f"its verdicts may follow those of the annotations by chance (r {found.verdict_r:.2f})")
+    if found.forced > MOST_FORCED:
+        told.append(
+            f"{100 * found.forced:.0f} % of its critiques ran into the token limit, and their rest is lost"
+            " (reward_model.generation.max_new_tokens)"
+        )
     if found.spoiled > 0 and 0 < found.fresh_paid <= found.spoiled_paid <= MOST_PRAISED:
         told.append("it rewards answers made unreadable on purpose as often as the policy's own")
     return told

@@ -69,16 +69,6 @@ def test_failures_stay_failures_each_in_its_place() -> None:
     assert judgements[3] == Critique(text="fine")
 
 
-def test_a_critique_that_the_limit_closed_counts_if_it_says_anything() -> None:
-    """Grounded decoding closes what runs on; one that has neither a span nor a score then is no judgement."""
-    nothing = wire.render(Critique(text="and on and"), "r")
-    marked = wire.render(Critique(text="", spans=(Span(start=0, end=1, label=-1, text="r"),)), "r")
-    scored = wire.render(Critique(text="", score=0.0), "r")
-    found = ask([*(Completion(text=z, forced=True) for z in (nothing, marked, scored)), nothing], ["r"] * 4)
-    assert isinstance(found[0], Failure) and (found[0].kind, found[0].raw) == ("truncated", nothing)
-    assert [said.forced for said in found[1:] if isinstance(said, Critique)] == [1, 1, 0]  # the last chose to end
-
-
 def test_nothing_asked_nothing_answered() -> None:
     assert ask([], []) == []
 

@@ -64,6 +64,7 @@ def test_one_failure_is_the_one_reason(changes: dict[str, float], reason: str) -
         {"spoiled_paid": 1.0, "spoiled": 3},
         {"lost": 0.5},
         {"unreadable": 0.5},
+        {"forced": 0.9},
         {"gold_spread": 0.0},
     ],
 )
@@ -79,6 +80,7 @@ def test_at_the_limit_it_is_fit(changes: dict[str, float]) -> None:
         ({"f1_low": 0.15}, "reaches down to chance"),
         ({"verdict_r": 0.2, "verdict_r_low": 0.0}, "may follow those of the annotations by chance (r 0.20)"),
         ({"spoiled_paid": 0.3, "fresh_paid": 0.25}, "as often as the policy's own"),
+        ({"forced": 0.11}, "11 % of its critiques ran into the token limit"),
         (
             {"by_label": {"good": (0.9, 0.5), "poor": (0.02, 0.1)}},
             "poor spans are no better than chance (F1 0.02, random",
@@ -144,3 +146,6 @@ def test_what_is_paid_lost_and_unreadable() -> None:
     assert (figures.heldout, figures.f1) == (0, None)
     assert (figures.fresh, figures.fresh_paid, figures.spoiled, figures.spoiled_paid) == (3, 1 / 3, 2, 0.5)
     assert figures.lost == 6 / 10 and figures.unreadable == pytest.approx(1 / 6)
+    assert figures.forced == 0.0
+    cut = gate_figures([], [*fresh, (critique(forced=1), PLACE)], [], CreditSettings(), seed=0)
+    assert cut.forced == 1 / 5

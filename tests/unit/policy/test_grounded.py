@@ -154,8 +154,7 @@ def test_answers_that_the_limit_closed_are_counted(policy: Policy) -> None:
     assert all(isinstance(answer, Completion) and answer.forced for answer in answers)
     critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
     example = Example(id="1", prompt=(Message(role="user", content="?"),))
-    (said,) = critic.critique([example], ["the cat"])
-    assert isinstance(said, Failure) and said.kind == "truncated"  # it had not come to a span
+    assert [said.forced for said in critic.critique([example], ["the cat"]) if isinstance(said, Critique)] == [1]
 
 
 def ask(text: str) -> list[Message]:
@@ -259,10 +258,8 @@ def test_the_critic_hands_over_the_responses(policy: Policy) -> None:
     chat = LocalChat(policy, greedy, "untrained", vocabulary_for(policy, "on"))
     critic = PromptedCritic(chat, "{{response}}", Source(kind="reward_model"))
     example = Example(id="1", prompt=(Message(role="user", content="?"),))
-    responses = ["the cat", "a dog"]
-    said = critic.critique([example] * 2, responses)  # it writes on until the limit closes what it wrote
-    read = [parse(each.raw, text) for each, text in zip(said, responses, strict=True) if isinstance(each, Failure)]
-    assert len(read) == 2 and all(isinstance(each, Critique) and not each.quotes.unmatched for each in read)
+    judged_ones = critic.critique([example] * 2, ["the cat", "a dog"])
+    assert all(isinstance(judgement, Critique) and not judgement.quotes.unmatched for judgement in judged_ones)
 
 
 def test_a_chat_that_cannot_be_grounded_is_asked_as_before() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad import wire
-from text2grad.chat.base import Answer, Completion
+from text2grad.chat.base import Answer
 from text2grad.critics.prompted.settings import AS_WRITTEN, ReadingSettings
 from text2grad.feedback import Critique, Failure, Judgement, storable
 
@@ -38,7 +38,7 @@ class Reader:
             )
         read = self._parse(answer.text, response)
         if isinstance(read, Critique):
-            return _closed(read, answer) if answer.forced else read
+            return read.model_copy(update={"forced": 1}) if answer.forced else read
         if read.kind == "invalid" and self.settings.repair and "{" in answer.text:
             return self._repaired(answer.text, response) or read
         return read
@@ -78,14 +78,6 @@ class Reader:
         except (ValueError, RecursionError):  # of something nested too deeply, or a number without end
             return None
         return read if isinstance(read, Critique) and not (read.quotes.unmatched or read.quotes.ambiguous) else None
-
-
-def _closed(read: Critique, answer: Completion) -> Judgement:
-    """A critique that the token limit closed: what it says until then counts, if it is a span or a score."""
-    if read.spans or read.score is not None:
-        return read.model_copy(update={"forced": 1})
-    message = "the critique ran into the token limit before it had a span or a score"
-    return Failure(kind="truncated", message=message, raw=storable(answer.text))
 
 
 def gives_a_key_twice(text: str, value: Any) -> bool:
