@@ -36,9 +36,10 @@ class GateFigures:
     `neutral_f1` that of a critic that marks nothing; `f1_low` and `f1_high` are the means of the labels' own 95 %
     bounds, a little wider than those of the mean. `lost` is a share of quotes, `unreadable` and `forced` (closed
     by the token limit) of critiques, `spoiled_paid` of spoiled answers whose rewards add up to more than 0,
-    `fresh_paid` the same of the policy's own answers, both of those (`spoiled`, `fresh`) whose critique can be read,
-    as the others are not trained on. `spread`, `gold_spread`: standard deviations of the verdicts; `verdict_r`
-    (`_low`, `_high`): their correlation, with Fisher's 95 % bounds. `by_label`: F1, and that of random spans.
+    `fresh_paid` the same of the policy's own answers, both of those (`spoiled`, `fresh`) whose critique can be
+    read, as the others are not trained on. `spread`, `gold_spread`: standard deviations of the verdicts;
+    `verdict_r` (`_low`, `_high`): their correlation, with Fisher's 95 % bounds. `by_label`: F1, and
+    that of random spans.
     """
 
     heldout: int = 0
