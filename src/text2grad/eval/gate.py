@@ -78,14 +78,13 @@ def gate_figures(
 ) -> GateFigures:
     """The figures of a reward model on held-out records, on answers of the policy, and on spoiled answers."""
     said = [case.predicted for case in cases] + [judgement for judgement, _ in (*fresh, *spoiled)]
-    lost, unreadable = _failures(said)
-    closed = sum(isinstance(each, Critique) and each.forced > 0 for each in said)
+    lost, unreadable, forced = _failures(said)
     own, marred = (_paid(answers, settings) for answers in (fresh, spoiled))
     return GateFigures(
         **_heldout_figures(cases, settings, seed),
         lost=lost,
         unreadable=unreadable,
-        forced=closed / max(1, len(said)),
+        forced=forced,
         fresh=len(own),
         fresh_paid=sum(own) / max(1, len(own)),
         spoiled=len(marred),
@@ -134,12 +133,13 @@ def _spreads(cases: Sequence[SpanCase], settings: CreditSettings) -> dict[str, f
     return found
 
 
-def _failures(said: Sequence[Judgement]) -> tuple[float, float]:
-    """Shares of quotes that are lost, and of critiques that cannot be read."""
+def _failures(said: Sequence[Judgement]) -> tuple[float, float, float]:
+    """Shares of quotes lost, of critiques that cannot be read, and of critiques that the token limit closed."""
     read = [each for each in said if isinstance(each, Critique)]
     lost = sum(each.quotes.unmatched + each.quotes.ambiguous for each in read)
     quotes = lost + sum(len(each.spans) for each in read)
-    return lost / max(1, quotes), (len(said) - len(read)) / max(1, len(said))
+    count = max(1, len(said))
+    return lost / max(1, quotes), (len(said) - len(read)) / count, sum(each.forced > 0 for each in read) / count
 
 
 def _paid(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
@@ -212,7 +212,8 @@ def _cautions(found: GateFigures) -> list[str]:
     overlapping = found.f1_low is not None and found.random_f1 is not None and found.f1_low <= found.random_f1
     if overlapping and not _worse_than_random(found):
         told.append("its interval reaches down to chance")
-    if found.verdict_r is not None and (found.verdict_r_low or 0.0) <= 0 and not _other_verdicts(found):
+    by_chance = found.verdict_r_low is not None and found.verdict_r_low <= 0
+    if by_chance and not _other_verdicts(found):
         told.append(f"its verdicts may follow those of the annotations by chance (r {found.verdict_r:.2f})")
     if found.forced > MOST_FORCED:
         told.append(
