@@ -172,7 +172,7 @@ def pairs() -> list[Pair]:
     marked = [Marked(0, text, (Span(start=0, end=2, label=1, text=text[:2]),)) for text in TEXTS]
     turns = [(Message(role="user", content=text),) for text in TEXTS]
     return [
-        Pair(str(n), turn, turn[0].content * n, (), mark)
+        Pair(str(n), turn, turn[0].content * n, (), mark, 1 / n)
         for n, (turn, mark) in enumerate(zip(turns, marked, strict=True), start=1)
     ]
 
@@ -182,6 +182,7 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
     for name, each in (("alone", ALONE), ("together", ranks)):
         policy = load(model, "full")
         policy.add_label_head()
+        policy.add_score_head()
         each.broadcast_weights(policy)
         encoded = encode_pairs(policy, pairs(), TRAINING)[:3]
         loss = sum(supervised.accumulate_gradient(policy, encoded, PassSize(1, ranks=each), LABEL_WEIGHT).values())

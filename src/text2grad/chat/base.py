@@ -19,12 +19,14 @@ Conversation = Sequence[Message]
 class Completion(Record):
     """One answer of a chat model. `truncated`: it ran into the token limit. `usage`: tokens by name.
 
-    `forced`: it is whole, but only because grounded decoding closed it at the token limit.
+    `forced`: it is whole, but only because grounded decoding closed it at the token limit. `score`: the
+    verdict of a model that gives it apart from the words, by a head of its own.
     """
 
     text: str
     truncated: bool = False
     forced: bool = False
+    score: float | None = None
     usage: dict[str, float] = Field(default_factory=dict)
 
 

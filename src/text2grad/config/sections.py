@@ -81,6 +81,11 @@ class RewardModelSettings(Settings):
         description="how answers are spoiled, in turns; truncated and other (another prompt's answer) take more"
         " records to learn, for their words are in order",
     )
+    verdict: Literal["written", "head"] = Field(
+        default="written",
+        description="where the verdict is. written: a number at the end of z; head: a linear map reads it off the"
+        " state before z. What is learned behind an annotator's spans follows, when it is used, the model's own",
+    )
     poor_weight: float = Field(
         default=1.0,
         gt=0,

@@ -14,7 +14,7 @@ from typing import Any
 from peft import PeftModel
 
 from text2grad.errors import UserError
-from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, digest_of_weights
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, digest_of_weights, load_score_head
 from text2grad.policy.model import Policy
 
 BASE_DIGEST = "base.sha256"
@@ -36,7 +36,9 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
         raise UserError(f"the adapter in {folder} does not fit: {reason}", "train it again") from error
     policy.model.eval()
     view = copy.copy(policy)  # shares the modules
+    view._modules = dict(policy._modules)  # but for a head of its own
     view.adapter = name
+    load_score_head(view, folder)
     return view
 
 

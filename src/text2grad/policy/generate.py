@@ -18,6 +18,7 @@ from text2grad.policy.cache import can_drop_rows, make_cache
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
+from text2grad.policy.scores import alike
 from text2grad.policy.settings import GenerationSettings
 
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
@@ -202,8 +203,8 @@ class LocalChat:
         told = self._counted(len(fits))
         samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding, told=told)
         forced = grounding.forced if grounding else [False] * len(fits)
-        written = zip(fits, samples, forced, strict=True)
-        answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in written}
+        written = zip(samples, forced, self._scores([ids for ids, _, _ in fits]), strict=True)
+        answers = {each: self._completion(each[0], *found) for each, found in zip(fits, written, strict=True)}
         for answer in answers.values():
             self.usage.update({name: int(count) for name, count in answer.usage.items()})
         return [
@@ -215,9 +216,21 @@ class LocalChat:
             for each in asked
         ]
 
-    def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool) -> Completion:
+    def _scores(self, prompts: Sequence[Sequence[int]]) -> list[float | None]:
+        """The verdicts of a model with a head for them, in the order given; similar lengths share a batch."""
+        found: list[float | None] = [None] * len(prompts)
+        if self.policy.score_head is None:
+            return found
+        for chosen in alike([len(prompt) for prompt in prompts], None, self.settings.batch_size):
+            with self.policy.evaluating():
+                scores = self.policy.verdicts([prompts[index] for index in chosen])
+            for index, score in zip(chosen, scores, strict=True):
+                found[index] = score
+        return found
+
+    def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool, score: float | None) -> Completion:
         text = self.policy.tokenizer.decode(
             sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
-        return Completion(text=text, truncated=sample.truncated, forced=forced, usage=usage)
+        return Completion(text=text, truncated=sample.truncated, forced=forced, score=score, usage=usage)

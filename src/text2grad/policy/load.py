@@ -71,7 +71,7 @@ def load_policy(settings: PolicySettings) -> Policy:
 def load_frozen(settings: PolicySettings) -> Policy:
     """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its base weights.
 
-    A scalar reward model and a unit model come with their heads.
+    What reads scores or units comes with its head.
 
     `settings.lora` and `settings.value_head` say how to train, and are not read.
 
@@ -83,13 +83,20 @@ def load_frozen(settings: PolicySettings) -> Policy:
     model = load_model(settings.model, settings.dtype)
     warn_of_slow_dtype(model.dtype, device)
     policy = Policy(model.to(device), tokenizer)
-    if (saved := Path(settings.model) / SCORE_FILE).is_file():
-        policy.add_score_head().load_state_dict(load_file(str(saved)))
+    load_score_head(policy, Path(settings.model))
     if (saved := Path(settings.model) / UNIT_FILE).is_file():
         policy.add_unit_head().load_state_dict(load_file(str(saved)))
     policy.requires_grad_(False).eval()
     refuse_uncached(policy)
     return policy
+
+
+def load_score_head(policy: Policy, folder: Path) -> None:
+    """Give a policy the score head that was saved in a folder, if one was, to be used and not trained."""
+    if (saved := folder / SCORE_FILE).is_file():
+        head = policy.add_score_head()
+        head.load_state_dict(load_file(str(saved)))
+        head.requires_grad_(False)
 
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -22,7 +22,7 @@ from text2grad.policy.encode import stop_ids
 from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import STEP_OF_UNITS, LabelHead
 from text2grad.policy.quick import quicken
-from text2grad.policy.score_head import ScoreHead
+from text2grad.policy.score_head import STEP, ScoreHead
 from text2grad.rl.vocabulary import KLKind, View, score_tokens
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
@@ -65,6 +65,15 @@ class ValueHead(nn.Module):
         inner = torch.tanh(self.inner(hidden.float()))
         value: Tensor = self.outer(inner).squeeze(-1)
         return value
+
+
+class Read(NamedTuple):
+    """`logp` (B, T) of the response tokens, 0 outside the mask; `before` (B, H), the states before the responses;
+    `layers` (B, P+T, H), the embeddings and what each layer writes, if asked for."""
+
+    logp: Tensor
+    before: Tensor
+    layers: tuple[Tensor, ...]
 
 
 @contextmanager
@@ -152,7 +161,7 @@ class Policy(nn.Module):
         separate = value_head == "separate"
         self.value_trunk = (value_trunk or copy.deepcopy(model)) if separate else None
         self.label_head: LabelHead | None = None  # only while a reward model is trained with it
-        self.score_head: ScoreHead | None = None  # only of a scalar reward model
+        self.score_head: ScoreHead | None = None  # only of a reward model that gives a verdict by it
         self.unit_head: LabelHead | None = None  # only of a unit model
         self.reader = Reader(model)
         fresh = isinstance(model, PeftModel) and not continued
@@ -244,13 +253,21 @@ class Policy(nn.Module):
         values: Tensor = self.value_head(hidden)
         return values
 
-    def logps(self, batch: TokenBatch, every: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Log-probabilities (B, T) of the response tokens, 0 outside the mask, for supervised training.
+    def logps(self, batch: TokenBatch, every: bool = False) -> Read:
+        """What supervised training reads of a batch: log-probabilities, and states for heads of its own.
 
-        With `every` also the hidden states (B, P+T, H): the embeddings, then what each layer writes.
+        `every`: the states of all tokens in all layers come too.
         """
-        _, view, layers = self.reader(self.model, batch, every)
-        return _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask), layers
+        hidden, view, layers = self.reader(self.model, batch, every)
+        logp = _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask)
+        return Read(logp, hidden[:, 0], layers)
+
+    def verdicts(self, prompts: Sequence[Sequence[int]]) -> list[float]:
+        """A reward model's verdict on each prompt that asks for a critique, in [-1, 1], read off its last token."""
+        assert self.score_head is not None
+        batch = self.pack([ids[:-1] for ids in prompts], [ids[-1:] for ids in prompts])
+        found: list[float] = self.score_head.verdict(self.reader(self.model, batch).hidden[:, 1]).tolist()
+        return found
 
     def scores(self, batch: TokenBatch) -> Tensor:
         """(B,) scores of whole answers, read off the state of their last token; of a scalar reward model."""
@@ -319,9 +336,9 @@ class Policy(nn.Module):
         self.label_head = LabelHead(self.hidden_size).to(self.device)
         return self.label_head
 
-    def add_score_head(self) -> ScoreHead:
-        """Make the policy a scalar reward model, before its weights are split over processes."""
-        self.score_head = ScoreHead(self.hidden_size).to(self.device)
+    def add_score_head(self, step: float = STEP) -> ScoreHead:
+        """Give the policy a head that scores answers, before its weights are split over processes."""
+        self.score_head = ScoreHead(self.hidden_size, step).to(self.device)
         return self.score_head
 
     def add_unit_head(self) -> LabelHead:

@@ -88,7 +88,8 @@ def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
     weight = settings.poor_weight
     emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
     marked = _marked(record, messages) if settings.label_weight else None
-    return Pair(record.id, tuple(messages), z, emphasis, marked)
+    score = judgement.score if settings.verdict == "head" else None
+    return Pair(record.id, tuple(messages), z, emphasis, marked, score)
 
 
 def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
@@ -102,6 +103,7 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
 
     What is missing from an answer is said in the critique's words; grounded decoding has no list for it. A score
     has one digit: with all that a division gives, each is a text of its own, and one of them is learnt by heart.
+    Where a head gives the verdict (`reward_model.verdict`), z has no score.
     """
     spans = critique.spans
     if settings.reasons != "full":
@@ -109,7 +111,8 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
         spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)
     omissions = critique.omissions if settings.grounded == "off" else ()
     text = critique.text if settings.critique else ""
-    score = None if critique.score is None else round(critique.score, 1) + 0.0  # no -0.0
+    score = critique.score if settings.verdict == "written" else None
+    score = None if score is None else round(score, 1) + 0.0  # no -0.0
     return critique.model_copy(update={"text": text, "spans": spans, "omissions": omissions, "score": score})
 
 

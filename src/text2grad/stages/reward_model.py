@@ -52,6 +52,7 @@ from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.stages.supervised import say_if_still
 from text2grad.tasks.base import question_of, read_prompt, words_of
+from text2grad.train.pairs import Pair
 from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
@@ -124,6 +125,8 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         chosen = without_repeats(train, config.reward_model.repeats)
         shown = with_damage(chosen, config.reward_model, config.run.seed)
         pairs = [pair for _, pair in fitting(policy, shown, config.reward_model)]
+        if config.reward_model.verdict == "head":
+            refuse_no_score(pairs)
     place = folder / "reward_model"
     config = settled(config, "reward_model", place, policy, facts_of_pairs(policy, pairs), resume, ranks)
     with ranks.barrier():
@@ -142,6 +145,7 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         section="reward_model.training",
         stopping=stopping,
         label_weight=config.reward_model.label_weight,
+        verdicts=config.reward_model.verdict == "head",
     )
     if ranks.first:
         (place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
@@ -150,6 +154,12 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         note_settings(config, folder)
         say_if_still(place, "reward_model.training", training.lr)
     return Trained(len(train) + len(validation), len(pairs), len(shown) - len(chosen), metrics)
+
+
+def refuse_no_score(pairs: Sequence[Pair]) -> None:
+    """Raises UserError: a head is to learn the verdict, and no critique has one."""
+    if pairs and all(pair.score is None for pair in pairs):
+        raise UserError("no critique has a score for a head to learn", "--reward_model.verdict written")
 
 
 def validation_split(

@@ -168,7 +168,7 @@ def with_start(policy: Policy, weighed: Sequence[Weighed], rows: int) -> Iterato
     for first in range(0, len(weighed), rows):
         items = weighed[first : first + rows]
         with policy.evaluating():
-            logp, _ = policy.logps(_packed(policy, items))
+            logp = policy.logps(_packed(policy, items)).logp
         for item, row in zip(items, logp.tolist(), strict=True):
             yield replace(item, start=tuple(row[: len(item.target)]))
 

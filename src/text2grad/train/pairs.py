@@ -44,6 +44,7 @@ class Pair:
 
     `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
     `marked`: a text in the prompt whose words are labelled, for a second loss (`policy.label_head`).
+    `score`: in [-1, 1], for a head that reads it off the prompt (`policy.score_head`).
     """
 
     id: str
@@ -51,6 +52,7 @@ class Pair:
     target: str
     emphasis: tuple[tuple[int, int, float], ...] = ()
     marked: Marked | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Encoded:
     target: list[int]
     weights: list[float]
     labels: list[int] = field(default_factory=list)
+    score: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -97,7 +100,7 @@ def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
             weights = [weight if chosen else kept for kept, chosen in zip(weights, inside, strict=True)]
     prompt = encode_prompt(policy.tokenizer, pair.prompt)
     labels = _prompt_labels(pair, table.align(prompt)) if pair.marked and table is not None else []
-    return Encoded(prompt, target, weights, labels)
+    return Encoded(prompt, target, weights, labels, pair.score)
 
 
 def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,10 +20,11 @@ from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Message
+from text2grad.policy.batch import TokenBatch
 from text2grad.policy.encode import rendering_of
 from text2grad.policy.label_head import UNLABELLED, LabelHead
 from text2grad.policy.model import Policy
-from text2grad.policy.score_head import ScoreHead
+from text2grad.policy.score_head import STEP_OF_VERDICTS, ScoreHead
 from text2grad.train.optimizers import clip_gradient, learning_rate_factor, make_optimizer
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
 from text2grad.train.passes import PassSize, accumulate
@@ -43,6 +44,7 @@ def train_supervised(
     heldout: Sequence[Pair] = (),
     stopping: EarlyStopping | None = None,
     label_weight: float = 0.0,
+    verdicts: bool = False,
 ) -> dict[str, float]:
     """Train in place and write the policy to the run's folder; returns the last metrics.
 
@@ -50,6 +52,7 @@ def train_supervised(
     several processes calls this with the same arguments. `section` is where the user finds `settings`. `heldout`
     pairs are measured at the end. With `stopping` the run may end early, and the policy is the one that measured
     best. `label_weight` is that of the label head's loss on marked texts (`policy.label_head`); 0: no such head.
+    `verdicts`: the scores of the pairs are learned by a head (`policy.score_head`), which is saved with the policy.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
@@ -58,11 +61,14 @@ def train_supervised(
     refuse_nothing(pairs, options)
     encoded = encode_pairs(policy, pairs, settings)
     objective = Objective(
-        identity=identity_of(policy, pairs, settings, section, label_weight),
+        identity=identity_of(policy, pairs, settings, section, label_weight, verdicts),
         gradient=partial(accumulate_gradient, policy, label_weight=label_weight),
         described=partial(_described, policy),
         check=partial(_refuse_diverged, guessing=math.log(len(policy.tokenizer))),
-        heads=[policy.add_label_head()] if label_weight else [],
+        heads=[
+            *([policy.add_label_head()] if label_weight else []),
+            *([policy.add_score_head(STEP_OF_VERDICTS)] if verdicts else []),
+        ],
     )
     batches = list(plan_batches(encoded, settings, options.seed))
     metrics = descend(policy, batches, objective, settings, options, section, stopping)
@@ -166,7 +172,12 @@ def longest(policy: Policy, settings: SupervisedSettings) -> int | None:
 
 
 def identity_of(
-    policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings, section: str, label_weight: float
+    policy: Policy,
+    pairs: Sequence[Pair],
+    settings: SupervisedSettings,
+    section: str,
+    label_weight: float,
+    verdicts: bool,
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
     turns = ((*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs)
@@ -176,6 +187,7 @@ def identity_of(
         "the starting model": digest_of_reference(policy),
         "the training pairs": digest_of_texts([*map(str, pairs), *said]),
         **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),
+        **({"reward_model.verdict": "head"} if verdicts else {}),
     }
 
 
@@ -192,7 +204,7 @@ def _described(policy: Policy, step: int, batch: Sequence[Encoded]) -> Iterator[
     """Each pair of a batch in words, with its loss per token under the present weights; None: it is not finite."""
     for item in batch:
         with policy.evaluating():
-            loss = float(_loss_sums(policy, [item])[0]) / sum(item.weights)
+            loss = float(_loss_sums(policy, [item]).loss) / sum(item.weights)
         prompt, target = policy.tokenizer.decode(item.prompt), policy.tokenizer.decode(item.target)
         yield {"step": step, "loss": loss if math.isfinite(loss) else None, "prompt": prompt, "target": target}
 
@@ -202,39 +214,59 @@ def accumulate_gradient(
 ) -> dict[str, float]:
     """Add the gradient of the batch's (weighted) token-mean loss; returns it. Similar lengths share a pass.
 
-    With `label_weight` the mean loss over labelled tokens of the prompts is added, and returned as `label_loss`.
+    With `label_weight` the mean loss over labelled tokens of the prompts is added, and returned as `label_loss`;
+    where the policy has a score head that over the answers with a score, as `score_loss`.
     """
     ordered = sorted(batch, key=lambda item: item.tokens)
     tokens = sum(sum(item.weights) for item in batch)
     labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))
+    scored = max(1, sum(item.score is not None for item in batch))
 
     def terms(items: Sequence[Encoded]) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, labels = _loss_sums(policy, items, label_weight > 0)
-        shares = {"loss": loss / tokens}
-        if not label_weight:
-            return shares["loss"], shares
-        shares["label_loss"] = labels / labelled
-        return shares["loss"] + label_weight * shares["label_loss"], shares
+        sums = _loss_sums(policy, items, label_weight > 0)
+        shares = {"loss": sums.loss / tokens}
+        total = shares["loss"]
+        if sums.labels is not None:
+            shares["label_loss"] = sums.labels / labelled
+            total = total + label_weight * shares["label_loss"]
+        if sums.scores is not None:
+            shares["score_loss"] = sums.scores / scored
+            total = total + shares["score_loss"]
+        return total, shares
 
     return accumulate(policy, ordered, terms, size)
 
 
-def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = False) -> tuple[Tensor, Tensor]:
-    """Summed losses of the answers' tokens, and of the labels of the prompts' (0 unless asked for)."""
+class _Sums(NamedTuple):
+    """Summed losses: of the answers' tokens, of the labels of the prompts' if asked for, and of the scores where
+    the policy has a head for them."""
+
+    loss: Tensor
+    labels: Tensor | None
+    scores: Tensor | None
+
+
+def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = False) -> _Sums:
     batch = policy.pack([item.prompt for item in items], [item.target for item in items])
     weights = torch.zeros(batch.mask.shape)
     for row, item in enumerate(items):
         weights[row, : len(item.weights)] = torch.tensor(item.weights)
-    logp, layers = policy.logps(batch, every=with_labels)
-    loss = -(logp * weights.to(logp.device)).sum()
-    if not with_labels:
-        return loss, loss.new_zeros(())
+    logp, before, layers = policy.logps(batch, every=with_labels)
+    labels = _label_loss(policy, items, batch, layers) if with_labels else None
+    scores = None
+    if policy.score_head is not None:
+        known = [math.nan if item.score is None else item.score for item in items]
+        scores = policy.score_head.loss(before, torch.tensor(known, device=before.device))
+    return _Sums(-(logp * weights.to(logp.device)).sum(), labels, scores)
+
+
+def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, layers: Sequence[Tensor]) -> Tensor:
     labels = torch.full(batch.input_ids.shape, UNLABELLED)
     width = batch.input_ids.shape[1] - batch.width
     for row, item in enumerate(items):  # prompts are padded on the left
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)
     assert policy.label_head is not None
-    return loss, policy.label_head.loss(layers, labels.to(batch.input_ids.device))
+    return policy.label_head.loss(layers, labels.to(batch.input_ids.device))
 
 
 def measure_loss(policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings) -> float:
@@ -242,5 +274,5 @@ def measure_loss(policy: Policy, encoded: Sequence[Encoded], settings: Supervise
     tokens = sum(sum(item.weights) for item in encoded)
     size = settings.micro_batch_size
     with policy.evaluating():
-        parts = [float(_loss_sums(policy, encoded[i : i + size])[0]) for i in range(0, len(encoded), size)]
+        parts = [float(_loss_sums(policy, encoded[i : i + size]).loss) for i in range(0, len(encoded), size)]
     return sum(parts) / tokens

@@ -37,11 +37,12 @@ class Reader:
                 kind="truncated", message="the answer ran into the token limit", raw=storable(answer.text)
             )
         read = self._parse(answer.text, response)
-        if isinstance(read, Critique):
-            return read.model_copy(update={"forced": 1}) if answer.forced else read
-        if read.kind == "invalid" and self.settings.repair and "{" in answer.text:
-            return self._repaired(answer.text, response) or read
-        return read
+        if isinstance(read, Failure) and read.kind == "invalid" and self.settings.repair and "{" in answer.text:
+            read = self._repaired(answer.text, response) or read
+        if isinstance(read, Failure):
+            return read
+        apart = {} if answer.score is None else {"score": answer.score}
+        return read.model_copy(update={**apart, "forced": int(answer.forced)})
 
     def broken(self, judgement: Judgement) -> bool:
         """Whether a fresh sample is worth its price."""
