@@ -427,7 +427,7 @@ def test_a_wrong_override_is_one_line(minimal: Path, words: list[str], says: str
         ("critic.model", "'critic.prompted.model' or 'critic.reward_model.folder'"),
         ("critic.votes", "'critic.prompted.votes' or 'critic.reward_model.votes'"),
         ("critic.prompt", "'critic.prompted.prompt'"),
-        ("critic.brief", "'critic.program.brief'"),
+        ("critic.brief", "'critic.program.brief' or 'critic.reference.brief'"),
         ("annotate.votes", "'critic.prompted.votes' or 'critic.reward_model.votes'"),
         ("annotate.temperature", "'critic.prompted.temperature'"),
         ("annotate.prices", "'critic.prompted.prices'"),

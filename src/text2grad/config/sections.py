@@ -161,6 +161,15 @@ class ProgramSettings(Settings):
     )
 
 
+class ReferenceSettings(Settings):
+    """The reference critic: the answer that a person wrote."""
+
+    brief: bool = Field(
+        default=False,
+        description="without what the answer lacks, which nobody can say who has not seen the reference",
+    )
+
+
 class RewardModelCriticSettings(ReadingSettings):
     """The trained reward model as a critic, and how its answers are read."""
 
@@ -202,6 +211,7 @@ class CriticSettings(Settings):
     )
     prompted: PromptedSettings = PromptedSettings()
     program: ProgramSettings = ProgramSettings()
+    reference: ReferenceSettings = ReferenceSettings()
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
     scalar_model: ScalarModelCriticSettings = ScalarModelCriticSettings()
     unit_model: UnitModelCriticSettings = UnitModelCriticSettings()

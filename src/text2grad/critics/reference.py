@@ -38,11 +38,14 @@ class ReferenceCritic:
 
     Good: phrases that stand in the reference in the same order and hold a word of content. Poor: words that stand
     neither in the reference nor in the prompt, words said again (`_too_often`), and everything after the first
-    line. What the reference says and the answer does not is named in words, for no span can point at it.
+    line. What the reference says and the answer does not is named in words, for no span can point at it; with
+    `brief` it is not, for a reward model, which does not see the reference, could only guess at it.
     The score is 2 F - 1, F the ROUGE-L F1 with stemming; words after the first line count against it.
     """
 
-    source = Source(kind="program", model="reference", prompt_version="3")
+    def __init__(self, brief: bool = False) -> None:
+        self.brief = brief
+        self.source = Source(kind="program", model="reference", prompt_version="3b" if brief else "3")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Compare every response with its reference; an example without one gives a `Failure`."""
@@ -60,7 +63,7 @@ class ReferenceCritic:
         kept = common([word.stem for word in wanted], [word.stem for word in first_line])
         labels = _labels(said, kept, wanted, source, len(first_line))
         spans = _spans(response, said, labels)
-        missing = tuple(_missing(example.reference, wanted, said))
+        missing = () if self.brief else tuple(_missing(example.reference, wanted, said))
         score = 2 * (2 * len(kept) / (len(wanted) + len(said))) - 1
         return Critique(text=_text(spans, missing), spans=spans, score=score, omissions=missing)
 

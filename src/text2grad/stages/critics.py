@@ -76,7 +76,7 @@ def make_critic(
         "human": lambda: human_critic(config),
         "program": lambda: ProgramCritic(runner, **config.critic.program.model_dump()),
         "prompted": lambda: prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task),
-        "reference": ReferenceCritic,
+        "reference": lambda: ReferenceCritic(**config.critic.reference.model_dump()),
         "reward_model": lambda: reward_model_critic(config, policy),
         "scalar_model": lambda: scalar_model_critic(config),
         "unit_model": lambda: unit_model_critic(config),
@@ -180,7 +180,7 @@ def reward_model_folder(config: Config) -> Path:
 
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
-    kinds = ("prompted", "program", "reward_model", "scalar_model", "unit_model")
+    kinds = ("prompted", "program", "reference", "reward_model", "scalar_model", "unit_model")
     manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}
     manner |= {"critic.reward_model.gate"}
     found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)

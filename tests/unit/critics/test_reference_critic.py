@@ -88,6 +88,14 @@ def test_the_score_is_rouge_l(response: str) -> None:
     assert judged(response).score == pytest.approx(2 * rouge - 1)
 
 
+def test_brief_it_does_not_name_what_only_the_reference_says() -> None:
+    example = Example(id="a", prompt=(Message(role="user", content=PROMPT),), reference=REFERENCE)
+    full, short = (ReferenceCritic(brief).critique([example], ["files frob"])[0] for brief in (False, True))
+    assert isinstance(full, Critique) and isinstance(short, Critique)
+    assert full.omissions and full.text == f"{short.text} {full.text[full.text.index('Missing: ') :]}"
+    assert short.omissions == () and (short.spans, short.score) == (full.spans, full.score)
+
+
 def test_without_a_reference_there_is_no_verdict() -> None:
     example = Example(id="a", prompt=(Message(role="user", content=PROMPT),))
     (found,) = ReferenceCritic().critique([example], ["Return it."])
