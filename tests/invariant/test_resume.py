@@ -152,6 +152,7 @@ def by_supervision(
     lora: bool = True,  # their dropout draws lots
     stopping: EarlyStoppingSettings | None = None,
     label_weight: float = 0.0,
+    verdicts: bool = False,
     measure: Callable[[Policy, list[torch.Tensor]], float] | None = None,
     **changes: Any,
 ) -> dict[str, float]:
@@ -160,13 +161,16 @@ def by_supervision(
     pairs = []
     for n, text in enumerate(TEXTS, start=1):
         marked = Marked(0, text, ()) if label_weight else None
-        pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n, (), marked))
+        score = 1 / n if verdicts else None
+        pairs.append(Pair(str(n), (Message(role="user", content=text),), text * n, (), marked, score))
     settings = TRAINING.model_copy(update=changes)
     keeper = stopping and EarlyStopping(
         policy, stopping, functools.partial(measure or nearness, policy, start_of(policy))
     )
     options = RunOptions(folder, title, 5, on_step=on_step)
-    return train_supervised(policy, pairs, settings, options, stopping=keeper, label_weight=label_weight)
+    return train_supervised(
+        policy, pairs, settings, options, stopping=keeper, label_weight=label_weight, verdicts=verdicts
+    )
 
 
 def by_logged_answers(model: Path, folder: Path, on_step: Any = None, lora: bool = True, **changes: Any) -> None:
@@ -433,22 +437,26 @@ def test_logged_answers_go_on_as_if_never_stopped(
     assert_same((tmp_path / "straight", seen[0]), (tmp_path / "stopped", seen[-1]))
 
 
-def test_the_label_loss_goes_on_as_if_it_had_never_stopped(
+def test_the_heads_of_a_reward_model_go_on_as_if_they_had_never_stopped(
     model: Path, tmp_path: Path, seen: list[Training], straight: Straight
 ) -> None:
-    """Its linear map, and what its optimizer remembers, are part of a checkpoint."""
+    """Their linear maps, and what their optimizers remember, are part of a checkpoint."""
+    heads: dict[str, Any] = {"label_weight": 1.0, "verdicts": True}
 
     def stop(step: int, _: dict[str, float]) -> None:
         if step == 2:
             raise Killed
 
     with pytest.raises(Killed):
-        by_supervision(model, tmp_path / "stopped", stop, label_weight=1.0)
+        by_supervision(model, tmp_path / "stopped", stop, **heads)
     with pytest.raises(UserError, match=r"reward_model\.label_weight 1\.0 -> 2\.0"):
-        by_supervision(model, tmp_path / "stopped", label_weight=2.0)
-    by_supervision(model, tmp_path / "stopped", label_weight=1.0)
-    assert any("label_head" in name and bool(tensor.any()) for name, tensor in seen[-1].tensors().items())
-    assert_same(straight("sft", label_weight=1.0), (tmp_path / "stopped", seen[-1]))
+        by_supervision(model, tmp_path / "stopped", label_weight=2.0, verdicts=True)
+    with pytest.raises(UserError, match=r"reward_model\.verdict"):
+        by_supervision(model, tmp_path / "stopped", label_weight=1.0)
+    by_supervision(model, tmp_path / "stopped", **heads)
+    for head in ("label_head", "score_head"):
+        assert any(head in name and bool(tensor.any()) for name, tensor in seen[-1].tensors().items())
+    assert_same(straight("sft", **heads), (tmp_path / "stopped", seen[-1]))
 
 
 @pytest.mark.parametrize("at", [1, 3, 4])
