@@ -15,7 +15,7 @@ from text2grad.config import RewardModelSettings
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Feedback, Message, Source
+from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.grounded import vocabulary_for
@@ -138,4 +138,8 @@ def test_what_the_head_has_learned_is_the_verdict_of_its_critiques(model_folder:
     trained = {id(each) for each in other.trained().values()}
     view = beside(other, folder, "reward_model")
     assert verdicts(view, list(known)) == pytest.approx(said, abs=1e-4)
+    with torch.no_grad():
+        alone.score_head.map.weight.fill_(math.nan)  # type: ignore[union-attr]
+    (failed,) = critic(alone).critique([Example(id="0", prompt=QUESTION)], ["the cat sat"])
+    assert isinstance(failed, Failure) and failed.message == "the verdict is nan"
     assert other.score_head is None and {id(each) for each in other.trained().values()} == trained

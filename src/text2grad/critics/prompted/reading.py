@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ class Reader:
             read = self._repaired(answer.text, response) or read
         if isinstance(read, Failure):
             return read
+        if answer.score is not None and not math.isfinite(answer.score):
+            return Failure(kind="invalid", message=f"the verdict is {answer.score}")
         apart = {} if answer.score is None else {"score": answer.score}
         return read.model_copy(update={**apart, "forced": int(answer.forced)})
 
