@@ -18,7 +18,6 @@ from text2grad.policy.cache import can_drop_rows, make_cache
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
-from text2grad.policy.scores import alike
 from text2grad.policy.settings import GenerationSettings
 
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
@@ -26,10 +25,14 @@ CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sampled response: its ids (the end-of-turn token included when there is one) and whether it was cut."""
+    """A sampled response: its ids (the end-of-turn token included when there is one) and whether it was cut.
+
+    `verdict`: in [-1, 1], read off the state before it by a reward model with a head for that.
+    """
 
     ids: list[int]
     truncated: bool
+    verdict: float | None = None
 
 
 Constraint = Callable[[Sequence[int], Sequence[int], Tensor], Tensor]
@@ -85,11 +88,14 @@ def _generate_batch(
     asked, of_row = _asked(policy, [tuple(prompt) for prompt in prompts.values()], can_drop_rows(cache))
     batch = policy.pack(asked, [[]] * len(asked))
     ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
+    verdicts: list[float] | list[None] = [None] * len(rows)
     with policy.evaluating():
         for step in range(settings.max_new_tokens):
-            scores = policy.reader.next_logits(
-                policy.model, input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache
-            )
+            inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
+            head = None if step else policy.score_head
+            scores, states = policy.reader.next_logits(policy.model, bool(head), **inputs, past_key_values=cache)
+            if head is not None and states is not None:
+                verdicts = head.verdict(states)[of_row].tolist()
             if len(scores) < len(rows):  # the prompts are read, and each goes on in as many rows as it has answers
                 cache.batch_select_indices(of_row)
                 scores, positions, attention = scores[of_row], positions[of_row], attention[of_row]
@@ -110,7 +116,8 @@ def _generate_batch(
                 cache.batch_select_indices(kept)
                 ids, positions, attention = ids[kept], positions[kept], attention[kept]
                 rows = [rows[place] for place in open_rows]
-    return [Sample(answer, truncated=not _ended(answer, stops)) for answer in written.values()]
+    found = zip(written.values(), verdicts, strict=True)
+    return [Sample(answer, truncated=not _ended(answer, stops), verdict=verdict) for answer, verdict in found]
 
 
 def _asked(
@@ -203,8 +210,8 @@ class LocalChat:
         told = self._counted(len(fits))
         samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding, told=told)
         forced = grounding.forced if grounding else [False] * len(fits)
-        written = zip(samples, forced, self._scores([ids for ids, _, _ in fits]), strict=True)
-        answers = {each: self._completion(each[0], *found) for each, found in zip(fits, written, strict=True)}
+        written = zip(fits, samples, forced, strict=True)
+        answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in written}
         for answer in answers.values():
             self.usage.update({name: int(count) for name, count in answer.usage.items()})
         return [
@@ -216,21 +223,9 @@ class LocalChat:
             for each in asked
         ]
 
-    def _scores(self, prompts: Sequence[Sequence[int]]) -> list[float | None]:
-        """The verdicts of a model with a head for them, in the order given; similar lengths share a batch."""
-        found: list[float | None] = [None] * len(prompts)
-        if self.policy.score_head is None:
-            return found
-        for chosen in alike([len(prompt) for prompt in prompts], None, self.settings.batch_size):
-            with self.policy.evaluating():
-                scores = self.policy.verdicts([prompts[index] for index in chosen])
-            for index, score in zip(chosen, scores, strict=True):
-                found[index] = score
-        return found
-
-    def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool, score: float | None) -> Completion:
+    def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool) -> Completion:
         text = self.policy.tokenizer.decode(
             sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
-        return Completion(text=text, truncated=sample.truncated, forced=forced, score=score, usage=usage)
+        return Completion(text=text, truncated=sample.truncated, forced=forced, score=sample.verdict, usage=usage)

@@ -87,13 +87,15 @@ class Reader:
         finally:
             self.shares = before
 
-    def next_logits(self, model: Any, **inputs: Any) -> Tensor:
-        """(B, V), the scores of the token that follows each row, with what the model's forward is given."""
+    def next_logits(self, model: Any, wanted: bool = False, **inputs: Any) -> tuple[Tensor, Tensor | None]:
+        """(B, V), the scores of the token that follows each row, with what the model's forward is given; and, if
+        `wanted`, the states (B, H) that they are made of.
+        """
         if not (self.quick and self.in_halves):
-            logits: Tensor = model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1]
-            return logits
-        states = _trunk(_unwrapped(model))(**inputs, use_cache=True).last_hidden_state[:, -1]
-        return logits_of(model, states.contiguous())  # of a slice, torch would copy the head's weights for each row
+            whole = model(**inputs, use_cache=True, logits_to_keep=1, output_hidden_states=wanted)
+            return whole.logits[:, -1], whole.hidden_states[-1][:, -1] if wanted else None
+        states = _trunk(_unwrapped(model))(**inputs, use_cache=True).last_hidden_state[:, -1].contiguous()
+        return logits_of(model, states), states  # of a slice, torch would copy the head's weights for each row
 
 
 def hidden_states(model: Any, inputs: dict[str, Any]) -> Tensor:

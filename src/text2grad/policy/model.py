@@ -262,13 +262,6 @@ class Policy(nn.Module):
         logp = _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask)
         return Read(logp, hidden[:, 0], layers)
 
-    def verdicts(self, prompts: Sequence[Sequence[int]]) -> list[float]:
-        """A reward model's verdict on each prompt that asks for a critique, in [-1, 1], read off its last token."""
-        assert self.score_head is not None
-        batch = self.pack([ids[:-1] for ids in prompts], [ids[-1:] for ids in prompts])
-        found: list[float] = self.score_head.verdict(self.reader(self.model, batch).hidden[:, 1]).tolist()
-        return found
-
     def scores(self, batch: TokenBatch) -> Tensor:
         """(B,) scores of whole answers, read off the state of their last token; of a scalar reward model."""
         assert self.score_head is not None
