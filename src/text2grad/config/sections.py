@@ -84,7 +84,7 @@ class RewardModelSettings(Settings):
     verdict: Literal["written", "head"] = Field(
         default="written",
         description="where the verdict is. written: a number at the end of z; head: a linear map reads it off the"
-        " state before z. What is learned behind an annotator's spans follows, when it is used, the model's own",
+        " state before z, which a pretrained model learns from a few hundred critiques",
     )
     poor_weight: float = Field(
         default=1.0,

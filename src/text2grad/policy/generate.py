@@ -93,7 +93,9 @@ def _generate_batch(
         for step in range(settings.max_new_tokens):
             inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
             head = None if step else policy.score_head
-            scores, states = policy.reader.next_logits(policy.model, bool(head), **inputs, past_key_values=cache)
+            scores, states = policy.reader.next_logits(
+                policy.model, head is not None, **inputs, past_key_values=cache
+            )
             if head is not None and states is not None:
                 verdicts = head.verdict(states)[of_row].tolist()
             if len(scores) < len(rows):  # the prompts are read, and each goes on in as many rows as it has answers

@@ -17,7 +17,7 @@ from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
-from text2grad.policy.generate import LocalChat
+from text2grad.policy.generate import LocalChat, generate
 from text2grad.policy.grounded import vocabulary_for
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
@@ -105,6 +105,25 @@ def test_the_score_is_taught_once(policy: Policy) -> None:
     with pytest.raises(UserError, match=r"no critique has a score.*verdict written"):
         refuse_no_score(pairs(record(score=None)))
     refuse_no_score(pairs(record(score=None), record()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_verdict_is_that_of_its_own_prompt(policy: Policy, dtype: torch.dtype) -> None:
+    """In half precision, too, where a prompt is read once for all of its answers, and the longest comes first."""
+    known = Policy(policy.model.to(dtype), policy.tokenizer)
+    torch.manual_seed(2)
+    torch.nn.init.normal_(known.add_score_head().map.weight)
+    assert known.score_head is not None and known.reader.quick == (dtype == torch.bfloat16)
+    prompts = [[5, 6], [7, 8, 9, 10, 11], [5, 6], [12]]
+    found = generate(known, prompts, GenerationSettings(max_new_tokens=3, batch_size=3))
+    with torch.no_grad():
+        for prompt, sample in zip(prompts, found, strict=True):
+            state = known.model(torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1][0, -1].float()
+            wanted = math.tanh(float(known.score_head.map.weight[0] @ state) / 2)
+            assert sample.verdict == pytest.approx(wanted, abs=1e-5 if dtype == torch.float32 else 0.05)
+    assert len({round(sample.verdict or 0.0, 1) for sample in found}) == 3
+    known.score_head = None
+    assert {sample.verdict for sample in generate(known, prompts, GREEDY)} == {None}
 
 
 def critic(model: Policy) -> PromptedCritic:
