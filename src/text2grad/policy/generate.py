@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from text2grad.chat import Completion
 from text2grad.feedback import Failure, Message, Overlap
@@ -18,6 +20,7 @@ from text2grad.policy.cache import can_drop_rows, make_cache
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary
 from text2grad.policy.model import Policy
+from text2grad.policy.prefix import share_beginnings
 from text2grad.policy.settings import GenerationSettings
 
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
@@ -85,22 +88,9 @@ def _generate_batch(
     written: dict[int, list[int]] = {index: [] for index in prompts}
     rows = list(prompts)
     cache = make_cache(policy.model)
-    asked, of_row = _asked(policy, [tuple(prompt) for prompt in prompts.values()], can_drop_rows(cache))
-    batch = policy.pack(asked, [[]] * len(asked))
-    ids, attention, positions = batch.input_ids, batch.attention_mask, batch.position_ids
-    verdicts: list[float] | list[None] = [None] * len(rows)
     with policy.evaluating():
+        scores, attention, positions, verdicts = _read(policy, [tuple(each) for each in prompts.values()], cache)
         for step in range(settings.max_new_tokens):
-            inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
-            head = None if step else policy.score_head
-            scores, states = policy.reader.next_logits(
-                policy.model, head is not None, **inputs, past_key_values=cache
-            )
-            if head is not None and states is not None:
-                verdicts = head.verdict(states)[of_row].tolist()
-            if len(scores) < len(rows):  # the prompts are read, and each goes on in as many rows as it has answers
-                cache.batch_select_indices(of_row)
-                scores, positions, attention = scores[of_row], positions[of_row], attention[of_row]
             if constraint is not None:
                 scores = constraint(rows, [written[row][-1] for row in rows if written[row]], scores)
             chances = _chances(policy, len(rows)) if draws is None else draws[rows, step]
@@ -109,7 +99,7 @@ def _generate_batch(
                 if not _ended(written[row], stops):
                     written[row].append(token)
             open_rows = [place for place, row in enumerate(rows) if not _ended(written[row], stops)]
-            if not open_rows:
+            if not open_rows or step + 1 == settings.max_new_tokens:
                 break
             ids, positions = tokens[:, None], positions[:, -1:] + 1
             attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
@@ -118,17 +108,63 @@ def _generate_batch(
                 cache.batch_select_indices(kept)
                 ids, positions, attention = ids[kept], positions[kept], attention[kept]
                 rows = [rows[place] for place in open_rows]
+            scores, _ = _next(policy, cache, ids, attention, positions)
     found = zip(written.values(), verdicts, strict=True)
     return [Sample(answer, truncated=not _ended(answer, stops), verdict=verdict) for answer, verdict in found]
 
 
-def _asked(
-    policy: Policy, prompts: Sequence[tuple[int, ...]], expands: bool
-) -> tuple[list[tuple[int, ...]], Tensor]:
-    """The prompts that are read, each once where that changes no more than rounding, and which one a row has."""
+class _Asked(NamedTuple):
+    """N prompts as they have been read: `scores` (N, V) of the first tokens of their answers, what the mask
+    `attention` (N, P) shows of the cache, the `positions` (N, 1 or more) of their last tokens, and the verdicts.
+    """
+
+    scores: Tensor
+    attention: Tensor
+    positions: Tensor
+    verdicts: list[float] | list[None]
+
+
+def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCache) -> _Asked:
+    """Read prompts into an empty cache, a row for each.
+
+    In half precision, where that changes no more than rounding, equal prompts are read once; and where the model
+    allows it, so are the beginnings of those that begin alike. Then rows of the cache are multiplied.
+    """
+    expands, head = can_drop_rows(cache), policy.score_head
     asked = list(dict.fromkeys(prompts)) if policy.reader.quick and expands else list(prompts)
+    shared = share_beginnings(asked) if policy.reader.shares and expands else None
+    ids, attention, positions = _packed(policy, shared.beginnings if shared else asked)
+    if shared:
+        _next(policy, cache, ids, attention, positions)
+        of_prompt = torch.tensor(shared.of_prompt, device=policy.device)
+        cache.batch_select_indices(of_prompt)
+        ids, rest, further = _packed(policy, shared.rests)
+        attention = torch.cat([attention[of_prompt], rest], dim=1)
+        positions = positions[of_prompt, -1:] + 1 + further
+    scores, states = _next(policy, cache, ids, attention, positions, head is not None)
     place = {prompt: number for number, prompt in enumerate(asked)}
-    return asked, torch.tensor([place[prompt] for prompt in prompts], device=policy.device)
+    of_row = torch.tensor([place[prompt] for prompt in prompts], device=policy.device)
+    verdicts: list[float] | list[None] = [None] * len(prompts)
+    if head is not None and states is not None:
+        verdicts = head.verdict(states)[of_row].tolist()
+    if len(asked) < len(prompts):  # each goes on in as many rows as it has answers
+        cache.batch_select_indices(of_row)
+        scores, positions, attention = scores[of_row], positions[of_row], attention[of_row]
+    return _Asked(scores, attention, positions, verdicts)
+
+
+def _packed(policy: Policy, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask and positions (N, L) of prompts, padded on the left."""
+    batch = policy.pack(prompts, [[]] * len(prompts))
+    return batch.input_ids, batch.attention_mask, batch.position_ids
+
+
+def _next(
+    policy: Policy, cache: DynamicCache, ids: Tensor, attention: Tensor, positions: Tensor, wanted: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """`Reader.next_logits` behind what a cache holds."""
+    inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
+    return policy.reader.next_logits(policy.model, wanted, **inputs, past_key_values=cache)
 
 
 def _chances(policy: Policy, count: int) -> Tensor | None:

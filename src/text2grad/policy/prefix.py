@@ -6,7 +6,7 @@ positions where the prompt ends, so that every token sees what it would see in a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -98,6 +98,41 @@ def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
     earlier = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()
     seen = earlier & ((owner[:, None, :] == 0) | (owner[:, None, :] == owner[:, :, None]))
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+
+
+class Beginnings(NamedTuple):
+    """Prompts in two parts: prompt i is `beginnings[of_prompt[i]]` and then `rests[i]`, of one token at least."""
+
+    beginnings: list[tuple[int, ...]]
+    rests: list[tuple[int, ...]]
+    of_prompt: list[int]
+
+
+def share_beginnings(prompts: Sequence[tuple[int, ...]], worth: float = WORTH) -> Beginnings | None:
+    """Different prompts, what those that begin alike have in common once; None where that saves too little.
+
+    A prompt begins like those before it where that is half of it: what is asked about several answers to one question.
+    """
+    found = Beginnings([], [()] * len(prompts), [0] * len(prompts))
+    for place in sorted(range(len(prompts)), key=prompts.__getitem__):
+        prompt = prompts[place]
+        common = _common(found.beginnings[-1], prompt[:-1]) if found.beginnings else 0
+        if not found.beginnings or 2 * common < len(prompt):
+            found.beginnings.append(prompt[:-1])
+        else:
+            found.beginnings[-1] = prompt[:common]
+        found.of_prompt[place] = len(found.beginnings) - 1
+    for place, number in enumerate(found.of_prompt):
+        found.rests[place] = prompts[place][len(found.beginnings[number]) :]
+    longest, rest, whole = (max(map(len, each)) for each in (found.beginnings, found.rests, prompts))
+    read = len(found.beginnings) * longest + len(prompts) * rest
+    return found if longest and read <= worth * len(prompts) * whole else None
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(first), len(second)))
 
 
 def can_share(model: Any, states_of: Callable[[dict[str, Any]], Tensor]) -> bool:

@@ -23,12 +23,11 @@ from transformers import (
 )
 
 import tiny_runs
-from text2grad.policy import generate as generating
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.generate import generate
 from text2grad.policy.halves import hidden_states
 from text2grad.policy.model import Policy
-from text2grad.policy.prefix import can_share, share_prompts
+from text2grad.policy.prefix import can_share, share_beginnings, share_prompts
 from text2grad.policy.quick import quicken
 from text2grad.policy.settings import GenerationSettings
 
@@ -151,21 +150,59 @@ def test_passes_keep_answers_to_one_prompt_together() -> None:
     assert passes[0] == {2, 5} and sorted(map(sorted, passes[1:])) == [[0, 3], [1, 4]]
 
 
-def test_sampling_reads_equal_prompts_once(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=8)
-    draws = torch.rand(5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    apart = generate(policy, PROMPTS, settings, draws=draws)
-    read: list[int] = []
-    make = generating.make_cache
+SAMPLED = GenerationSettings(max_new_tokens=6, temperature=1.0, batch_size=8)
 
-    def watched(model: Any) -> Any:
-        model.model.register_forward_pre_hook(
-            lambda _, __, given: read.append(len(given["input_ids"])), with_kwargs=True
-        )
-        return make(model)
 
-    monkeypatch.setattr(generating, "make_cache", watched)
+@pytest.fixture
+def read(policy: Policy) -> list[tuple[int, ...]]:
+    """The shapes of all that the policy's trunk has been given."""
+    shapes: list[tuple[int, ...]] = []
+    policy.model.model.register_forward_pre_hook(
+        lambda _, __, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    return shapes
+
+
+def random_numbers(rows: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(rows, SAMPLED.max_new_tokens, generator=generator, dtype=torch.float64)
+
+
+def test_sampling_reads_equal_prompts_once(policy: Policy, read: list[tuple[int, ...]]) -> None:
+    apart = generate(policy, PROMPTS, SAMPLED, draws=random_numbers(5))
+    read.clear()
     policy.reader.quick = True
-    assert generate(policy, PROMPTS, settings, draws=draws) == apart
-    assert read[:2] == [2, 5]
-    assert len({tuple(sample.ids) for sample in generate(policy, PROMPTS, settings)}) == 5
+    assert generate(policy, PROMPTS, SAMPLED, draws=random_numbers(5)) == apart
+    assert read[:2] == [(2, len(LONG)), (5, 1)]
+    assert len({tuple(sample.ids) for sample in generate(policy, PROMPTS, SAMPLED)}) == 5
+
+
+ALIKE = [[*LONG, 20], [*SHORT, 21, 22], [*LONG, 23, 24, 25], LONG, [*LONG, 20], [*SHORT, 23], [*SHORT, 21]]
+
+
+def test_sampling_reads_what_prompts_begin_with_once(policy: Policy, read: list[tuple[int, ...]]) -> None:
+    """A prompt that is the beginning of others, equal ones, and rests of several lengths."""
+    torch.nn.init.normal_(policy.add_score_head().map.weight)
+    apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
+    assert len({sample.verdict for sample in apart}) == 6
+    read.clear()
+    policy.reader.quick = policy.reader.shares = True
+    shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
+    assert read[:3] == [(2, len(LONG) - 1), (6, 4), (7, 1)]
+    assert [each.ids for each in shared] == [each.ids for each in apart]
+    assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-5)
+
+
+def test_beginnings_and_rests_are_the_prompts() -> None:
+    prompts = [tuple(each) for each in dict.fromkeys(map(tuple, ALIKE))]
+    found = share_beginnings(prompts)
+    assert found is not None
+    assert found.beginnings == [tuple(LONG[:-1]), tuple(SHORT)]
+    parts = zip(found.of_prompt, found.rests, strict=True)
+    assert [(*found.beginnings[number], *rest) for number, rest in parts] == prompts
+    assert all(found.rests)
+
+
+@pytest.mark.parametrize("prompts", [[(1,), (2,)], [(1, 2, 3, 4)], [(1, 2, 3, 4), (5, 6, 7, 8)], [(9,), (9, 1)]])
+def test_beginnings_are_not_shared_where_that_saves_nothing(prompts: list[tuple[int, ...]]) -> None:
+    assert share_beginnings(prompts) is None
