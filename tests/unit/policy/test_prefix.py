@@ -177,18 +177,26 @@ def test_sampling_reads_equal_prompts_once(policy: Policy, read: list[tuple[int,
     assert len({tuple(sample.ids) for sample in generate(policy, PROMPTS, SAMPLED)}) == 5
 
 
-ALIKE = [[*LONG, 20], [*SHORT, 21, 22], [*LONG, 23, 24, 25], LONG, [*LONG, 20], [*SHORT, 23], [*SHORT, 21]]
+ALIKE = [
+    [*LONG, 20],
+    [*SHORT, 21, 22, 23, 24, 25],
+    [*LONG, 23, 24, 25],
+    LONG,
+    [*LONG, 20],
+    [*SHORT, 23],
+    [*SHORT, 21],
+]
 
 
 def test_sampling_reads_what_prompts_begin_with_once(policy: Policy, read: list[tuple[int, ...]]) -> None:
-    """A prompt that is the beginning of others, equal ones, and rests of several lengths."""
+    """A prompt that is the beginning of others, equal ones, rests of several lengths."""
     torch.nn.init.normal_(policy.add_score_head().map.weight)
     apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
     assert len({sample.verdict for sample in apart}) == 6
     read.clear()
     policy.reader.quick = policy.reader.shares = True
     shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
-    assert read[:3] == [(2, len(LONG) - 1), (6, 4), (7, 1)]
+    assert read[:3] == [(2, len(LONG) - 1), (6, 5), (7, 1)]
     assert [each.ids for each in shared] == [each.ids for each in apart]
     assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-5)
 
