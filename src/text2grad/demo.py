@@ -1,10 +1,11 @@
 """The main job in one command: SFT, annotate, reward model, text2grad beside other methods, evaluation, report.
 
 It only calls stages. The PPO runs are `text2grad train` in processes of their own, two at a time, with the same
-prompts, rollouts, optimizer steps and critic. Over all but text2grad's lies a recipe: `scalar` pays the
-verdict alone, with the discount and KL coefficient that suit it (both were tuned with the same number of trials on
-other seeds, docs/LOG.md), `grpo` is what people run who have no critic of words. The tiny model is compared with
-the first; a pretrained one with both, and with itself as it came.
+prompts, rollouts, optimizer steps and critic; each is measured by `text2grad evaluate` when it has ended. Over all
+but text2grad's lies a recipe: `scalar` pays the verdict alone, with the discount and KL coefficient that suit it
+(both were tuned with the same number of trials on other seeds, docs/LOG.md), `grpo` is what people run who have no
+critic of words. Where a head of the reward model gives the verdict, it writes no words for these two. The tiny
+model is compared with the first; a pretrained one with both, and with itself as it came.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from text2grad.report.folder import Sample, read_lines
 from text2grad.report.terminal import results_table, reward_model_table, show_samples
 from text2grad.report.viewer import build_report
 from text2grad.stages.annotate import run_annotate
-from text2grad.stages.evaluate import run_evaluate
-from text2grad.stages.results import write_json
+from text2grad.stages.evaluate import target_name
+from text2grad.stages.results import measured_on, read_results, write_json, write_whole
 from text2grad.stages.reward_model import run_train_reward
 from text2grad.stages.supervised import run_sft
 
-PHASES = 5
+PHASES = 4
 AT_ONCE = 2
 """Runs side by side, one thread each."""
 
@@ -48,6 +49,7 @@ class Method(NamedTuple):
     recipe: str = ""
 
 
+BASE = "base"
 METHODS = (
     Method("scalar_ppo", "scalar PPO", "scalar"),
     Method("grpo", "GRPO", "grpo"),
@@ -83,7 +85,7 @@ def _methods(config: Config) -> list[Method]:
 
 def _rows(config: Config) -> list[tuple[str, str]]:
     """Names of the policies that are measured, with their titles."""
-    base = [] if config.policy.model == TINY else [("base", "as it came")]
+    base = [] if config.policy.model == TINY else [(BASE, "as it came")]
     return [*base, ("sft", "SFT"), *((method.name, method.title) for method in _methods(config))]
 
 
@@ -105,14 +107,12 @@ def _run_seed(config: Config, measure: str) -> dict[str, Any]:
     run_annotate(config)
     _phase(config, 3, "reward model")
     rates = run_train_reward(config, "restart").rates
-    _phase(config, 4, f"PPO ({', '.join(each.title for each in _methods(config))})")
+    _phase(config, 4, f"PPO ({', '.join(each.title for each in _methods(config))}) and evaluation")
     result: dict[str, Any] = {"reward_model": rates, "folder": config.run.folder}
-    result["side_by_side_mb"] = _resident_mb() + _train_side_by_side(config)
-    _phase(config, 5, "evaluation")
+    result["side_by_side_mb"] = _resident_mb() + _side_by_side(config)
     for name, _ in _rows(config):
-        figures = run_evaluate(config, name if name != "base" else config.policy.model).figures
+        figures = read_results(config.run.folder, measured_on(config), target_name(_target(config, name)))
         result[name] = {way: figures[f"{way}_{measure}"] for way in WAYS}
-        give_back_memory()
     seconds = round(time.perf_counter() - started, 1)
     summary = _summary(_figures(config, [result], seconds), [config.run.seed], config, measure)
     write_json(config.run.folder / "summary.json", summary)
@@ -125,23 +125,48 @@ def _phase(config: Config, number: int, name: str) -> None:
     print(f"{number}/{PHASES} {name} (seed {config.run.seed})", file=sys.stderr, flush=True)
 
 
-def _train_side_by_side(config: Config) -> float:
-    """The PPO runs as processes of the command line, one thread each; the most MB that they have held at once."""
-    arms = [(each.name, laid_over(config, each.recipe) if each.recipe else config) for each in _methods(config)]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        ended = list(pool.map(_train, *zip(*arms, strict=True)))
-    if failed := [name for (name, _), (code, _) in zip(arms, ended, strict=True) if code]:
-        raise UserError(f"{' and '.join(failed)} did not finish", "see the error above")
-    return sum(sorted(peak for _, peak in ended)[-AT_ONCE:])
+def _side_by_side(config: Config) -> float:
+    """Train every method and measure every policy, two at a time; the most MB that they have held at once.
 
-
-def _train(name: str, config: Config) -> tuple[int, float]:
-    """The exit code of a run, and its peak in MB."""
+    The longest comes first: text2grad, whose critiques are written.
+    """
     single = config.model_copy(update={"run": config.run.model_copy(update={"threads": 1, "shown_prompts": 0})})
-    path = config.run.folder / f"{name}.yaml"
-    path.write_text(dump_config(single, only_set=True), encoding="utf-8")
-    command = [sys.executable, "-m", "text2grad.cli", "train", "--config", str(path), "--name", name, "--restart"]
-    return run_command(command)
+    methods = {method.name: method for method in reversed(_methods(config))}
+    for name, settings in [("evaluation", single), *((name, _of(single, each)) for name, each in methods.items())]:
+        write_whole(config.run.folder / f"{name}.yaml", dump_config(settings, only_set=True))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        names = [*methods, *(name for name, _ in _rows(config) if name not in methods)]
+        peaks = list(pool.map(lambda name: _trained_and_measured(config, name, name in methods), names))
+    return sum(sorted(peaks)[-AT_ONCE:])
+
+
+def _trained_and_measured(config: Config, name: str, method: bool) -> float:
+    """Train a method, measure its policy or one that is there; the peak in MB."""
+    folder = config.run.folder
+    train = ("train", "--config", f"{folder / name}.yaml", "--name", name, "--restart")
+    peak = _command_line(*train) if method else 0.0
+    return max(peak, _command_line("evaluate", _target(config, name), "--config", f"{folder / 'evaluation'}.yaml"))
+
+
+def _of(config: Config, method: Method) -> Config:
+    """The same job as a run of this method: no words are written for one that pays the verdict alone."""
+    over = laid_over(config, method.recipe) if method.recipe else config
+    if not (over.credit.by_score and over.reward_model.verdict == "head" and over.critic.kind == "reward_model"):
+        return over
+    reading = over.critic.reward_model.model_copy(update={"words": False})
+    return over.model_copy(update={"critic": over.critic.model_copy(update={"reward_model": reading})})
+
+
+def _target(config: Config, name: str) -> str:
+    return config.policy.model if name == BASE else name
+
+
+def _command_line(*words: str) -> float:
+    """Run the command line with one thread; the peak in MB."""
+    code, peak = run_command([sys.executable, "-m", "text2grad.cli", *words])
+    if code:
+        raise UserError(f"text2grad {' '.join(words)} did not finish", "see the error above")
+    return peak
 
 
 def _figures(config: Config, results: Sequence[dict[str, Any]], seconds: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from text2grad.compare.methods import BASE, METHODS, METRICS, NOTHING, OURS, REF
 from text2grad.compare.seeds import Seed
 from text2grad.config import Config
 from text2grad.eval.metrics import mean_with_interval
-from text2grad.stages.results import SCORES, measured_on
+from text2grad.stages.results import SCORES, measured_on, read_results
 
 WAYS = ("greedy", "sampled")
 BEST = "best_temperature"
@@ -116,8 +116,7 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
 def _spent(seed: Seed, method: str) -> Counter[str]:
     """What a method spends of `SPENT`: while it trains, or (reflection) while it answers."""
     if method == REFLECTION:
-        place = seed.folder / "evaluation" / measured_on(seed.config) / f"{REFLECTED}.json"
-        said: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+        said = read_results(seed.folder, measured_on(seed.config), REFLECTED)
         tokens = {who: sum(said.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
         return Counter(sampled_tokens=tokens["policy"], critic_tokens=tokens["critic"])
     spent: Counter[str] = Counter()

@@ -177,6 +177,11 @@ class RewardModelCriticSettings(ReadingSettings):
     gate: bool = Field(
         default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
     )
+    words: bool = Field(
+        default=True,
+        description="false: in the training loop the verdict alone, of a model that reads it before it writes"
+        " (reward_model.verdict head), for a credit.scheme that pays nothing else; several times as fast",
+    )
 
 
 class ScalarModelCriticSettings(Settings):
@@ -328,10 +333,20 @@ class Config(Settings):
     def _teacher_has_words(self) -> Config:
         kind = self.critic.kind
         silent = kind in ("scalar_model", "unit_model") or (
-            kind == "reward_model" and not self.reward_model.critique
+            kind == "reward_model" and not (self.reward_model.critique and self.critic.reward_model.words)
         )
         if self.ppo.teacher.kind != "none" and silent:
             raise ValueError(
                 f"ppo.teacher is shown a critique in words, which critic.kind {kind} does not write here"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _words_are_not_missed(self) -> Config:
+        if self.critic.kind != "reward_model" or self.critic.reward_model.words:
+            return self
+        if self.reward_model.verdict != "head":
+            raise ValueError("critic.reward_model.words false needs reward_model.verdict head: else it is written")
+        if not self.credit.by_score:
+            raise ValueError(f"credit.scheme {self.credit.scheme} pays for words: critic.reward_model.words true")
         return self

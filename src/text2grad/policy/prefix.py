@@ -111,7 +111,7 @@ class Beginnings(NamedTuple):
 def share_beginnings(prompts: Sequence[tuple[int, ...]], worth: float = WORTH) -> Beginnings | None:
     """Different prompts, what those that begin alike have in common once; None where that saves too little.
 
-    A prompt begins like those before it where that is half of it: what is asked about several answers to one question.
+    A prompt begins like those before it where that is half of it, as questions about answers to one prompt do.
     """
     found = Beginnings([], [()] * len(prompts), [0] * len(prompts))
     for place in sorted(range(len(prompts)), key=prompts.__getitem__):

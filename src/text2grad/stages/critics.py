@@ -13,7 +13,7 @@ from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
 from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import ProgramCritic
-from text2grad.critics.prompted import Prompt, PromptedCritic
+from text2grad.critics.prompted import Prompt, PromptedCritic, VerdictCritic
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
 from text2grad.critics.units import UnitCritic
@@ -219,9 +219,13 @@ def _digest_of_module(name: str) -> str:
     return sha256(Path(place)) if place else ""
 
 
-def reward_model_critic(config: Config, policy: Policy | None = None) -> PromptedCritic:
-    """The trained reward model: the prompted critic over a local model, or over an adapter beside `policy`'s."""
-    return critic_over(config, load_reward_model(config, policy), str(reward_model_folder(config)))
+def reward_model_critic(config: Config, policy: Policy | None = None) -> Critic:
+    """The trained reward model: the prompted critic over a local model, or over an adapter beside `policy`'s.
+
+    Without `critic.reward_model.words` its verdicts alone.
+    """
+    make = critic_over if config.critic.reward_model.words else verdicts_of
+    return make(config, load_reward_model(config, policy), str(reward_model_folder(config)))
 
 
 def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
@@ -254,6 +258,24 @@ def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
     version = prompt_version(REWARD_MODEL_PROMPT)
     source = Source(kind="reward_model", model=name, prompt_version=version)
     return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), source, reading)
+
+
+def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
+    """A reward model as a critic that gives a verdict and writes nothing.
+
+    Raises:
+        UserError: it was trained to write its verdict.
+    """
+    from text2grad.policy.generate import LocalChat
+
+    if model.score_head is None:
+        message = f"the reward model in {name} has no head for verdicts, and critic.reward_model.words is false"
+        raise UserError(message, "--critic.reward_model.words true, or train it with --reward_model.verdict head")
+    settings = config.reward_model.generation.model_copy(update={"max_new_tokens": 1})
+    chat = LocalChat(model, settings, name, counted=counting("verdicts"))
+    version = prompt_version(REWARD_MODEL_PROMPT)
+    source = Source(kind="reward_model", model=name, prompt_version=version)
+    return VerdictCritic(chat, read_prompt(REWARD_MODEL_PROMPT), source)
 
 
 def scalar_model_folder(config: Config) -> Path:

@@ -33,7 +33,7 @@ from text2grad.stages.folder import policy_name, prepare
 from text2grad.stages.judging import judged_against, pair_with, refuse_no_judge
 from text2grad.stages.mt_bench import MTBenchSummary, run_mt_bench
 from text2grad.stages.prompts import task_of
-from text2grad.stages.results import ANSWERS, SCORES, measured_on, write_json, write_results
+from text2grad.stages.results import ANSWERS, SCORES, measured_on, write_json, write_results, write_whole
 from text2grad.stages.sampling import sample
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.arc import lettered
@@ -327,9 +327,18 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> None:
     """Greedy answers of every policy measured so far side by side, SFT first, for the report.
 
-    Those to the prompts of other tasks than `on` (`results.measured_on`) stay in the file.
+    Those to the prompts of other tasks than `on` (`results.measured_on`) stay in the file. Where policies are
+    measured side by side, the last to write has read all: each writes again while there are new answers.
     """
-    files = {file.name.removesuffix(ANSWERS): file for file in (folder / "evaluation" / on).glob(f"*{ANSWERS}")}
+    place = folder / "evaluation" / on
+    read: dict[Path, int] = {}
+    while read != (there := {file: file.stat().st_mtime_ns for file in place.glob(f"*{ANSWERS}")}):
+        read = there
+        _write_answers(folder / "before_after.jsonl", on, heldout, list(read))
+
+
+def _write_answers(path: Path, on: str, heldout: Sequence[Example], read: Sequence[Path]) -> None:
+    files = {file.name.removesuffix(ANSWERS): file for file in read}
     answers = {
         TITLES.get(name, name): {row["id"]: row for row in json.loads(files[name].read_text(encoding="utf-8"))}
         for name in sorted(files, key=lambda name: (name != "sft", name))
@@ -350,9 +359,6 @@ def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> Non
     ]
     # Those that changed first: the report shows the first few dozen.
     records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
-    path = folder / "before_after.jsonl"
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
     kept = [record for record in map(from_json, filter(None, lines)) if record.get("task", on) != on]
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(to_json(record) + "\n" for record in [*kept, *records]), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, "".join(to_json(record) + "\n" for record in [*kept, *records]))

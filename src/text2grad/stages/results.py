@@ -60,14 +60,20 @@ def write_results(folder: Path, on: str, name: str, figures: Mapping[str, Any], 
     return place
 
 
+def read_results(folder: Path, on: str, name: str) -> dict[str, Any]:
+    """The figures that `write_results` has written of a policy on one task."""
+    found: dict[str, Any] = json.loads((folder / "evaluation" / on / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
 def write_json(path: Path, data: object) -> None:
     """Write one JSON file at once."""
     write_whole(path, to_json(data, indent=1) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file at once: there is the old one or the new one, and never half of one."""
+    """Write a text file at once: there is the old one or the new one, and never half of one or of two writers'."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)

@@ -11,8 +11,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from text2grad.chat.base import Completion, ScriptedChat
 from text2grad.config import RewardModelSettings
-from text2grad.critics.prompted import PromptedCritic
+from text2grad.critics.prompted import PromptedCritic, VerdictCritic
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
@@ -162,3 +163,25 @@ def test_what_the_head_has_learned_is_the_verdict_of_its_critiques(model_folder:
     (failed,) = critic(alone).critique([Example(id="0", prompt=QUESTION)], ["the cat sat"])
     assert isinstance(failed, Failure) and failed.message == "the verdict is nan"
     assert other.score_head is None and {id(each) for each in other.trained().values()} == trained
+
+
+def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> None:
+    torch.nn.init.normal_(policy.add_score_head().map.weight)
+    texts = ["the cat sat", "mat", "the cat sat", "the dog sat on it"]
+    asked = [Example(id=str(n), prompt=QUESTION) for n in range(len(texts))]
+    alone = VerdictCritic(
+        LocalChat(policy, GREEDY.model_copy(update={"max_new_tokens": 1}), "reward model"),
+        read_prompt(REWARD_MODEL_PROMPT),
+        Source(kind="reward_model"),
+    )
+    said = alone.critique(asked, texts)
+    assert [each.score for each in said if isinstance(each, Critique)] == pytest.approx(verdicts(policy, texts))
+    assert all(isinstance(each, Critique) and not (each.text or each.spans) for each in said)
+    assert alone.overlap == "allowed" and alone.tokens > 4
+
+
+def test_a_verdict_alone_that_is_no_number_is_a_failure(policy: Policy) -> None:
+    answers = ["{}", Completion(text="", score=math.nan), Failure(kind="unsupported", message="long")]
+    alone = VerdictCritic(ScriptedChat(answers), read_prompt(REWARD_MODEL_PROMPT), Source(kind="reward_model"))
+    said = alone.critique([Example(id="1", prompt=QUESTION)] * 3, ["a", "b", "c"])
+    assert [each.kind for each in said if isinstance(each, Failure)] == ["invalid", "invalid", "unsupported"]

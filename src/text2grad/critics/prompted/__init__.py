@@ -4,6 +4,7 @@ from text2grad.critics.prompted.critic import Pair, PromptedCritic
 from text2grad.critics.prompted.messages import CUT, Prompt, fitted_messages, judge_messages
 from text2grad.critics.prompted.reading import Reader
 from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
+from text2grad.critics.prompted.verdict import VerdictCritic
 
 __all__ = [
     "CUT",
@@ -13,6 +14,7 @@ __all__ = [
     "PromptedSettings",
     "Reader",
     "ReadingSettings",
+    "VerdictCritic",
     "fitted_messages",
     "judge_messages",
 ]
