@@ -41,6 +41,11 @@ def test_the_demo_of_a_pretrained_model(tmp_path: Path, capfd: pytest.CaptureFix
     assert all(title in err for title in ("held-out ROUGE-L", "as it came", "scalar PPO", "GRPO", "text2grad"))
     for policy in (run / "sft" / "policy", run / "reward_model" / "policy", run / "ppo" / "grpo" / "policy"):
         assert (policy / "adapter_model.safetensors").is_file() and not (policy / "model.safetensors").exists()
+    for name in ("scalar_ppo", "grpo"):
+        samples = [json.loads(line) for line in (run / "ppo" / name / "samples.jsonl").read_text().splitlines()]
+        assert samples and all(not each["failure"] and each["score"] is not None for each in samples)
+        assert not any(each["critique"] for each in samples), "only the verdict is paid, so nothing is written"
+    assert "words: false" not in (run / "ppo" / "text2grad" / "config.yaml").read_text(encoding="utf-8")
     first = json.loads((run / "before_after.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert len(first["answers"]) == len(policies)
     page = (run / "report.html").read_text(encoding="utf-8")

@@ -119,6 +119,21 @@ def test_a_teacher_needs_a_critic_with_words(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ((), "critic.reward_model.words false needs reward_model.verdict head: else it is written"),
+        (("--reward_model.verdict", "head"), "credit.scheme spans pays for words: critic.reward_model.words true"),
+    ],
+)
+def test_words_are_left_out_where_nothing_is_paid_for_them(words: tuple[str, ...], refusal: str) -> None:
+    silent = ("--critic.kind", "reward_model", "--critic.reward_model.words", "false")
+    assert refusal in usage_error([find_config("demo")], *silent, *words)
+    head = ("--reward_model.verdict", "head", "--credit.scheme", "last_token")
+    assert not load_config([find_config("demo")], [*silent, *head]).critic.reward_model.words
+    assert "does not write here" in usage_error([find_config("demo"), find_config("sdpo")], *silent, *head)
+
+
+@pytest.mark.parametrize(
     ("name", "changes", "refusal"),
     [
         ("sdpo", ("--ppo.kl_coefficient", "0.1"), "set kl_coefficient to 0"),

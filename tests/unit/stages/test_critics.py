@@ -16,7 +16,7 @@ from text2grad.feedback import Critique, Example, Failure, Feedback, Message, re
 from text2grad.sandbox import Runner
 from text2grad.stages import ppo
 from text2grad.stages.annotate import run_annotate
-from text2grad.stages.critics import critic_inputs, make_critic, open_critic
+from text2grad.stages.critics import critic_inputs, make_critic, open_critic, verdicts_of
 from text2grad.stages.paid import AnnotateOptions
 
 TASK: Any = SimpleNamespace(critic_prompt="qa")
@@ -148,3 +148,10 @@ def test_a_unit_model_judges_by_its_threshold(tmp_path: Path) -> None:
         for more in ((), ("--critic.unit_model.poor_threshold=0.25",))
     )
     assert {name for name in within if within[name] != without.get(name)} == {"critic.unit_model.poor_threshold"}
+
+
+def test_a_reward_model_without_a_head_has_no_verdict_but_in_words(judge: Judge, tmp_path: Path) -> None:
+    config = settings(tmp_path, judge(""))
+    model: Any = SimpleNamespace(score_head=None)
+    with pytest.raises(UserError, match=r"mine has no head for verdicts.*reward_model.verdict head"):
+        verdicts_of(config, model, "mine")

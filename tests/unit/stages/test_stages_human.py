@@ -305,6 +305,28 @@ def test_answers_of_all_measured_policies_stand_side_by_side_the_changed_ones_fi
     ]
 
 
+def test_answers_that_come_while_the_others_are_written_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two processes that measure at once, the second may write its answers while the first gathers them."""
+    example = Example.model_validate({"id": "0", "prompt": [{"role": "user", "content": "?"}]})
+
+    def answered(name: str) -> None:
+        rows = [{"id": "0", "response": f"by {name}", "scores": {}}]
+        results.write_json(tmp_path / "evaluation" / "qa" / f"{name}.answers.json", rows)
+
+    def late(path: Path, text: str) -> None:
+        answered("late")
+        results.write_whole(path, text)
+        monkeypatch.setattr(evaluate, "write_whole", results.write_whole)
+
+    answered("sft")
+    monkeypatch.setattr(evaluate, "write_whole", late)
+    evaluate.write_before_after(tmp_path, "qa", [example])
+    (line,) = (tmp_path / "before_after.jsonl").read_text().splitlines()
+    assert [answer["name"] for answer in json.loads(line)["answers"]] == ["SFT", "late"]
+
+
 def test_reward_pairs_hold_what_people_wrote(config: Config) -> None:
     pair = reward_data.reward_pair(feedback(config)[0], RewardModelSettings())
     assert isinstance(pair, Pair)
