@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from threading import Lock
 
 from text2grad.critics.damage import spoiled
-from text2grad.feedback import Critic, Critique, Example, Feedback, Judgement, Source, judgements_of, overlap_of
+from text2grad.feedback import (
+    Critic,
+    Critique,
+    Example,
+    Feedback,
+    Judgement,
+    Source,
+    judgements_of,
+    overlap_of,
+    tokens_of,
+)
 from text2grad.tasks.base import rouge_l
 
 ANSWERS = 8
@@ -41,6 +51,11 @@ class ProbedCritic:
         self.overlap = overlap_of(critic)
         self._last: tuple[Sequence[Example], Sequence[str]] = ((), ())
         self._lock = Lock()
+
+    @property
+    def tokens(self) -> float:
+        """Read and written by the other critic, where it counts them."""
+        return tokens_of(self.critic)
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """What the other critic says."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
-from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span, overlap_of
+from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span, overlap_of, tokens_of
 
 TEXT = "the parcel left on monday morning"
 ASKED = (Message(role="user", content="when?"),)
@@ -19,11 +19,13 @@ class Lenient:
 
     source = Source(kind="reward_model", model="lenient")
     overlap = "never"
+    tokens = 0.0
 
     def __init__(self, praised: str) -> None:
         self.praised = praised
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        self.tokens += 7.0 * len(responses)
         return [self._one(text) for text in responses]
 
     def _one(self, text: str) -> Judgement:
@@ -50,6 +52,7 @@ def test_it_judges_as_the_critic_does() -> None:
     texts = [TEXT, "no"]
     assert critic.critique(examples(2), texts) == inner.critique(examples(2), texts)
     assert critic.source == inner.source and overlap_of(critic) == "never"
+    assert tokens_of(critic) == tokens_of(inner) == 28.0
 
 
 @pytest.mark.parametrize(("praised", "share"), [("all", 1.0), ("right", 0.0), ("none can be read", None)])
