@@ -144,8 +144,8 @@ def _trained_and_measured(config: Config, name: str, method: bool) -> float:
     """Train a method, measure its policy or one that is there; the peak in MB."""
     folder = config.run.folder
     train = ("train", "--config", f"{folder / name}.yaml", "--name", name, "--restart")
-    peak = _command_line(*train) if method else 0.0
-    return max(peak, _command_line("evaluate", _target(config, name), "--config", f"{folder / 'evaluation'}.yaml"))
+    measure = ("evaluate", _target(config, name), "--config", f"{folder / 'evaluation'}.yaml", "--json")
+    return max(_command_line(*train) if method else 0.0, _command_line(*measure))
 
 
 def _of(config: Config, method: Method) -> Config:

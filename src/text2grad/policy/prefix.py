@@ -126,7 +126,7 @@ def share_beginnings(prompts: Sequence[tuple[int, ...]], worth: float = WORTH) -
         found.rests[place] = prompts[place][len(found.beginnings[number]) :]
     longest, rest, whole = (max(map(len, each)) for each in (found.beginnings, found.rests, prompts))
     read = len(found.beginnings) * longest + len(prompts) * rest
-    return found if longest and read <= worth * len(prompts) * whole else None
+    return found if all(found.beginnings) and read <= worth * len(prompts) * whole else None
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:

@@ -211,6 +211,19 @@ def test_beginnings_and_rests_are_the_prompts() -> None:
     assert all(found.rests)
 
 
-@pytest.mark.parametrize("prompts", [[(1,), (2,)], [(1, 2, 3, 4)], [(1, 2, 3, 4), (5, 6, 7, 8)], [(9,), (9, 1)]])
-def test_beginnings_are_not_shared_where_that_saves_nothing(prompts: list[tuple[int, ...]]) -> None:
+WITH_ONE_OF_ONE_TOKEN = [(9,), *((*LONG, last) for last in range(20, 30))]
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        [(1,), (2,)],
+        [(1, 2, 3, 4)],
+        [(1, 2, 3, 4), (5, 6, 7, 8)],
+        [(9,), (9, 1)],
+        WITH_ONE_OF_ONE_TOKEN,  # no row may be empty
+    ],
+)
+def test_beginnings_are_not_shared_where_that_saves_nothing_or_cannot_be(prompts: list[tuple[int, ...]]) -> None:
     assert share_beginnings(prompts) is None
+    assert share_beginnings(WITH_ONE_OF_ONE_TOKEN[1:]) is not None
