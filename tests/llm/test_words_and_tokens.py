@@ -10,6 +10,8 @@ from text2grad.align import TokenTable
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
+from text2grad.policy.prefix import share_beginnings
+from text2grad.policy.score_head import ScoreHead
 from text2grad.policy.settings import GenerationSettings
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
@@ -43,6 +45,27 @@ def test_a_greedy_answer_names_paris_and_ends(policy: Policy) -> None:
     (answer,) = generate(policy, [ask(policy, "What is the capital of France?")], greedy)
     assert policy.tokenizer.decode(answer.ids) == "The capital of France is Paris.<|im_end|>"
     assert not answer.truncated
+
+
+def test_questions_that_begin_alike_are_answered_as_they_are_alone(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [ask(policy, f"What is the capital of {country}?") for country in ("France", "Italy", "Japan", "Peru")]
+    asked += [ask(policy, f"How many legs does {animal} have?") for animal in ("a spider", "a dog", "an ostrich")]
+    shared = share_beginnings([tuple(each) for each in asked])
+    assert policy.reader.shares and shared is not None and len(shared.beginnings) < 3
+    monkeypatch.setattr(policy, "score_head", ScoreHead(policy.hidden_size))
+    torch.manual_seed(0)
+    torch.nn.init.normal_(policy.score_head.map.weight, std=0.02)  # type: ignore[union-attr]
+    greedy = GenerationSettings(max_new_tokens=10, temperature=0.0)
+    together = generate(policy, asked, greedy)
+    alone = [generate(policy, [each], greedy)[0] for each in asked]
+    verdicts = [sample.verdict for sample in alone]
+    assert [sample.verdict for sample in together] == pytest.approx(verdicts, abs=0.05)
+    assert max(verdicts) - min(verdicts) > 0.3  # type: ignore[operator, type-var]
+    told = [policy.tokenizer.decode(sample.ids) for sample in together]
+    assert told[:4] == [policy.tokenizer.decode(sample.ids) for sample in alone[:4]]
+    assert "Paris" in told[0] and "Rome" in told[1] and "Tokyo" in told[2] and "Lima" in told[3]
 
 
 @pytest.mark.parametrize("text", TEXTS)
