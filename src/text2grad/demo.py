@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,10 +134,13 @@ def _side_by_side(config: Config) -> float:
     methods = {method.name: method for method in reversed(_methods(config))}
     for name, settings in [("evaluation", single), *((name, _of(single, each)) for name, each in methods.items())]:
         write_whole(config.run.folder / f"{name}.yaml", dump_config(settings, only_set=True))
+    names = [*methods, *(name for name, _ in _rows(config) if name not in methods)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        names = [*methods, *(name for name, _ in _rows(config) if name not in methods)]
-        peaks = list(pool.map(lambda name: _trained_and_measured(config, name, name in methods), names))
-    return sum(sorted(peaks)[-AT_ONCE:])
+        runs = [pool.submit(_trained_and_measured, config, name, name in methods) for name in names]
+        wait(runs, return_when=FIRST_EXCEPTION)
+        for run in runs:
+            run.cancel()  # after a failure no more begin
+        return sum(sorted(run.result() for run in runs)[-AT_ONCE:])
 
 
 def _trained_and_measured(config: Config, name: str, method: bool) -> float:

@@ -1,7 +1,8 @@
 """Answers to one prompt behind one copy of it: what most tokens of a batch are is read once.
 
 A row holds a prompt and then all its answers. A mask hides the answers from each other, and each goes on counting
-positions where the prompt ends, so that every token sees what it would see in a row of its own.
+positions where the prompt ends, so that every token sees what it would see in a row of its own. Prompts that are
+read to be answered may have no more than their beginnings in common (`share_beginnings`).
 """
 
 from __future__ import annotations

@@ -255,9 +255,7 @@ def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
     refuse_equal_votes(reading.votes, settings.generation.temperature, "reward_model.generation.temperature")
     vocabulary = vocabulary_for(model, settings.grounded)
     chat = LocalChat(model, settings.generation, name, vocabulary, settings.whole_quotes, counting("critiques"))
-    version = prompt_version(REWARD_MODEL_PROMPT)
-    source = Source(kind="reward_model", model=name, prompt_version=version)
-    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), source, reading)
+    return PromptedCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name), reading)
 
 
 def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
@@ -273,9 +271,12 @@ def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
         raise UserError(message, "--critic.reward_model.words true, or train it with --reward_model.verdict head")
     settings = config.reward_model.generation.model_copy(update={"max_new_tokens": 1})
     chat = LocalChat(model, settings, name, counted=counting("verdicts"))
-    version = prompt_version(REWARD_MODEL_PROMPT)
-    source = Source(kind="reward_model", model=name, prompt_version=version)
-    return VerdictCritic(chat, read_prompt(REWARD_MODEL_PROMPT), source)
+    return VerdictCritic(chat, read_prompt(REWARD_MODEL_PROMPT), _source(name))
+
+
+def _source(name: str) -> Source:
+    """Who speaks where the reward model of this name does."""
+    return Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
 
 
 def scalar_model_folder(config: Config) -> Path:

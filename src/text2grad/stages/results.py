@@ -72,7 +72,7 @@ def write_json(path: Path, data: object) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file at once: there is the old one or the new one, and never half of one or of two writers'."""
+    """Write a text file at once: there is the old one or the new one, never half of one or of two processes'."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")

@@ -201,6 +201,21 @@ def test_sampling_reads_what_prompts_begin_with_once(policy: Policy, read: list[
     assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-5)
 
 
+@pytest.mark.parametrize("name", [name for name, (_, _, shares) in MODELS.items() if shares])
+def test_every_model_that_can_share_answers_as_it_does_apart(name: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    config, shape, _ = MODELS[name]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config(vocab_size=len(tokenizer), **shape)).eval()
+    policy = Policy(model, tokenizer)
+    torch.nn.init.normal_(policy.add_score_head().map.weight, std=0.1)
+    apart = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
+    policy.reader.quick = policy.reader.shares = True
+    shared = generate(policy, ALIKE, SAMPLED, draws=random_numbers(7))
+    assert [each.ids for each in shared] == [each.ids for each in apart]
+    assert [each.verdict for each in shared] == pytest.approx([each.verdict for each in apart], abs=1e-4)
+    assert len({round(each.verdict or 0.0, 3) for each in apart}) == 6
+
+
 def test_beginnings_and_rests_are_the_prompts() -> None:
     prompts = [tuple(each) for each in dict.fromkeys(map(tuple, ALIKE))]
     found = share_beginnings(prompts)

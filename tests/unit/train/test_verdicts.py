@@ -166,6 +166,7 @@ def test_what_the_head_has_learned_is_the_verdict_of_its_critiques(model_folder:
 
 
 def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> None:
+    torch.manual_seed(2)
     torch.nn.init.normal_(policy.add_score_head().map.weight)
     texts = ["the cat sat", "mat", "the cat sat", "the dog sat on it"]
     asked = [Example(id=str(n), prompt=QUESTION) for n in range(len(texts))]
@@ -175,7 +176,9 @@ def test_a_verdict_alone_is_the_one_that_comes_with_words(policy: Policy) -> Non
         Source(kind="reward_model"),
     )
     said = alone.critique(asked, texts)
-    assert [each.score for each in said if isinstance(each, Critique)] == pytest.approx(verdicts(policy, texts))
+    with_words = verdicts(policy, texts)
+    assert [each.score for each in said if isinstance(each, Critique)] == pytest.approx(with_words)
+    assert len({round(each or 0.0, 3) for each in with_words}) == 3
     assert all(isinstance(each, Critique) and not (each.text or each.spans) for each in said)
     assert alone.overlap == "allowed" and alone.tokens > 4
 

@@ -78,7 +78,7 @@ class PromptedCritic:
         pairs = list(zip(examples, responses, strict=True))
         answers = self._answers(pairs)
         for answer in answers:
-            self.usage.update(_tokens(answer))
+            self.usage.update(tokens_in(answer))
         groups = (answers[first : first + self._votes] for first in range(0, len(answers), self._votes))
         return [self._judgement(pair, group) for pair, group in zip(pairs, groups, strict=True)]
 
@@ -147,7 +147,7 @@ class PromptedCritic:
         return self._tested if self._tested and known else self._prompt
 
 
-def _tokens(answer: Answer) -> dict[str, int]:
+def tokens_in(answer: Answer) -> dict[str, int]:
     """Tokens of a question and its answer, by name, where the chat says so."""
     usage = answer.usage if isinstance(answer, Completion) else {}
     return {name: int(count) for name, count in usage.items() if name.endswith("tokens")}

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from text2grad.chat.base import Answer, Chat, LimitedChat
+from text2grad.critics.prompted.critic import tokens_in
 from text2grad.critics.prompted.messages import fitted_messages
 from text2grad.feedback import Critique, Example, Failure, Judgement, Source, overlap_of
 
@@ -41,7 +42,7 @@ class VerdictCritic:
     def _judgement(self, answer: Answer) -> Judgement:
         if isinstance(answer, Failure):
             return answer
-        self.usage.update({name: int(count) for name, count in answer.usage.items() if name.endswith("tokens")})
+        self.usage.update(tokens_in(answer))
         if answer.score is None or not math.isfinite(answer.score):
             return Failure(kind="invalid", message=f"the verdict is {answer.score}")
         return Critique(text="", score=answer.score)
