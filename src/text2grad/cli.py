@@ -662,8 +662,9 @@ def evaluate(
         if what not in TASKS and ":" not in what:
             known = ", ".join([*TARGETS, *TASKS])
             raise UsageError(f"unknown task {what!r}", f"--task is one of {known}, or module:Class")
-        # Before the user's own settings, which have the last word.
-        context.obj = ["--task.name", what, "--task.data", "", "--task.limit", "null", *(context.obj or ())]
+        if _configuration_of_run(context, config).task.name != what:
+            # The whole section: none of it is about this task. The user's own settings have the last word.
+            context.obj = ["--task", json.dumps({"name": what}), *(context.obj or ())]
     given = [samples is not None, bool(answers), annotations is not None, what == REWARD_MODEL]
     _refuse_mixed(given, against, outputs)
     chosen = _configuration_of_run(context, config)

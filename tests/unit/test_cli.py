@@ -19,12 +19,13 @@ import pytest
 import text2grad
 from span_cases import case, critique, word_span
 from text2grad.cli import main
-from text2grad.config import Config
+from text2grad.config import Config, dump_config, find_config, load_config
 from text2grad.console import split_overrides
 from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.stages.paid import AnnotateOptions
 from text2grad.stages.summary import Summary, inlined
+from text2grad.tasks.base import TaskSettings
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -123,6 +124,36 @@ def test_each_command_runs_its_stage(
     assert isinstance(config, Config)
     assert (name, tuple(given), config.run.seed) == (stage, rest, 5)
     assert config.task.name == ("qa" if "human_qa" in words else "demo")
+
+
+@pytest.mark.parametrize("preset", ["ultrafeedback", "slf5k", "kodcode", "own", "human_qa"])
+@pytest.mark.parametrize("task", ["arc", "mt_bench", "alpaca_eval", "humaneval", "mbpp+", "toy_task:Toy"])
+def test_another_task_leaves_the_data_of_the_former_behind(
+    run: Run, stages: Stages, preset: str, task: str
+) -> None:
+    former = ["--task.heldout_data", "x.jsonl", "--task.seed", "3"]
+    for words, own in (([], {}), (["--task.data", "d", "--task.limit", "2"], {"data": "d", "limit": 2})):
+        assert run("evaluate", "sft", "--config", preset, "--task", task, *words)[0] == 0
+        assert stages.calls[-1][1][0].task == TaskSettings(name=task, **own)
+    run("evaluate", "sft", "--config", preset, *former, "--task", task)
+    assert stages.calls[-1][1][0].task == TaskSettings(name=task, heldout_data="x.jsonl", seed=3), "the user's own"
+
+
+@pytest.mark.parametrize("preset", ["ultrafeedback", "slf5k", "kodcode", "own", "human_qa"])
+def test_the_same_task_keeps_its_data(run: Run, stages: Stages, preset: str) -> None:
+    task = load_config([find_config(preset)]).task
+    assert run("evaluate", "sft", "--config", preset, "--task", task.name)[0] == 0
+    assert stages.calls[-1][1][0].task == task
+    run("evaluate", "sft", "--config", preset, "--task", task.name, "--task.limit", "7")
+    assert stages.calls[-1][1][0].task == task.model_copy(update={"limit": 7})
+
+
+def test_the_task_of_a_run_on_disk_is_left_behind_too(run: Run, stages: Stages, tmp_path: Path) -> None:
+    kept = load_config([find_config("ultrafeedback")], ["--run.folder", str(tmp_path)])
+    (tmp_path / "config.yaml").write_text(dump_config(kept), encoding="utf-8")
+    for task, wanted in (("arc", TaskSettings(name="arc")), ("qa", kept.task)):
+        assert run("evaluate", "sft", "--run.folder", str(tmp_path), "--task", task)[0] == 0
+        assert stages.calls[-1][1][0].task == wanted
 
 
 def test_the_demo_of_a_model_is_a_preset(run: Run, stages: Stages) -> None:
