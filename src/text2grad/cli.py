@@ -940,6 +940,12 @@ def compare(
         int,
         typer.Option("--tries", min=1, max=5, help="Rates tried for each method, on a seed not in the table."),
     ] = 1,
+    measure: Annotated[
+        str | None,
+        name_option(
+            "--measure", help="Compare by this measure of the task. [default: pass, rouge_l, or its first]"
+        ),
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
     config: Configuration = DEMO,
     as_json: AsJson = False,
@@ -975,7 +981,7 @@ def compare(
         run_stage(lambda: comparison.plan_of(chosen, names, extent, room), as_json, show=_show_plan)
     else:
         run_stage(
-            lambda: comparison.run_compare(chosen, names, extent, room),
+            lambda: comparison.run_compare(chosen, names, extent, room, measure),
             as_json,
             show=_show_comparison(chosen),
         )

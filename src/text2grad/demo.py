@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from text2grad.compare.figures import WAYS
-from text2grad.compare.methods import METRICS, measure_of
+from text2grad.compare.methods import measure_of, title_of
 from text2grad.compare.seeds import run_command
 from text2grad.config import TINY, Config, dump_config, laid_over
 from text2grad.errors import UserError
@@ -187,7 +187,7 @@ def _figures(config: Config, results: Sequence[dict[str, Any]], seconds: float) 
 def _summary(figures: dict[str, Any], seeds: list[int], config: Config, measure: str) -> dict[str, Any]:
     return {
         "title": f"text2grad demo: {config.task.name}",
-        "metric": METRICS[measure],
+        "metric": title_of(measure),
         "rows": [{"name": title, **figures[name]} for name, title in _rows(config)],
         **{key: figures[key] for key in ("reward_model", "seconds", "peak_rss_mb")},
         "seeds": seeds,

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from text2grad.compare.figures import collapsed, curves_of, rows_of, summary_of, table_of
-from text2grad.compare.methods import METRICS, Methods, measure_of, methods_of, works_of
+from text2grad.compare.methods import Methods, measure_of, methods_of, title_of, works_of
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config, dump_config
@@ -24,17 +24,20 @@ SETTINGS = "compare.yaml"
 """The settings of a comparison, in its folder."""
 
 
-def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: int) -> dict[str, Any]:
+def run_compare(
+    config: Config, names: Sequence[str], extent: Extent, at_once: int, wanted: str | None = None
+) -> dict[str, Any]:
     """Run what is missing, and write and return the figures: `compare.json`, `compare.md`, `summary.json`. The
     settings are written to `compare.yaml`.
 
-    With more than one factor in `extent` every method first chooses its learning rate (`compare.tuning`).
+    With more than one factor in `extent` every method first chooses its learning rate (`compare.tuning`). `wanted`
+    names the measure, where it is not the task's main one.
 
     Raises:
-        UsageError: a method that there is not, or that cannot be run here.
+        UsageError: a method that there is not, or that cannot be run here; a measure that the task has not.
         UserError: the task cannot be measured, or a command failed; what had ended is not done again.
     """
-    methods, measure = methods_of(names, config), measure_of(config)
+    methods, measure = methods_of(names, config), measure_of(config, wanted)
     root = config.run.folder
     write_whole(root / SETTINGS, dump_config(config, only_set=True))
     factors = tuned(config, methods, extent, measure, at_once)
@@ -47,22 +50,23 @@ def run_compare(config: Config, names: Sequence[str], extent: Extent, at_once: i
         "curves": curves_of(methods, seeds, measure),
     }
     write_json(root / "compare.json", figures)
-    write_whole(root / "compare.md", table_of(figures, METRICS[measure], len(seeds)))
+    write_whole(root / "compare.md", table_of(figures, title_of(measure), len(seeds)))
     notes = [
         seed.done(name) or {} for seed in [*seeds, *tuning_seeds(config, methods, extent)] for name in seed.works
     ]
     seconds = sum(note.get("seconds", 0.0) for note in notes)  # of all commands, whenever they were run
-    command = command_of(root, names, extent)
+    command = command_of(root, names, extent, wanted)
     write_json(root / "summary.json", summary_of(figures, config, measure, seeds, seconds, command))
     build_report(root)
     return figures
 
 
-def command_of(root: Path, names: Sequence[str], extent: Extent) -> str:
+def command_of(root: Path, names: Sequence[str], extent: Extent, wanted: str | None = None) -> str:
     """The command that makes a comparison again, from the settings that were written down."""
     tries = f" --tries {len(extent.factors)}" if len(extent.factors) > 1 else ""
     chosen = f"--methods {' '.join(names)} --seeds {len(extent.seeds)}{tries}"
-    return f"text2grad compare --config {root / SETTINGS} {chosen}"
+    measured = f" --measure {wanted}" if wanted else ""
+    return f"text2grad compare --config {root / SETTINGS} {chosen}{measured}"
 
 
 def seeds_of(

@@ -9,9 +9,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.compare.methods import BASE, METHODS, METRICS, NOTHING, OURS, REFLECTION, SHARED, Methods, Work
+from text2grad.compare.methods import (
+    BASE,
+    METHODS,
+    NOTHING,
+    OURS,
+    REFLECTION,
+    SHARED,
+    Methods,
+    Work,
+    title_of,
+)
 from text2grad.compare.seeds import Seed
 from text2grad.config import Config
+from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.stages.results import SCORES, measured_on, read_results
 
@@ -62,12 +73,20 @@ Scores = dict[str, dict[str, float]]
 
 
 def scores_of(seed: Seed, method: str, measure: str) -> Scores:
-    """What a policy of a seed reached on each problem."""
+    """What a policy of a seed reached on each problem.
+
+    Raises:
+        UserError: none of its answers has the measure.
+    """
     policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: REFLECTED}.get(method, method)
     place = seed.folder / "evaluation" / measured_on(seed.config) / f"{policy}{SCORES}"
     found: dict[str, dict[str, dict[str, float]]] = json.loads(place.read_text(encoding="utf-8"))
     ways = (way for way in (*WAYS, BEST) if way in found)
-    return {way: {key: scores[measure] for key, scores in found[way].items() if measure in scores} for way in ways}
+    reached = {way: {key: each[measure] for key, each in found[way].items() if measure in each} for way in ways}
+    if without := [way for way, scores in reached.items() if not scores]:
+        problem = f"no {without[0]} answer of {method} in {seed.folder.name} has the measure {measure!r}"
+        raise UserError(problem, "return it for every answer from the task's scores(), or take another --measure")
+    return reached
 
 
 def _row(name: str, found: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed]) -> dict[str, Any]:
@@ -206,7 +225,7 @@ def summary_of(
     ]
     return {
         "title": f"text2grad compare: {config.task.name}",
-        "metric": METRICS[measure],
+        "metric": title_of(measure),
         "rows": rows,
         "seeds": [seed.config.run.seed for seed in seeds],
         "seconds": round(seconds, 1),

@@ -10,9 +10,12 @@ from pydantic import ValidationError
 
 from text2grad.config import TINY, Config, laid_over
 from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Example
+from text2grad.stages.evaluate import main_measure, mean_scores
 from text2grad.stages.prompts import task_of
 from text2grad.stages.reflect import refuse_knowing_critic
 from text2grad.stages.results import refuse_run_name
+from text2grad.tasks.base import Task
 from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
@@ -189,21 +192,89 @@ def _fitted(name: str, work: Work, config: Config) -> Work:
     return replace(work, after=(model,), reads=reads) if model else work
 
 
-def measure_of(config: Config) -> str:
-    """What policies are compared by: the share that pass their tests, or ROUGE-L.
+def measure_of(config: Config, wanted: str | None = None) -> str:
+    """What policies are compared by: the measure that is `wanted`, else the share that pass their tests, ROUGE-L, or
+    the first measure of a task of the user's own. A task's measures are those of its references.
 
     Raises:
-        UserError: the task cannot be measured by tests or by references.
+        UserError: no held-out problem has a measure.
+        UsageError: the task has no such measure.
     """
-    heldout = task_of(config).examples("heldout")
+    task = task_of(config)
+    heldout = task.examples("heldout")[: config.evaluate.limit]
     if not heldout:
         raise UserError("no held-out problems to measure on", "raise task.heldout_share")
+    names = _measures(task, heldout)
+    if not names:
+        raise UsageError("nothing to compare", known)
+    for name in filter(_is_recipe, names):
+        refuse_run_name(Path(name).stem)
+    if BASE in names and config.policy.model == TINY:
+        raise UsageError("the tiny model is made by sft, so it has no base", "leave base out")
+    if "prm" in names and is_ultrafeedback(config.task):
+        raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
+    if REFLECTION in names:
+        refuse_knowing_critic(config)
+    own = OWN | {Path(name).stem: _ppo(Path(name).stem, name) for name in names if _is_recipe(name)}
+    wanted = {Path(name).stem if _is_recipe(name) else name: None for name in names}
+    order = [name for name in METHODS if name in wanted] + [name for name in wanted if name not in METHODS]
+    return {name: _fitted(name, own[name], config) if name in own else NOTHING for name in order}
+
+
+def _is_recipe(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def _fitted(name: str, work: Work, config: Config) -> Work:
+    """The work of a method, after the model that its critic is; refused where its recipe does not fit."""
+    try:
+        settings = laid_over(config, work.recipe) if work.recipe else config
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{name} does not fit these settings: {problem}", "change them, or leave it out") from None
+    if not work.trains_by_sampling:
+        return work
+    critic = settings.critic
+    model = UNIT_MODELS[critic.unit_model.units] if critic.kind == "unit_model" else MODELS.get(critic.kind)
+    reads = (*work.reads, "reward_model") if model == "reward model" else work.reads  # how it is grounded
+    return replace(work, after=(model,), reads=reads) if model else work
+
+
+def measure_of(config: Config, wanted: str | None = None) -> str:
+    """What policies are compared by: the measure that is `wanted`, else the share that pass their tests, ROUGE-L, or
+    the first measure of a task of the user's own. A task's measures are those of its references.
+
+    Raises:
+        UserError: no held-out problem has a measure.
+        UsageError: the task has no such measure.
+    """
+    task = task_of(config)
+    heldout = task.examples("heldout")[: config.evaluate.limit]
+    if not heldout:
+        raise UserError("no held-out problems to measure on", "raise task.heldout_share")
+    scores = (
+        {}
+        if heldout[0].meta.get("tests")
+        else mean_scores([{"scores": task.scores(each, each.reference)} for each in heldout])
+    )
+    names = ["pass"] if heldout[0].meta.get("tests") else list(scores)
+    if not names:
+        cure = "give its scores() a measure; text2grad sft, annotate, train-reward and train run any task"
+        raise UserError(f"task {config.task.name!r} measures nothing: no tests, no references, no scores", cure)
+    if wanted is not None and wanted not in names:
+        raise UsageError(f"task {config.task.name!r} has no measure {wanted!r}", f"--measure {' or '.join(names)}")
+    return wanted or main_measure(names)
+
+
+def _measures(task: Task, heldout: Sequence[Example]) -> list[str]:
     if heldout[0].meta.get("tests"):
-        return "pass"
-    if not heldout[0].reference:
-        cure = "text2grad sft, annotate, train-reward, train and evaluate run any task"
-        raise UserError(f"task {config.task.name!r} has neither tests nor references to measure by", cure)
-    return "rouge_l"
+        return ["pass"]
+    return list(mean_scores([{"scores": task.scores(each, each.reference)} for each in heldout]))
+
+
+def title_of(measure: str) -> str:
+    """What a measure is called in a table."""
+    return METRICS.get(measure, f"held-out {measure}")
 
 
 def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> dict[str, Work]:

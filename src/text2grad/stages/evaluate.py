@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ PATIENCE = 5
 LETTER_ROOM = 32
 """New tokens for a letter: some models say more around it."""
 MAIN = ("pass", "rouge_l")
+"""Of several measures the one that policies are compared by; of a task that has neither, its first."""
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 Row = dict[str, Any]
@@ -306,8 +307,14 @@ def try_temperatures(
         if not scores:
             cure = "leave out evaluate.temperatures"
             raise UserError(f"task {config.task.name!r} has no measure to choose a temperature by", cure)
-        tried[temperature] = scores[next((name for name in MAIN if name in scores), min(scores))]
+        tried[temperature] = scores[main_measure(scores)]
     return tried
+
+
+def main_measure(names: Iterable[str]) -> str:
+    """The first of `MAIN` among the measures of a task, else the first of all; there must be one."""
+    known = list(names)
+    return next((name for name in MAIN if name in known), known[0])
 
 
 def by_problem(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
@@ -319,8 +326,8 @@ def by_problem(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean of every measure over the answers that have it."""
-    names = sorted({name for row in rows for name in row["scores"]})
+    """Mean of every measure over the answers that have it, in the order of the task."""
+    names = dict.fromkeys(name for row in rows for name in row["scores"])
     return {name: mean([row["scores"][name] for row in rows if name in row["scores"]]) for name in names}
 
 

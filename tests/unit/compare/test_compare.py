@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,78 @@ def test_a_method_with_a_teacher_needs_a_critic_that_writes(config: Config, name
     critic = config.critic.model_copy(update={"kind": "scalar_model"})
     with pytest.raises(UsageError, match=f"{name} does not fit these settings: ppo.teacher is shown a critique"):
         methods_of([name], config.model_copy(update={"critic": critic}))
+
+
+OWN_TASK = """
+class Own:
+    name = critic_prompt = "qa"
+
+    def __init__(self, settings):
+        pass
+
+    def examples(self, split):
+        from text2grad.feedback import Example, Message
+
+        turn = Message(role="user", content="Where?")
+        return [Example(id=str(n), prompt=(turn,), reference="there" * REFERENCES) for n in range(2)]
+
+    def scores(self, example, response):
+        return SCORES
+"""
+
+
+@pytest.fixture
+def own_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Config]:
+    """A configuration of a task of one's own with such scores, and with or without references."""
+
+    def written(scores: str, references: bool = True) -> Config:
+        name = f"own_{abs(hash((scores, references)))}"
+        text = OWN_TASK.replace("SCORES", scores).replace("REFERENCES", str(int(references)))
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        words = ["--task.name", f"{name}:Own", "--policy.model", "tiny", "--run.folder", str(tmp_path / "run")]
+        return load_config(None, words)
+
+    monkeypatch.syspath_prepend(tmp_path)
+    return written
+
+
+@pytest.mark.parametrize("references", [True, False])
+@pytest.mark.parametrize(
+    ("scores", "measure"),
+    [
+        ("{'named': 1.0}", "named"),
+        ("{'zeal': 1.0, 'accuracy': 0.5}", "zeal"),
+        ("{'accuracy': 0.5, 'rouge_l': 1.0}", "rouge_l"),
+        ("{'length': 3.0, 'pass': 1.0}", "pass"),
+        ("{'named': 1.0} if example.id == '1' else {}", "named"),
+    ],
+)
+def test_a_task_of_one_s_own_is_compared_by_its_own_measure(
+    own_task: Callable[..., Config], scores: str, measure: str, references: bool
+) -> None:
+    config = own_task(scores, references)
+    assert compare.measure_of(config) == compare.measure_of(config, measure) == measure
+    with pytest.raises(UsageError, match=rf"no measure 'speed' \(--measure .*{measure}"):
+        compare.measure_of(config, "speed")
+
+
+def test_a_task_that_measures_nothing_is_refused_before_anything_is_run(
+    own_task: Callable[..., Config], commands: list[list[str]]
+) -> None:
+    for wanted in (None, "rouge_l"):
+        config = own_task("{}")
+        with pytest.raises(UserError, match="measures nothing"):
+            compare.run_compare(config, ["sft"], Extent.of(0, 1), 1, wanted)
+        assert not commands and not config.run.folder.exists()
+
+
+def test_answers_without_the_measure_are_named(config: Config) -> None:
+    seed = seed_of(config, 0, "sft")
+    place = seed.folder / "evaluation" / "demo" / "sft.scores.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps({"greedy": {"p": {}}, "sampled": {"p": {"named": 1.0}}}), encoding="utf-8")
+    with pytest.raises(UserError, match="no greedy answer of sft in seed-0 has the measure 'named'"):
+        comparison.scores_of(seed, "sft", "named")
 
 
 def test_methods_are_in_the_order_of_the_table(config: Config) -> None:
