@@ -723,19 +723,19 @@ def _reflect(config: Config, target: str, rounds: int, as_json: bool) -> None:
 def _show_policy(summary: Mapping[str, Any]) -> None:
     from rich.console import Console
 
-    from text2grad.report.terminal import policy_table
+    from text2grad.report.terminal import policy_table, show_table
 
-    Console(stderr=True).print(policy_table(summary))
+    show_table(Console(stderr=True), policy_table(summary))
 
 
 def _evaluate_reward_model(config: Config) -> Summary:
     from rich.console import Console
 
-    from text2grad.report.terminal import evaluation_table
+    from text2grad.report.terminal import evaluation_table, show_table
     from text2grad.stages.reward_model import run_evaluate_reward_model
 
     found = run_evaluate_reward_model(config)
-    Console(stderr=True).print(evaluation_table(found.report))
+    show_table(Console(stderr=True), evaluation_table(found.report))
     return found
 
 

@@ -28,7 +28,7 @@ from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.policy.cpu import give_back_memory
 from text2grad.report.folder import Sample, read_lines
-from text2grad.report.terminal import results_table, reward_model_table, show_samples
+from text2grad.report.terminal import results_table, reward_model_table, show_samples, show_table
 from text2grad.report.viewer import build_report
 from text2grad.stages.annotate import run_annotate
 from text2grad.stages.evaluate import target_name
@@ -204,8 +204,8 @@ def _show(summary: dict[str, Any], folder: Path, page: Path) -> None:
     samples = read_lines(folder / "ppo" / "text2grad" / "samples.jsonl", Sample, [])
     last = max(sample.step for sample in samples)
     show_samples(console, [sample for sample in samples if sample.step == last], 5)
-    console.print(results_table(summary))
-    console.print(reward_model_table(summary["reward_model"]))
+    show_table(console, results_table(summary))
+    show_table(console, reward_model_table(summary["reward_model"]))
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
 
 

@@ -194,7 +194,7 @@ def _fitted(name: str, work: Work, config: Config) -> Work:
 
 def measure_of(config: Config, wanted: str | None = None) -> str:
     """What policies are compared by: the measure that is `wanted`, else the share that pass their tests, ROUGE-L, or
-    the first measure of a task of the user's own. A task's measures are those of its references.
+    the first that a task of the user's own has. The measures are those of the reference answers.
 
     Raises:
         UserError: no held-out problem has a measure.
@@ -205,59 +205,6 @@ def measure_of(config: Config, wanted: str | None = None) -> str:
     if not heldout:
         raise UserError("no held-out problems to measure on", "raise task.heldout_share")
     names = _measures(task, heldout)
-    if not names:
-        raise UsageError("nothing to compare", known)
-    for name in filter(_is_recipe, names):
-        refuse_run_name(Path(name).stem)
-    if BASE in names and config.policy.model == TINY:
-        raise UsageError("the tiny model is made by sft, so it has no base", "leave base out")
-    if "prm" in names and is_ultrafeedback(config.task):
-        raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
-    if REFLECTION in names:
-        refuse_knowing_critic(config)
-    own = OWN | {Path(name).stem: _ppo(Path(name).stem, name) for name in names if _is_recipe(name)}
-    wanted = {Path(name).stem if _is_recipe(name) else name: None for name in names}
-    order = [name for name in METHODS if name in wanted] + [name for name in wanted if name not in METHODS]
-    return {name: _fitted(name, own[name], config) if name in own else NOTHING for name in order}
-
-
-def _is_recipe(name: str) -> bool:
-    return name.endswith((".yaml", ".yml"))
-
-
-def _fitted(name: str, work: Work, config: Config) -> Work:
-    """The work of a method, after the model that its critic is; refused where its recipe does not fit."""
-    try:
-        settings = laid_over(config, work.recipe) if work.recipe else config
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{name} does not fit these settings: {problem}", "change them, or leave it out") from None
-    if not work.trains_by_sampling:
-        return work
-    critic = settings.critic
-    model = UNIT_MODELS[critic.unit_model.units] if critic.kind == "unit_model" else MODELS.get(critic.kind)
-    reads = (*work.reads, "reward_model") if model == "reward model" else work.reads  # how it is grounded
-    return replace(work, after=(model,), reads=reads) if model else work
-
-
-def measure_of(config: Config, wanted: str | None = None) -> str:
-    """What policies are compared by: the measure that is `wanted`, else the share that pass their tests, ROUGE-L, or
-    the first measure of a task of the user's own. A task's measures are those of its references.
-
-    Raises:
-        UserError: no held-out problem has a measure.
-        UsageError: the task has no such measure.
-    """
-    task = task_of(config)
-    heldout = task.examples("heldout")[: config.evaluate.limit]
-    if not heldout:
-        raise UserError("no held-out problems to measure on", "raise task.heldout_share")
-    scores = (
-        {}
-        if heldout[0].meta.get("tests")
-        else mean_scores([{"scores": task.scores(each, each.reference)} for each in heldout])
-    )
-    names = ["pass"] if heldout[0].meta.get("tests") else list(scores)
     if not names:
         cure = "give its scores() a measure; text2grad sft, annotate, train-reward and train run any task"
         raise UserError(f"task {config.task.name!r} measures nothing: no tests, no references, no scores", cure)

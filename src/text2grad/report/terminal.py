@@ -20,6 +20,21 @@ BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
 
 NARROWEST = 36
 """Characters of a column of answers."""
+WIDEST = 10_000
+"""Characters of a line where no terminal limits it."""
+
+
+def show_table(console: Console, table: Table) -> None:
+    """Print a table of which nothing is cut: on a terminal its cells are folded, in a pipe or a file its lines are
+    as long as they need."""
+    for column in table.columns:
+        column.overflow = "fold"
+    width = console.width
+    if not console.is_terminal:
+        whole = console.measure(table, options=console.options.update(width=WIDEST))
+        console.width = max(width, whole.maximum)
+    console.print(table)
+    console.width = width
 
 
 def results_table(summary: Mapping[str, Any]) -> Table:
@@ -162,7 +177,7 @@ def show_answers(console: Console, prompt: str, answers: Sequence[Told]) -> None
     if len(views) > 1 and console.width >= NARROWEST * len(views):
         table = Table(expand=True)
         for told in answers:
-            table.add_column(Text(stripped(told.name)), ratio=1)
+            table.add_column(Text(stripped(told.name)), ratio=1, overflow="fold")
         table.add_row(*views)
         console.print(table)
         return

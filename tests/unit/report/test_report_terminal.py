@@ -7,6 +7,7 @@ import random
 import re
 from typing import Any
 
+import pytest
 from rich.console import Console, RenderableType
 
 from span_cases import UNREADABLE, case, critique, word_span
@@ -22,6 +23,7 @@ from text2grad.report.terminal import (
     reward_model_table,
     show_gate,
     show_samples,
+    show_table,
 )
 
 ROW: dict[str, Any] = {
@@ -103,6 +105,35 @@ def test_the_tables_hold_every_figure() -> None:
     for part in ("good tokens", "0.810", "0.770", "poor tokens", "0.720", "unmatched", "0.012"):
         assert part in grid
     assert "±" not in printed(results_table(summary([0.0])))
+
+
+ODD = {f"{way}_{'x' * 30}_{n}": -0.123456 for way in ("greedy", "sampled", "best_temperature") for n in range(3)}
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("kind", ["results", "reward model", "evaluation", "policy"])
+def test_no_table_is_cut(kind: str, width: int, terminal: bool) -> None:
+    gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
+    rows = [{"name": f"policy-{'y' * 40}", "greedy": 0.123, "sampled": 0.456, "seeds": []}]
+    table = {
+        "results": lambda: results_table({"metric": "m", "rows": rows}),
+        "reward model": lambda: reward_model_table(summary([0.0])["reward_model"]),
+        "evaluation": lambda: evaluation_table(reward_model_report([case(gold, gold)])),
+        "policy": lambda: policy_table(ODD),
+    }[kind]()
+    out, whole = io.StringIO(), io.StringIO()
+    console = Console(file=out, width=width, force_terminal=terminal, color_system=None, _environ={})
+    show_table(console, table)
+    Console(file=whole, width=1000, _environ={}).print(table)
+
+    def inside(page: io.StringIO) -> list[str]:
+        return sorted(re.sub(r"[^\w.]", "", page.getvalue()))
+
+    assert "…" not in out.getvalue() and inside(out) == inside(whole)
+    assert console.width == width
+    if not terminal:  # a row is a line, which programs may read
+        assert len(out.getvalue().splitlines()) <= len(whole.getvalue().splitlines()) + 1
 
 
 def test_a_policy_called_by_markup_keeps_its_name() -> None:
