@@ -193,8 +193,8 @@ def _fitted(name: str, work: Work, config: Config) -> Work:
 
 
 def measure_of(config: Config, wanted: str | None = None) -> str:
-    """What policies are compared by: the measure that is `wanted`, else the share that pass their tests, ROUGE-L, or
-    the first that a task of the user's own has. The measures are those of the reference answers.
+    """What policies are compared by: the measure that is `wanted`, else the share that pass their tests, ROUGE-L,
+    or the first that a task of the user's own has. The measures are those of the reference answers.
 
     Raises:
         UserError: no held-out problem has a measure.

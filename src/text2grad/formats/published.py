@@ -1,4 +1,5 @@
-"""Rows of published data sets as responses to judge: SLF5K, UltraFeedback, its binarized form, KodCode, ILF."""
+"""Rows of published data sets as responses to judge: SLF5K, UltraFeedback, its binarized form, KodCode, ILF; and
+rows of the input files of the paper's own code."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def responses_of(row: Mapping[str, Any]) -> list[Response] | None:
     """
     shapes = (*summarization.SHAPES, *qa.shapes(), *code.SHAPES)
     shape = next((shape for shape in shapes if shape.name in ANSWERS and shape.keys <= row.keys()), None)
-    if shape is None:
-        return None
+    if shape is None or (shape.name == TURNS and not isinstance(row["response"], list)):
+        return None  # a response in plain text is a row of nobody's
     digest = hashlib.sha256(to_json(row, sort_keys=True, default=str).encode()).hexdigest()
     try:
         example = shape.example(dict(row), digest[:16])
@@ -78,6 +79,14 @@ def _pair(row: Mapping[str, Any]) -> Answers:
         yield name, qa.conversation(row[name], name)[-1].content, {}
 
 
+def _turns(row: Mapping[str, Any]) -> Answers:
+    """The last turn; its prompt has two rows, a chosen and a rejected answer."""
+    chosen = row.get("is_chosen")
+    suffix = {True: "chosen", False: "rejected"}.get(chosen, "") if isinstance(chosen, bool) else ""
+    known = {"overall_score": row["score"]} if row.get("score") is not None else {}
+    yield suffix, qa.conversation(row["response"], "response")[-1].content, known
+
+
 def _programs(row: Mapping[str, Any]) -> Answers:
     """What models wrote (`r1_solution`, say); where a row has none of that, its own solution."""
     found = [
@@ -90,10 +99,12 @@ def _programs(row: Mapping[str, Any]) -> Answers:
         yield "", text_of(row, "solution"), {}
 
 
+TURNS = "Text2Grad's UltraFeedback file"
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answers]] = {
     "SLF5K": _draft("generated_summary_for_feedback"),
     "Text2Grad's SLF5K file": _draft("generated_summary"),
     "UltraFeedback": _completions,
+    TURNS: _turns,
     "UltraFeedback binarized": _pair,
     "KodCode": _programs,
     "KodCode SFT": _programs,

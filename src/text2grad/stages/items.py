@@ -1,13 +1,13 @@
 """What is judged: responses read from a file, one at a time, so that a file of any size fits.
 
-A file is JSON Lines or CSV. A row has `prompt` (text or chat turns) and `response`, and may have `id`, `reference`,
-`feedback` (what a person wrote about the response) and `meta`; or it is a feedback record of ours, whose judgement
-is left aside; or it has the shape of a published data set (`formats.published`).
+A file is JSON Lines, JSON (a list of objects, or objects by id) or a table. A row has `prompt` (text or turns) and
+`response`, and may have `id`, `reference`, `feedback` (what a person wrote about the response) and `meta`; or it is
+a feedback record of ours, whose judgement is left aside; or it has the shape of a published data set
+(`formats.published`).
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -31,7 +31,9 @@ from text2grad.feedback import (
     reading,
 )
 from text2grad.formats.published import Response, responses_of
+from text2grad.tasks.loaders import placed_rows
 
+TABLES = (".csv", ".tsv")
 OF_AN_EARLIER_JUDGEMENT = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
 """What one leaves in `meta`."""
 
@@ -69,16 +71,20 @@ def read_items(path: Path, anchor: bool = False) -> Iterator[Item]:
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
-    for number, row in _rows(path):
+    for where, row in _rows(path):
+        kind, number = where.split()
+        place = f"{path}:{number}" if kind == "line" else f"{path}: {where}"
         if not isinstance(row, dict):
-            raise UserError(f"{path}:{number}: not an object", "one JSON object per line")
-        try:
-            yield from _items(row, f"{path.stem}-{number}", anchor)
-        except ValidationError as error:
-            raise UserError(f"{path}:{number}: {first_error(error)}", f"fix or remove line {number}") from error
-        except ValueError as error:
-            cure = f"columns: {', '.join(ResponseRow.model_fields)}"
-            raise UserError(f"{path}:{number}: {error}", cure) from error
+            raise UserError(f"{place}: not an object", "one JSON object per line")
+        for named, each in _by_id(row):
+            try:
+                yield from _items(each, f"{path.stem}-{number}", anchor)
+            except ValidationError as error:
+                problem = f"{place}: {named}{first_error(error)}"
+                raise UserError(problem, f"fix or remove {named.rstrip(': ') or where}") from error
+            except ValueError as error:
+                cure = f"columns: {', '.join(ResponseRow.model_fields)}"
+                raise UserError(f"{place}: {named}{error}", cure) from error
 
 
 def check_items(items: Iterable[Item], longest: int) -> int:
@@ -107,20 +113,26 @@ def check_items(items: Iterable[Item], longest: int) -> int:
     return count
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    with reading(path), path.open(encoding="utf-8", newline="") as file:
-        yield from _csv_rows(path, file) if path.suffix == ".csv" else json_lines(file, path)
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """The rows, each with where it is: a line at a time of JSON Lines, all at once of anything else."""
+    with reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
+        first = next((line.strip() for line in file if line.strip()), "")
+    if path.suffix.lower() in TABLES:
+        yield from ((where, {name: cell for name, cell in row.items() if cell}) for where, row in placed_rows(path))
+    elif path.suffix == ".gz" or (first and not (first.startswith("{") and first.endswith("}"))):
+        yield from placed_rows(path)
+    else:
+        with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
+            yield from ((f"line {number}", row) for number, row in json_lines(file, path))
 
 
-def _csv_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Any]]:
-    reader = csv.DictReader(file)
-    try:
-        for row in reader:
-            if None in row or None in row.values():
-                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "correct that line")
-            yield reader.line_num, {name: cell for name, cell in row.items() if cell}
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: {error}", "mend that line") from error
+def _by_id(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The row itself; of an object that has objects by id each of those, with its id."""
+    known = row.keys() & ResponseRow.model_fields.keys()
+    if row and not known and all(isinstance(each, dict) for each in row.values()):
+        yield from ((f"{id[:60]}: ", {"id": id, **each}) for id, each in row.items())
+    else:
+        yield "", row
 
 
 def _items(row: dict[str, Any], fallback_id: str, anchor: bool) -> Iterator[Item]:
