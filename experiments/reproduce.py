@@ -1,6 +1,7 @@
 """The paper's tables and figures as one list of commands, for a node of GPUs and a key of a chat model.
 
     python experiments/reproduce.py --plan [--only slf5k kodcode ultrafeedback mistral] [--gpus 8] [--gpu-usd 2.5]
+    python experiments/reproduce.py --check [--only ...]
     python experiments/reproduce.py [--only ...] [--gpus 8]
 
 `--plan` prints every step in order: what of the paper it shows, the hours that it holds the node, what it costs,
@@ -8,6 +9,12 @@ its command. Nothing is run and nothing is needed. Without it the steps run in t
 `data/` they use. A step that ended well is noted in `runs/reproduce/` with a digest of its command and not run
 again; one that was stopped goes on where it was. What is missing (GPUs, the key, files in `data/`) is said in one
 line before anything runs. The list itself is experiments/reproduce.yaml; docs/reproduce.md says what is exact.
+
+`--check` runs every step for real in a world made on the spot (experiments/tiny_world.py: tiny models and data, a
+scripted chat endpoint; no network, GPU or key), in a folder that is removed: the step's own words, one step of PPO,
+two problems to measure on. Its last line is one JSON object: `steps`, `ran`, `failed` (the name and the one line of
+each); the exit code is 1 if any failed. So no command of the list fails after the training that it measures was
+paid for.
 
 Hours are estimates and not measured: PPO's are the preset's steps times the minutes of the paper's Table 13, the
 others tokens divided by the rates below. The last line of stdout of `--plan` is one JSON object: `steps`,
@@ -19,20 +26,29 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
+import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import version
+from io import StringIO
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
+import tiny_world
 from text2grad.chat.prices import read_prices
 from text2grad.errors import said_in_one_line
 from text2grad.settings import parse_yaml
+from text2grad.tasks import loaders
 
 LIST = Path(__file__).with_suffix(".yaml")
 NOTES = Path("runs/reproduce")
@@ -52,12 +68,13 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One command of `text2grad`, and what it takes.
+    """One command of `text2grad`, of a data set, and what it takes.
 
     `gpu_hours`: of the GPUs that work. `chat_usd`: dollars to the chat model. `needs`: `gpu`, `key`, or a file.
     """
 
     name: str
+    data: str
     shows: str
     words: tuple[str, ...]
     gpu_hours: float
@@ -83,6 +100,10 @@ def main() -> None:
     if chosen.plan:
         print_plan(wanted, chosen.gpus, chosen.gpu_usd)
         return
+    if chosen.check:
+        found = check(wanted)
+        print(json.dumps(found))
+        raise SystemExit(1 if found["failed"] else 0)
     pending = [step for step in wanted if not is_done(step)]
     print(f"{len(wanted) - len(pending)} of {len(wanted)} steps are done", file=sys.stderr)
     if missing := list(lacking(pending, chosen.gpus)):
@@ -94,6 +115,7 @@ def main() -> None:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", action="store_true", help="only say what would be run, and what it costs")
+    parser.add_argument("--check", action="store_true", help="run every step on tiny models and data made here")
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
     parser.add_argument("--gpus", type=positive, default=PAPER_GPUS)
     parser.add_argument("--gpu-usd", type=float, default=2.5, help="price of one GPU for an hour")
@@ -141,6 +163,7 @@ def step_of(row: Row, facts: dict[str, Any]) -> Step:
     gpu, key = (("gpu",) if row.get("gpu", True) else ()), (("key",) if asked[0] else ())
     return Step(
         row["name"].format_map(facts),
+        facts["data"],
         row["shows"].format_map(facts),
         tuple(shlex.split(row["words"].format_map(facts))),
         gpu_hours + ppo_hours(*(value(row, "ppo", facts) or (0, 0))),
@@ -216,6 +239,63 @@ def words_of(step: Step, gpus: int) -> list[str]:
     if step.spread and gpus > 1:
         return ["torchrun", "--standalone", f"--nproc_per_node={gpus}", "-m", "text2grad.cli", *step.words]
     return ["text2grad", *step.words]
+
+
+# The check
+
+
+def check(wanted: Sequence[Step]) -> dict[str, Any]:
+    """Run steps in a tiny world, those of different data sets side by side: how many, how many ran to their end,
+    and of the others `step` and `line`. A step that uses what another one makes needs that among `wanted`, too."""
+    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")  # before torch is imported
+    parts = [[step for step in wanted if step.data == data] for data in dict.fromkeys(step.data for step in wanted)]
+    with TemporaryDirectory() as name, chdir(name):
+        tiny_world.make_models(Path())
+        tiny_world.write_files(Path())
+        # Not forked: torch may have started threads here.
+        with multiprocessing.get_context("spawn").Pool(min(len(parts), os.cpu_count() or 1)) as pool:
+            said = [line for lines in pool.imap_unordered(check_part, parts) for line in lines]
+    lines = dict(said)
+    failed = [{"step": step.name, "line": lines[step.name]} for step in wanted if lines[step.name]]
+    return {"steps": len(wanted), "ran": len(wanted) - len(failed), "failed": failed}
+
+
+def check_part(part: Sequence[Step]) -> list[tuple[str, str]]:
+    """Run steps one after the other in the current folder; of each its name with its line, "" if it ended well."""
+    found = []
+    with tiny_world.chat_endpoint() as url, mock.patch.object(loaders, "_hub_rows", tiny_world.hub_rows):
+        os.environ["OPENAI_BASE_URL"] = url
+        for step in part:
+            started = time.perf_counter()
+            found.append((step.name, check_step(step)))
+            took = f"{step.name} ({time.perf_counter() - started:.1f} s)"
+            print(f"{took} FAILED: {found[-1][1]}" if found[-1][1] else took, file=sys.stderr, flush=True)
+    return found
+
+
+def check_step(step: Step) -> str:
+    """Run the words of a step here, with `tiny_world.SMALL` after them; the line with which it failed, or ""."""
+    from text2grad.cli import main as text2grad
+
+    stand_in_for_kept_policies(step)
+    said = StringIO()
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(said):
+            text2grad([*step.words, *tiny_world.SMALL.get(step.words[0], ()), "--json"])
+    except SystemExit as left:
+        lines = [line for line in said.getvalue().splitlines() if line.strip()] or ["nothing was said"]
+        return "" if not left.code else f"exit code {left.code}: {lines[-1]}"
+    except Exception as error:  # a bug of the command: one line here as well, and the other steps are still run
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return ""
+
+
+def stand_in_for_kept_policies(step: Step) -> None:
+    """A policy kept after 400 steps is, where one step is run, the policy after that."""
+    for word in step.words:
+        kept = re.fullmatch(r"(.*/ppo/(\w+))/\2-step-\d+", word)
+        if kept and Path(word).parent.is_dir() and not Path(word).exists():
+            Path(word).symlink_to(Path("policy"), target_is_directory=True)
 
 
 # The run

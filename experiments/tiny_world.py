@@ -30,14 +30,14 @@ MODELS = (
 )
 ENCODER, LAYERS_OF_ENCODER = "roberta-large", 17
 
-_GENERATION = ("--generation.max_new_tokens", "24")
+_GENERATION = ("--run.threads", "1", "--generation.max_new_tokens", "24")
 _CRITIQUES = ("--reward_model.generation.max_new_tokens", "64")
 SMALL: Mapping[str, tuple[str, ...]] = {
-    "sft": (),
+    "sft": ("--run.threads", "1"),
     "annotate": (*_GENERATION, "--annotate.heldout", "2"),
     "train-reward": (*_GENERATION, *_CRITIQUES),
     "train": (
-        *(*_GENERATION, *_CRITIQUES, "--ppo.steps", "1", "--ppo.value_warmup", "0"),
+        *(*_GENERATION, *_CRITIQUES, "--ppo.steps", "1", "--ppo.epochs", "1", "--ppo.value_warmup", "0"),
         *("--critic.reward_model.gate", "false", "--run.shown_prompts", "0"),
     ),
     "refine": (*_GENERATION, *_CRITIQUES),

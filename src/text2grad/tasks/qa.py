@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.loaders import DataTask, Row, Shape, optional_text, text_of
+from text2grad.tasks.loaders import DataTask, Row, Shape, load_rows, optional_text, text_of
 
 FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
 DEFAULT_DATA = "HuggingFaceH4/ultrafeedback_binarized"
@@ -28,8 +29,20 @@ class QATask(DataTask):
 
 
 def is_ultrafeedback(settings: TaskSettings) -> bool:
-    """Whether a task's data is UltraFeedback, by its name."""
-    return settings.name == QATask.name and "ultrafeedback" in (settings.data or DEFAULT_DATA).lower()
+    """Whether a task's data is UltraFeedback: by its name, or of a file by the shape of its rows.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    data = settings.data or DEFAULT_DATA
+    if settings.name != QATask.name or "ultrafeedback" in Path(data).name.lower():
+        return settings.name == QATask.name
+    if not Path(data).is_file():
+        return False
+    (row,) = load_rows(data, limit=1)
+    shape = next((each for each in shapes() if each.keys <= row.keys()), None)
+    plain = isinstance(row.get("response"), str)
+    return shape is not None and "UltraFeedback" in shape.name and not plain
 
 
 def shapes(context_characters: int | None = None) -> tuple[Shape, ...]:
