@@ -246,7 +246,7 @@ def words_of(step: Step, gpus: int) -> list[str]:
 
 def check(wanted: Sequence[Step]) -> dict[str, Any]:
     """Run steps in a tiny world, those of different data sets side by side: how many, how many ran to their end,
-    and of the others `step` and `line`. A step that uses what another one makes needs that among `wanted`, too."""
+    and of the others `name` and `line`. A step that uses what another one makes needs that among `wanted`, too."""
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", OPENAI_API_KEY="none")  # before torch is imported
     parts = [[step for step in wanted if step.data == data] for data in dict.fromkeys(step.data for step in wanted)]
     with TemporaryDirectory() as name, chdir(name):
@@ -256,7 +256,7 @@ def check(wanted: Sequence[Step]) -> dict[str, Any]:
         with multiprocessing.get_context("spawn").Pool(min(len(parts), os.cpu_count() or 1)) as pool:
             said = [line for lines in pool.imap_unordered(check_part, parts) for line in lines]
     lines = dict(said)
-    failed = [{"step": step.name, "line": lines[step.name]} for step in wanted if lines[step.name]]
+    failed = [{"name": step.name, "line": lines[step.name]} for step in wanted if lines[step.name]]
     return {"steps": len(wanted), "ran": len(wanted) - len(failed), "failed": failed}
 
 

@@ -3,6 +3,7 @@ what is missing."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -150,6 +151,92 @@ def kept_steps(config: Config) -> range:
 
 def option(words: Sequence[str], name: str) -> str:
     return words[words.index(name) + 1] if name in words else ""
+
+
+OF_A_SHAPE = ("--pairs", "--responses", "--records", "--anchor", "--answers", "--against", "--reflect", "--plan")
+"""Options, beside --task and --units with their value, that make a command another one."""
+
+
+def shape(words: Sequence[str]) -> tuple[str, ...]:
+    """What two commands have in common that differ in data, sizes and names alone."""
+    valued = [f"{name} {option(words, name)}" for name in ("--task", "--units") if name in words]
+    return (words[0], *valued, *(name for name in OF_A_SHAPE if name in words))
+
+
+def representatives() -> list[reproduce.Step]:
+    """The first step of each shape, and before it those that make what it uses."""
+    wanted: dict[str, reproduce.Step] = {}
+
+    def add(step: reproduce.Step) -> None:
+        config = configuration(step.words)
+        used = set(re.findall(FILES, " ".join(step.words))) | set(found_by(step.words, config))
+        for file in sorted(used - set(made_by(step.words, config))):
+            add(next(each for each in STEPS if file in made_by(each.words, configuration(each.words))))
+        wanted[step.name] = step
+
+    for step in {shape(step.words): step for step in reversed(STEPS)}.values():
+        add(step)
+    return [step for step in STEPS if step.name in wanted]
+
+
+WRONG = {
+    "an option that is none": ("train --config slf5k --nmae x", "exit code 2: error: unknown option --nmae"),
+    "a split of another task": (
+        "evaluate {base} --config ultrafeedback --task arc --task.split [0.3,0.5,0.2]",
+        "exit code 1: error: task 'arc' has splits of its own",
+    ),
+    "a data set that is none": (
+        "evaluate sft --config slf5k --task.data no/such",
+        "exit code 1: error: the list names no",
+    ),
+    "a policy that nobody trained": ("evaluate nobody --config slf5k", "exit code 1: error: no policy 'nobody'"),
+    "a file that is not there": ("refine runs/no.jsonl --config slf5k", "exit code 1: error: no feedback in"),
+}
+"""Steps that would fail on the node, whatever was paid for before them, and with which line."""
+
+
+def test_a_step_of_every_shape_is_run_and_those_that_fail_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    base = "meta-llama/Meta-Llama-3-8B-Instruct"
+    wrong = [
+        dataclasses.replace(STEPS[0], name=name, words=tuple(words.format(base=base).split()))
+        for name, (words, _) in WRONG.items()
+    ]
+    chosen = representatives()
+    assert len(chosen) > 25 and {step.data for step in chosen} == {"slf5k", "kodcode", "ultrafeedback"}
+    found = reproduce.check([*chosen, *wrong])
+    assert found["steps"] == len(chosen) + len(WRONG) and found["ran"] == len(chosen), found["failed"]
+    lines = {each["name"]: each["line"] for each in found["failed"]}
+    assert lines.keys() == WRONG.keys()
+    for name, (_, says) in WRONG.items():
+        assert lines[name].startswith(says) and "\n" not in lines[name]
+    assert "sft (" in capfd.readouterr().err
+
+
+def test_a_bug_of_a_command_fails_its_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(words: Sequence[str]) -> None:
+        if words[0] == "feedback-report":
+            raise ZeroDivisionError("division\nby zero")
+        raise SystemExit(None)
+
+    monkeypatch.setattr("text2grad.cli.main", broken)
+    by_name = {step.name: step for step in STEPS}
+    assert reproduce.check_step(by_name["slf5k/feedback_report"]) == "ZeroDivisionError: division by zero"
+    assert reproduce.check_step(by_name["slf5k/sft"]) == ""
+
+
+@pytest.mark.parametrize("failed", [[], [{"name": "slf5k/sft", "line": "exit code 1: error: no"}]])
+def test_the_last_line_of_a_check_is_json_and_its_code_says_whether_all_ran(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failed: list[dict[str, str]]
+) -> None:
+    def found(wanted: Sequence[reproduce.Step]) -> dict[str, object]:
+        return {"steps": len(wanted), "ran": len(wanted) - len(failed), "failed": failed}
+
+    monkeypatch.setattr(reproduce, "check", found)
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--check"])
+    with pytest.raises(SystemExit) as left:
+        reproduce.main()
+    assert left.value.code == (1 if failed else 0)
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == found(STEPS)
 
 
 def test_a_step_costs_what_its_row_says() -> None:

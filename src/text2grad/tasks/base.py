@@ -228,7 +228,8 @@ def refuse_shares(settings: TaskSettings) -> None:
     """
     if settings.split is not None or settings.heldout_data:
         raise UserError(
-            f"task {settings.name!r} has splits of its own", "leave out task.split and task.heldout_data"
+            f"task {settings.name!r} has splits of its own",
+            "leave out task.split and task.heldout_data; of a preset: --task.split null --task.heldout_data ''",
         )
 
 
