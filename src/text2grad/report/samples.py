@@ -108,11 +108,7 @@ def token_labels(sample: Sample) -> list[str]:
     result = []
     for start, end in zip(sample.starts, sample.ends, strict=False):
         inside = range(max(start, 0), min(end, len(in_spans)))
-        found = {
-            sample.spans[index].label
-            for position in inside
-            for index in in_spans[position]
-        }
+        found = {sample.spans[index].label for position in inside for index in in_spans[position]}
         result.append(LABEL_OF_SIGNS[tuple(sorted(found))])
     return result
 

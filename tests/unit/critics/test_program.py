@@ -162,6 +162,21 @@ def test_a_syntax_error_is_blamed_on_its_line(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize(
+    ("program", "wanted"),
+    [
+        ("def f(xs):\n    ys = xs\n      return sum(ys)\n", "      "),
+        ("def f(xs):\n    ys = xs\n  return sum(ys)\n", "  "),
+        ("def f(xs):\nreturn sum(xs)\n", "return sum(xs)"),
+        ("def f(xs):\n    if xs:\n    return sum(xs)\n", "return sum(xs)"),
+    ],
+)
+@pytest.mark.parametrize("fence", ["", "```python\n"])
+def test_a_wrong_indentation_is_what_is_poor(runner: Runner, program: str, wanted: str, fence: str) -> None:
+    response = f"{fence}{program}```" if fence else program
+    assert quotes(critique(runner, response), -1) == [wanted]
+
+
+@pytest.mark.parametrize(
     "response",
     ["```python\ndef f(xs):\n    ys = [x for x in", "def f(xs):\n    ys = [x for x in", "```\ndef f(xs):\n"],
 )
