@@ -21,7 +21,7 @@ credit = import_module("text2grad.align.credit")  # the package has a function o
 SPACES = " \n\t\u3000"
 FUNCTION = "def f(x):\n    y = x\n    return y\n"
 PIECES = ["def", " f", "(x", "):\n", "   ", " y", " =", " x", "\n", "   ", " return", " y", "\n", ""]
-"""As byte-level tokenizers cut it: of an indentation the last space goes with the word. The end of text is empty."""
+"""As byte-level tokenizers cut it: the last space of an indentation goes with the word. The end is empty."""
 
 
 def aligned(pieces: list[str]) -> Aligned:

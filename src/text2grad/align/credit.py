@@ -48,8 +48,8 @@ class CreditSettings(Settings):
     )
     membership: Membership = Field(
         default="overlap",
-        description="a token belongs to a span that overlaps its text; visible: its text without white space, so"
-        " blank tokens belong to none; contained: that contains it. White space at a span's edges is not of the span",
+        description="a token belongs to a span that overlaps its text, white space at the edges of spans aside;"
+        " visible: its text without white space, so blank tokens belong to none; contained: one that contains it",
     )
     signs: Signs = Field(
         default="critique",

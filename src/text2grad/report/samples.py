@@ -101,8 +101,8 @@ def pieces(response: str, spans: Sequence[Span], intervals: Sequence[tuple[int, 
 def token_labels(sample: Sample) -> list[str]:
     """What the spans say of each token: "good", "poor", "both" or "".
 
-    Computed from the characters alone (without white space at the edges of spans), so that it can be checked against
-    `delta`.
+    Computed from the characters alone (white space at the edges of spans aside), so that it can be checked
+    against `delta`.
     """
     in_spans = _cover(len(sample.response), [_solid(span) for span in sample.spans])
     result = []
