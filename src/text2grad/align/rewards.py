@@ -29,9 +29,9 @@ def token_rewards(
 
     `ids` are of the response alone, as they were sampled, special tokens included; they are never re-tokenised.
     Those beyond the vocabulary, which a model with a padded output layer samples, have no text. The critique must
-    be of the text that `TokenTable(tokenizer).align(ids).text` reads off them; of a record, the response is compared
-    with it. `tokenizer` is one of transformers or of the package tokenizers; for many calls, make one `TokenTable`
-    of it and hand that in.
+    be of the text that `TokenTable(tokenizer).align(ids).text` reads off them; of a record, the response is
+    compared with it. `tokenizer` is one of transformers or of the package tokenizers; for many calls, make one
+    `TokenTable` of it and hand that in.
 
     Raises:
         UserError: the feedback is a failure, or has no score where `settings.scheme` pays nothing else (neither is
