@@ -16,7 +16,11 @@ from text2grad.stages.results import refuse_run_name
 from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
-METRICS = {"pass": "held-out pass@1", "rouge_l": "held-out ROUGE-L"}
+METRICS = {
+    "pass": "held-out pass@1",
+    "rouge_l": "held-out ROUGE-L",
+    "rouge_l_unicode": "held-out ROUGE-L, all scripts",
+}
 
 
 @dataclass(frozen=True)
