@@ -19,6 +19,7 @@ from text2grad.feedback import Place
 _UNSPACED = (
     r"[[\p{Line_Break=SA}\p{Script=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Script=Bopomofo}]&&[\p{L}\p{M}\p{N}]]"
 )
+_BLANK = r"\s\x1c-\x1f"  # as str.isspace has it
 _MARKS = r"[\p{M}\u200c\u200d]*"  # with the joiners inside words of Persian and Hindi
 _GRAPHEME = rf"(?={_UNSPACED})\X"
 _EMOJI = r"(?=\p{Emoji_Presentation}|\p{Extended_Pictographic}\ufe0f)\X"
@@ -26,8 +27,8 @@ _RUN = rf"(?:[[\p{{L}}\p{{N}}]--{_UNSPACED}]{_MARKS})+"
 _NAME = rf"(?:[[\p{{L}}\p{{N}}_]--{_UNSPACED}]{_MARKS})+"
 _WORD = regex.compile(rf"(?V1){_GRAPHEME}|{_RUN}|{_EMOJI}")
 _SPOKEN = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}(?:['’]{_NAME})*")
-_UNIT = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}|(?!\s)\X")
-_PIECE = regex.compile(rf"(?V1){_GRAPHEME}|(?:(?!{_UNSPACED})\S)+")
+_UNIT = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}|(?![{_BLANK}])\X")
+_PIECE = regex.compile(rf"(?V1){_GRAPHEME}|(?:(?!{_UNSPACED})[^{_BLANK}])+")
 _ONE_UNSPACED = regex.compile(rf"(?V1){_UNSPACED}")
 
 
