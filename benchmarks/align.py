@@ -109,7 +109,13 @@ def by_prefix(ids: Sequence[int], spans: Sequence[Span], tokenizer: Any) -> list
     """Labels from first principles: what each decoded prefix adds to the text, one character at a time."""
     whole = tokenizer.decode(ids, skip_special_tokens=True)
     signs: list[set[int]] = [
-        {span.label for span in spans if span.start <= place < span.end and not whole[place].isspace()}
+        {
+            span.label
+            for span in spans
+            if span.start <= place < span.end
+            and whole[span.start : place + 1].strip()
+            and whole[place : span.end].strip()
+        }
         for place in range(len(whole))
     ]
     labels, done = [], 0

@@ -24,6 +24,7 @@ FLOORS = {
         "signals",
         "settings",
         "feedback",
+        "unicode_words",
         "sandbox",
         "wire",
         "align",
@@ -57,7 +58,7 @@ NEVER = {
 ONLY = {
     "sandbox": {"sandbox", "errors", "signals"},
     "rl": {"rl"},
-    "report": {"report", "feedback", "errors"},
+    "report": {"report", "feedback", "errors", "unicode_words"},
 }
 """What these parts may import of the house at all."""
 

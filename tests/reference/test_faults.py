@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import test_advantage
+import test_credit
 import test_distill
 import test_loss
 import test_offline
@@ -21,12 +22,13 @@ import test_preference
 import test_unit_loss
 import test_vocabulary
 
-from text2grad import rl
+import text2grad
 
 FAULTS = Path(__file__).parent / "faults"
-SOURCES = Path(rl.__file__).parent
+SOURCES = Path(text2grad.__file__).parent
 TESTS = {
     "advantage": test_advantage,
+    "credit": test_credit,
     "distill": test_distill,
     "loss": test_loss,
     "offline": test_offline,
@@ -37,16 +39,22 @@ TESTS = {
 
 
 class Fault(NamedTuple):
-    """`line` of `file` (without indentation) becomes `fault`."""
+    """`line` of `file` of `package` (without indentation) becomes `fault`."""
 
+    package: str
     name: str
     file: str
     line: str
     fault: str
 
+    @property
+    def source(self) -> str:
+        return (SOURCES / self.package / self.file).read_text("utf-8")
+
 
 def read_faults() -> list[Fault]:
-    return [Fault(**entry) for entry in tomllib.loads((FAULTS / "rl.toml").read_text("utf-8"))["fault"]]
+    lists = {each.stem: tomllib.loads(each.read_text("utf-8"))["fault"] for each in sorted(FAULTS.iterdir())}
+    return [Fault(package, **entry) for package, entries in lists.items() for entry in entries]
 
 
 def checks(module: str) -> Iterator[Callable[[], None]]:
@@ -57,12 +65,11 @@ def checks(module: str) -> Iterator[Callable[[], None]]:
 
 def plant(fault: Fault) -> ModuleType:
     """The module with the faulty line in it, executed under its own name but not registered as imported."""
-    source = (SOURCES / fault.file).read_text("utf-8")
     planted = "\n".join(
         line.replace(fault.line, fault.fault) if line.strip() == fault.line else line
-        for line in source.splitlines()
+        for line in fault.source.splitlines()
     )
-    module = ModuleType(f"text2grad.rl.{Path(fault.file).stem}")
+    module = ModuleType(f"text2grad.{fault.package}.{Path(fault.file).stem}")
     exec(compile(planted, f"{fault.file} with {fault.name}", "exec"), module.__dict__)
     return module
 
@@ -78,8 +85,9 @@ def passes(check: Callable[[], None]) -> bool:
 
 @pytest.mark.parametrize("fault", read_faults(), ids=lambda fault: fault.name)
 def test_fault_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = (SOURCES / fault.file).read_text("utf-8")
-    assert [line.strip() for line in source.splitlines()].count(fault.line) == 1, "the list of faults is stale"
+    assert [line.strip() for line in fault.source.splitlines()].count(fault.line) == 1, (
+        "the list of faults is stale"
+    )
     name = Path(fault.file).stem
     monkeypatch.setattr(TESTS[name], name, plant(fault))
     assert not all(map(passes, checks(name))), f"no reference test notices: {fault.name}"
@@ -88,7 +96,8 @@ def test_fault_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", TESTS)
 def test_the_module_without_a_fault_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaded the same way, unchanged: what is caught above is the fault, not the way it is planted."""
-    monkeypatch.setattr(TESTS[name], name, plant(Fault("nothing", f"{name}.py", "", "")))
+    package = "align" if name == "credit" else "rl"
+    monkeypatch.setattr(TESTS[name], name, plant(Fault(package, "nothing", f"{name}.py", "", "")))
     for check in checks(name):
         check()
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
+from text2grad.unicode_words import folded, spoken_words
 
 _LIST = """
 a an the this that these those such each every either neither both all any some no none few
@@ -34,6 +32,6 @@ CLOSED_CLASS = frozenset(_LIST.split())
 def content_characters(text: str) -> NDArray[np.bool_]:
     """Which characters belong to a content word (any word or number not in the list), one flag each."""
     content = np.zeros(len(text), dtype=np.bool_)
-    for word in _WORD.finditer(text):
-        content[word.start() : word.end()] = word[0].lower().replace("’", "'") not in CLOSED_CLASS
+    for start, end in spoken_words(text):
+        content[start:end] = folded(text[start:end]).replace("’", "'") not in CLOSED_CLASS
     return content

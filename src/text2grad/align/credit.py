@@ -17,14 +17,14 @@ from pydantic import Field, field_validator
 
 from text2grad.align.closed_class import content_characters
 from text2grad.align.tokens import Aligned
-from text2grad.feedback import Critique, Span
+from text2grad.feedback import Critique, Place, Span
 from text2grad.settings import Settings
 
 Scheme = Literal[
     "spans", "last_token", "spread_score", "dense_labels", "step_end", "linear_decay", "token_importance"
 ]
 Weighting = Literal["token", "span", "balanced"]
-Membership = Literal["overlap", "contained"]
+Membership = Literal["overlap", "visible", "contained"]
 Signs = Literal["critique", "verdict", "agreeing"]
 Weights = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -47,7 +47,9 @@ class CreditSettings(Settings):
         default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
     )
     membership: Membership = Field(
-        default="overlap", description="a token belongs to a span that overlaps, or contains, its non-space text"
+        default="overlap",
+        description="a token belongs to a span that overlaps its text, white space at the edges of spans aside;"
+        " visible: its text without white space, so blank tokens belong to none; contained: one that contains it",
     )
     signs: Signs = Field(
         default="critique",
@@ -227,14 +229,30 @@ def _signed(labels: NDArray[np.int64], score: float | None, signs: Signs) -> NDA
 
 
 def _members(spans: Sequence[Span], aligned: Aligned, membership: Membership) -> Flags:
-    """Which tokens belong to which span, (S, T): those whose non-space text overlaps it, or lies in it."""
-    edges = np.array([(span.start, span.end) for span in spans], dtype=np.int64).reshape(-1, 2)
+    """Which tokens belong to which span, (S, T).
+
+    White space inside a span is of it, at its edges it is not. `overlap`: the token wrote a character of the span.
+    `visible`: its text without the white space around it does, so blank tokens belong nowhere. `contained`: that
+    text, or all of a blank token, lies in the span. A token without text belongs nowhere.
+    """
+    edges = np.array([edge for span in spans for edge in _solid_edges(span)], dtype=np.int64).reshape(-1, 2)
     first, last = edges[:, :1], edges[:, 1:]
     if membership == "contained":
-        inside = (aligned.core_starts >= first) & (aligned.core_ends <= last)
-    else:
-        inside = (aligned.core_starts < last) & (aligned.core_ends > first)
-    return np.asarray(inside & (aligned.core_ends > aligned.core_starts))
+        blank = aligned.core_ends == aligned.core_starts
+        starts, ends = np.where(blank, (aligned.starts, aligned.ends), (aligned.core_starts, aligned.core_ends))
+        return np.asarray((starts >= first) & (ends <= last) & (ends > starts))
+    whole = membership == "overlap"
+    starts, ends = (aligned.starts, aligned.ends) if whole else (aligned.core_starts, aligned.core_ends)
+    return np.asarray((starts < last) & (ends > first) & (ends > starts))
+
+
+def _solid_edges(span: Span) -> Place:
+    """Where a span begins and ends without the white space at its edges; one of white space alone stays whole."""
+    solid = span.text.strip()
+    if not solid or len(solid) == len(span.text):
+        return span.start, span.end
+    start = span.start + span.text.index(solid)
+    return start, start + len(solid)
 
 
 def _within_spans(members: Flags, sureness: Weights, aligned: Aligned, settings: CreditSettings) -> Weights:

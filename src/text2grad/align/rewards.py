@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from text2grad.align.pieces import AnyTokenizer
 
 DEFAULTS = CreditSettings()
+PADDED = 16_384
+"""Models pad their output layer (Qwen by some 400 rows, Phi by 900) and sample such ids: tokens without text. Ids
+further beyond the vocabulary are of another tokenizer."""
 
 
 def token_rewards(
@@ -24,10 +27,11 @@ def token_rewards(
 ) -> list[float]:
     """The pseudo-reward delta of every sampled id (paper, section 3.3): as many numbers as `ids`, in their order.
 
-    `ids` are of the response alone, as they were sampled, special tokens included; they are never re-tokenised. The
-    critique must be of the text that `TokenTable(tokenizer).align(ids).text` reads off them; of a record, the
-    response is compared with it. `tokenizer` is one of transformers or of the package tokenizers; for many calls,
-    make one `TokenTable` of it and hand that in.
+    `ids` are of the response alone, as they were sampled, special tokens included; they are never re-tokenised.
+    Those beyond the vocabulary, which a model with a padded output layer samples, have no text. The critique must
+    be of the text that `TokenTable(tokenizer).align(ids).text` reads off them; of a record, the response is
+    compared with it. `tokenizer` is one of transformers or of the package tokenizers; for many calls, make one
+    `TokenTable` of it and hand that in.
 
     Raises:
         UserError: the feedback is a failure, or has no score where `settings.scheme` pays nothing else (neither is
@@ -82,7 +86,7 @@ def _table(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
 
 
 def _aligned(table: TokenTable, ids: Sequence[int]) -> Aligned:
-    strange = next((index for index in ids if not 0 <= index < table.vocabulary), None)
+    strange = next((index for index in ids if not 0 <= index < table.vocabulary + PADDED), None)
     if strange is not None:
         raise UserError(
             f"ids of another tokenizer: {strange} is not among the {table.vocabulary:,} ids of this one",

@@ -19,7 +19,11 @@ from text2grad.tasks.base import Task
 from text2grad.tasks.qa import is_ultrafeedback
 
 OURS, BASE, REFLECTION = "text2grad", "base", "reflection"
-METRICS = {"pass": "held-out pass@1", "rouge_l": "held-out ROUGE-L"}
+METRICS = {
+    "pass": "held-out pass@1",
+    "rouge_l": "held-out ROUGE-L",
+    "rouge_l_unicode": "held-out ROUGE-L, all scripts",
+}
 
 
 @dataclass(frozen=True)
@@ -213,10 +217,11 @@ def measure_of(config: Config, wanted: str | None = None) -> str:
     return wanted or main_measure(names)
 
 
-def _measures(task: Task, heldout: Sequence[Example]) -> list[str]:
+def _measures(task: Task, heldout: Sequence[Example]) -> dict[str, float]:
+    """The measures of a task, each with what the reference answers have of it."""
     if heldout[0].meta.get("tests"):
-        return ["pass"]
-    return list(mean_scores([{"scores": task.scores(each, each.reference)} for each in heldout]))
+        return {"pass": 1.0}
+    return mean_scores([{"scores": task.scores(each, each.reference)} for each in heldout])
 
 
 def title_of(measure: str) -> str:

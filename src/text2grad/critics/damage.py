@@ -7,17 +7,18 @@ no answer at all it knows nothing, may praise it, and a policy in training finds
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import NamedTuple
 
 from text2grad.feedback import Critique, Example, Feedback, Source, Span
 from text2grad.tasks.base import question_of, words_of
+from text2grad.unicode_words import pieces, unspaced
 
 SOURCE = Source(kind="program", model="damage")
 FEWEST_WORDS = 3
 """Of an answer that can be spoiled."""
+SENTENCE_ENDS = (".", "!", "?", "。", "！", "？", "؟", "।")
 REPEATS, LAST_WORDS = 8, 3
 """How often a phrase is repeated, and the words at a cut that are marked."""
 
@@ -33,18 +34,19 @@ class Spoiled(NamedTuple):
 
 def shuffled(response: str, rng: random.Random) -> Spoiled:
     """The same words in another order."""
-    words = response.split()
+    words = _words(response)
     rng.shuffle(words)
-    return _whole(" ".join(words), "The words are in no order and say nothing.")
+    return _whole(_joined(words, response), "The words are in no order and say nothing.")
 
 
 def repeated(response: str, rng: random.Random) -> Spoiled:
     """The beginning of the answer, then one phrase of it again and again."""
-    words = re.findall(r"\S+\s*", response)
-    first = rng.randrange(len(words) - FEWEST_WORDS + 1)
-    phrase = "".join(words[first : first + FEWEST_WORDS]).strip()
-    head = "".join(words[:first])
-    text = head + " ".join([phrase] * REPEATS)
+    starts = [start for start, _ in pieces(response)]
+    first = rng.randrange(len(starts) - FEWEST_WORDS + 1)
+    ends = [*starts, len(response)]
+    phrase = response[starts[first] : ends[first + FEWEST_WORDS]].strip()
+    head = response[starts[0] : starts[first]]
+    text = head + _joined([phrase] * REPEATS, response)
     return Spoiled(text, len(head), len(text), "It says the same again and again.")
 
 
@@ -52,19 +54,29 @@ def degenerate(response: str, rng: random.Random) -> Spoiled:
     """The same letters in another order."""
     letters = [letter for letter in response if not letter.isspace()]
     rng.shuffle(letters)
-    lengths = [len(word) for word in response.split()]
+    lengths = [len(word) for word in _words(response)]
     words = ["".join(letters.pop() for _ in range(length)) for length in lengths]
-    return _whole(" ".join(words), "These are no words.")
+    return _whole(_joined(words, response), "These are no words.")
 
 
 def truncated(response: str, rng: random.Random) -> Spoiled:
     """The first half or so of the words, never up to the end of a sentence."""
-    words = list(re.finditer(r"\S+", response))
+    words = list(pieces(response))
     kept = words[: max(1, round(len(words) * rng.uniform(0.3, 0.7)))]
-    while len(kept) > 1 and kept[-1][0].endswith((".", "!", "?")):
+    while len(kept) > 1 and response[: kept[-1][1]].endswith(SENTENCE_ENDS):
         kept.pop()
-    start = kept[-LAST_WORDS].start() if len(kept) >= LAST_WORDS else kept[0].start()
-    return Spoiled(response[: kept[-1].end()], start, kept[-1].end(), "It stops in the middle.")
+    (start, _), (_, end) = kept[-LAST_WORDS] if len(kept) >= LAST_WORDS else kept[0], kept[-1]
+    return Spoiled(response[:end], start, end, "It stops in the middle.")
+
+
+def _words(response: str) -> list[str]:
+    return [response[start:end] for start, end in pieces(response)]
+
+
+def _joined(words: Sequence[str], response: str) -> str:
+    """Words with a space between them, unless most of the response's are of a script without spaces."""
+    alone = sum(map(unspaced, _words(response)))
+    return ("" if 2 * alone > len(_words(response)) else " ").join(words)
 
 
 def _whole(text: str, critique: str) -> Spoiled:
@@ -91,7 +103,7 @@ def spoiled(records: Sequence[Feedback], count: int, seed: int, kinds: Sequence[
     have not `FEWEST_WORDS` words, or a kind left a response as it was.
     """
     rng = random.Random(f"{seed}/damage")
-    able = [record for record in records if len(record.response.split()) >= FEWEST_WORDS]
+    able = [record for record in records if len(_words(record.response)) >= FEWEST_WORDS]
     turns = cycle(kinds)
     chosen = [able[i % len(able)] for i in rng.sample(range(count), count)] if able and kinds else []
     made = [_spoil(record, next(turns), able, rng) for record in chosen]

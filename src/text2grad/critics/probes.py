@@ -23,7 +23,7 @@ from text2grad.feedback import (
     overlap_of,
     tokens_of,
 )
-from text2grad.tasks.base import rouge_l
+from text2grad.tasks.base import rouge_l_scores
 
 ANSWERS = 8
 """Answers that are spoiled for one probe, at most."""
@@ -79,13 +79,19 @@ class ProbedCritic:
         told = [Example(id=each.id, prompt=each.prompt) for each in marred]
         judged = judgements_of(self.critic, told, [each.response for each in marred]) if marred else []
         said = [each for each in judged if isinstance(each, Critique)]
-        likeness = [rouge_l(example.reference, text) for example, text in answers if _comparable(example)]
+        likeness = [_likeness(example.reference, text) for example, text in answers if _comparable(example)]
         return {
             "spoiled": float(len(said)),
             "praised": float(sum(map(_praises, said))),
             "references": float(len(likeness)),
             "likeness": sum(likeness),
         }
+
+
+def _likeness(reference: str, answer: str) -> float:
+    """ROUGE-L of the words of all scripts."""
+    found = rouge_l_scores(reference, answer)
+    return found.get("rouge_l_unicode", found["rouge_l"])
 
 
 def _comparable(example: Example) -> bool:

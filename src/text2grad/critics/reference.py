@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
-from typing import Any
 
 from text2grad.align.closed_class import CLOSED_CLASS
-from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Source, Span
+from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Place, Source, Span
+from text2grad.unicode_words import folded, stem, unspaced, words
 
 GOOD: Label = 1
 POOR: Label = -1
@@ -23,14 +21,15 @@ NAMED = 6  # words and phrases of a kind that a critique names
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text: where it is, its stem in small letters, and whether it says something by itself, as
-    articles and prepositions do not.
+    """A word of a text: where it is, its stem in small letters, whether it says something by itself, as articles
+    and prepositions do not, and whether it is a mere character of a script without spaces.
     """
 
     start: int
     end: int
     stem: str
     content: bool
+    character: bool = False
 
 
 class ReferenceCritic:
@@ -45,7 +44,7 @@ class ReferenceCritic:
 
     def __init__(self, brief: bool = False) -> None:
         self.brief = brief
-        self.source = Source(kind="program", model="reference", prompt_version="3b" if brief else "3")
+        self.source = Source(kind="program", model="reference", prompt_version="4b" if brief else "4")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Compare every response with its reference; an example without one gives a `Failure`."""
@@ -69,22 +68,9 @@ class ReferenceCritic:
 
 
 def read_words(text: str) -> list[Word]:
-    """The words of a text as ROUGE counts them: letters and digits; words of over three letters are stemmed."""
-    found = re.finditer(r"[A-Za-z0-9]+", text)
-    return [Word(*each.span(), stem(each[0].lower()), each[0].lower() not in CLOSED_CLASS) for each in found]
-
-
-@cache
-def stem(word: str) -> str:
-    """Porter's stem, as rouge-score takes it."""
-    return str(_stemmer().stem(word)) if len(word) > 3 else word
-
-
-@cache
-def _stemmer() -> Any:
-    from nltk.stem.porter import PorterStemmer
-
-    return PorterStemmer()
+    """The words of a text in any script, stemmed as ROUGE does it (`unicode_words`)."""
+    found = ((start, end, folded(text[start:end])) for start, end in words(text))
+    return [Word(start, end, stem(word), word not in CLOSED_CLASS, unspaced(word)) for start, end, word in found]
 
 
 def common(wanted: Sequence[str], said: Sequence[str]) -> set[int]:
@@ -130,14 +116,16 @@ def _labels(
 def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
     """Of every word: it is said twice in a row, or more often than the reference says it.
 
-    A function word may stand three times in a line; with no limit a policy finds that `the the the` costs nothing.
+    A function word may stand three times in a line, as may a character of a script without spaces, also twice in a
+    row; with no limit a policy finds that `the the the` costs nothing.
     """
     most, times = Counter(word.stem for word in wanted), Counter[str]()
     found = []
     for before, word in zip([None, *said], said, strict=False):
         times[word.stem] += 1
-        allowed = max(most[word.stem], 1 if word.content else FUNCTION_WORD_TIMES)
-        found.append(times[word.stem] > allowed or (before is not None and before.stem == word.stem))
+        allowed = max(most[word.stem], 1 if word.content and not word.character else FUNCTION_WORD_TIMES)
+        twice = before is not None and before.stem == word.stem and not word.character
+        found.append(times[word.stem] > allowed or twice)
     return found
 
 
@@ -155,8 +143,15 @@ def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | N
 def _missing(reference: str, wanted: Sequence[Word], said: Sequence[Word]) -> list[str]:
     """Content words of the reference that the answer lacks, as they stand there."""
     there = {word.stem for word in said}
-    lacking = [word for word in wanted if word.content and word.stem not in there]
-    return list(dict.fromkeys(reference[word.start : word.end] for word in lacking))
+    lacking: list[Place] = []
+    for word in wanted:
+        if not word.content or word.stem in there:
+            continue
+        if lacking and lacking[-1][1] == word.start:  # characters that no space parts are named as one
+            lacking[-1] = lacking[-1][0], word.end
+        else:
+            lacking.append((word.start, word.end))
+    return list(dict.fromkeys(reference[start:end] for start, end in lacking))
 
 
 def _text(spans: Sequence[Span], missing: Sequence[str]) -> str:

@@ -7,11 +7,13 @@ teach a policy to write them (both are what models do that cannot follow the ins
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from text2grad.critics.prompted.messages import fitted_messages
 from text2grad.feedback import Critique, Example, Message
+from text2grad.unicode_words import pieces
 
 Refusal = Literal["empty", "copied", "leaked"]
 LONGEST_SHARED = 40
@@ -38,13 +40,13 @@ def refusal_of(revision: str, response: str, prompt: str, critique: Critique) ->
     Copied: the answer but for white space. Leaked: it has a tag of the prompt, `LONGEST_SHARED` characters of its
     instruction, or the whole critique, where that is as long.
     """
-    words, before = " ".join(revision.split()), " ".join(response.split())
+    words, before = _plain(revision), _plain(response)
     if not words:
         return "empty"
     if words == before:
         return "copied"
     tags = [tag for tag in set(_MARKUP.findall(prompt)) if tag in revision and tag not in response]
-    said = " ".join(critique.text.split())
+    said = _plain(critique.text)
     whole = [said] if len(said) >= LONGEST_SHARED else []
     shared = any(piece in words and piece not in before for piece in (*_pieces(prompt), *whole))
     return "leaked" if tags or shared else None
@@ -60,8 +62,13 @@ def finds_nothing(critique: Critique) -> bool:
     return bool(critique.spans) or not critique.text.strip()
 
 
+def _plain(text: str) -> str:
+    """A text whose white space and composition of characters do not count."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
 def _pieces(prompt: str) -> Sequence[str]:
     """Every run of `LONGEST_SHARED` characters of the instruction that begins a word."""
-    words = " ".join(_MARKUP.sub(" ", prompt).split())
-    starts = [0, *(match.end() for match in re.finditer(" ", words))]
+    words = _plain(_MARKUP.sub(" ", prompt))
+    starts = [start for start, _ in pieces(words)]
     return [words[start : start + LONGEST_SHARED] for start in starts if start + LONGEST_SHARED <= len(words)]

@@ -12,7 +12,9 @@ from text2grad.critics.program.source import Lines, read_code
 from text2grad.feedback import Example, Place, Span
 
 _JOINTS = ("and", "but", "or", "so", "because", "while", "which", "although")
-_BREAK = re.compile(rf"[.!?;][\"'”’)\]]*\s+|,\s+(?=(?:{'|'.join(_JOINTS)})\b)|\s*[\r\n]\s*")
+_BREAK = re.compile(
+    rf"[.!?;؟؛।॥][\"'”’)\]]*\s+|[。！？；][\"'”’」』）】]*\s*|,\s+(?=(?:{'|'.join(_JOINTS)})\b)|\s*[\r\n]\s*"
+)
 """Where a step of a text ends: what follows a sentence or a clause."""
 
 

@@ -7,26 +7,27 @@ from math import atanh, comb, sqrt, tanh
 from typing import NamedTuple
 
 import numpy as np
-from rouge_score.rouge_scorer import RougeScorer
 
-ROUGE_TYPES = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
+from text2grad.tasks.base import rouge_scores
 
 
 def rouge(references: Sequence[str], candidates: Sequence[str], stemmer: bool = True) -> dict[str, float]:
     """Mean F-measures of `candidates[i]` against `references[i]`, each in [0, 1] (paper, Table 2).
 
     Returns:
-        `rouge1`, `rouge2` and `rouge_l` (the longest common subsequence of the whole text), by the
-        rouge-score package.
+        `rouge1`, `rouge2` and `rouge_l` (the longest common subsequence of the whole text) by the rouge-score
+        package, which reads words of a to z and 0 to 9; where references have other words also `rouge1_unicode`,
+        `rouge2_unicode` and `rouge_l_unicode`, means over those references (`tasks.base.rouge_scores`).
 
     Raises:
         ValueError: no texts, or lists of different lengths.
     """
     if not references:
         raise ValueError("no texts to score")
-    scorer = RougeScorer(list(ROUGE_TYPES.values()), use_stemmer=stemmer)
-    scores = [scorer.score(reference, text) for reference, text in zip(references, candidates, strict=True)]
-    return {name: sum(score[kind].fmeasure for score in scores) / len(scores) for name, kind in ROUGE_TYPES.items()}
+    pairs = zip(references, candidates, strict=True)
+    scores = [rouge_scores(reference, text, stemmer) for reference, text in pairs]
+    names = dict.fromkeys(name for score in scores for name in score)
+    return {name: mean([score[name] for score in scores if name in score]) for name in names}
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:

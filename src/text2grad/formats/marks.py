@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from text2grad.feedback import Critique, Example, Feedback, Judgement, Label, Message, QuoteCounts, Source, Span
+from text2grad.unicode_words import units
 from text2grad.wire.quotes import in_order
 
 LABELS: dict[Label, str] = {1: "good", -1: "poor"}
@@ -18,7 +19,6 @@ POOR_WORDS = ("poor", "bad", "negative", "wrong", "error", "incorrect", "weaknes
 POLARITY: dict[str, Label] = {**dict.fromkeys(GOOD_WORDS, 1), **dict.fromkeys(POOR_WORDS, -1)}
 RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")
 PROMPT_KEYS = ("prompt", "question", "instruction", "source", "post", "input")
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Mark(NamedTuple):
@@ -99,18 +99,21 @@ def score_of(value: Any) -> float | None:
 
 def edits(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """What a person's corrected text says of the response: words they took out or replaced are poor spans, words
-    they only put in are omissions.
+    they only put in are omissions. Of scripts without spaces, characters are compared; composed or not is no edit.
     """
-    before, after = list(_WORD.finditer(response)), list(_WORD.finditer(corrected))
+    before, after = list(units(response)), list(units(corrected))
     matcher = difflib.SequenceMatcher(
-        None, [word[0] for word in before], [word[0] for word in after], autojunk=False
+        None,
+        [unicodedata.normalize("NFC", response[start:end]) for start, end in before],
+        [unicodedata.normalize("NFC", corrected[start:end]) for start, end in after],
+        autojunk=False,
     )
     spans: list[Span] = []
     missing: list[str] = []
     for kind, i, j, k, m in matcher.get_opcodes():
-        put_in = corrected[after[k].start() : after[m - 1].end()] if m > k else ""
+        put_in = corrected[after[k][0] : after[m - 1][1]] if m > k else ""
         if kind in ("delete", "replace"):
-            start, end = before[i].start(), before[j - 1].end()
+            start, end = before[i][0], before[j - 1][1]
             why = reason or (f"should be: {put_in}" if put_in else "to be removed")
             spans.append(Span(start=start, end=end, label=-1, text=response[start:end], reason=why))
         elif kind == "insert":

@@ -5,7 +5,6 @@ A token is a word or a sign, or what a tokenizer.json says. Everything is counte
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Span, read_jsonl
 from text2grad.report.advice import judgement, what_next
 from text2grad.report.pages import render_page, write_page
+from text2grad.unicode_words import units
 
 Offsets = list[tuple[int, int]]
 Tokenize = Callable[[str], Offsets]
 Cost = Callable[[str, Mapping[str, float]], float | None]
 """USD of one answer of a model, by its usage; None where its price is not known."""
-_WORD = re.compile(r"\w+|[^\w\s]")
 DENSE_TOKENS_PER_TOKEN = 2
 """What a label for every single token costs to write, at the least: the token again, and its label (paper, table 12
 counts 273.3 tokens against 40.1 for UltraFeedback)."""
@@ -101,7 +100,7 @@ def _shown(value: Any) -> str:
 def tokenize_by(file: Path | None) -> Tokenize:
     """Character intervals of the tokens of a text: by a tokenizer.json, else words and signs."""
     if file is None:
-        return lambda text: [match.span() for match in _WORD.finditer(text)]
+        return lambda text: list(units(text))
     from tokenizers import Tokenizer
 
     try:

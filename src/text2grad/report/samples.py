@@ -101,20 +101,22 @@ def pieces(response: str, spans: Sequence[Span], intervals: Sequence[tuple[int, 
 def token_labels(sample: Sample) -> list[str]:
     """What the spans say of each token: "good", "poor", "both" or "".
 
-    Computed from the characters alone (without white space), so that it can be checked against `delta`.
+    Computed from the characters alone (white space at the edges of spans aside), so that it can be checked
+    against `delta`.
     """
-    in_spans = _cover(len(sample.response), [(span.start, span.end) for span in sample.spans])
+    in_spans = _cover(len(sample.response), [_solid(span) for span in sample.spans])
     result = []
     for start, end in zip(sample.starts, sample.ends, strict=False):
         inside = range(max(start, 0), min(end, len(in_spans)))
-        found = {
-            sample.spans[index].label
-            for position in inside
-            if not sample.response[position].isspace()
-            for index in in_spans[position]
-        }
+        found = {sample.spans[index].label for position in inside for index in in_spans[position]}
         result.append(LABEL_OF_SIGNS[tuple(sorted(found))])
     return result
+
+
+def _solid(span: Span) -> tuple[int, int]:
+    """A span without the white space at its edges; one of white space alone as it is."""
+    solid = [place for place, char in enumerate(span.text, span.start) if not char.isspace()]
+    return (solid[0], solid[-1] + 1) if solid else (span.start, span.end)
 
 
 def _cover(length: int, intervals: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:

@@ -118,7 +118,8 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
 
 def shortened_reason(reason: str) -> str:
     """`Wrong-Grounding: the passage says ...` -> `Wrong-Grounding`."""
-    return " ".join(re.split(r"[:.;,?!\n]", reason.strip(), maxsplit=1)[0].split()[:4])
+    first = re.split(r"[:.;,?!\n。，、；：？！]", reason.strip(), maxsplit=1)[0]
+    return " ".join(first.split()[:4])
 
 
 def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feedback]:

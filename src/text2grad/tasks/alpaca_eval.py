@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from text2grad.feedback import Example
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares, rouge_l
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares, rouge_l_scores
 from text2grad.tasks.loaders import Row, Shape, one_turn, optional_text, read_examples, text_of
 
 HUB_NAME = "tatsu-lab/alpaca_eval"
@@ -32,7 +32,7 @@ class AlpacaEvalTask:
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1 against the baseline's answer; empty without one."""
-        return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
+        return rouge_l_scores(example.reference, response) if example.reference else {}
 
 
 def _instruction(row: Row, fallback_id: str) -> Example:

@@ -16,11 +16,13 @@ from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field, field_validator
 
-from text2grad.errors import UserError
+from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Feedback, Message, Preference
 from text2grad.settings import Settings
+from text2grad.unicode_words import RougeWords, beyond_rouge
 
 Split = Literal["sft", "reward", "train", "heldout"]
+ROUGE_TYPES = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
 SHARES: tuple[Split, ...] = ("sft", "reward", "train")
 """The splits that `task.split` gives the shares of, in its order."""
 
@@ -243,18 +245,34 @@ def rouge_l(reference: str, response: str) -> float:
     return rouge_scores(reference, response)["rouge_l"]
 
 
-def rouge_scores(reference: str, response: str) -> dict[str, float]:
-    """ROUGE-1, 2 and L, F1 with stemming, each in [0, 1]."""
-    names = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
-    found = _rouge_scorer().score(reference, response)
-    return {name: found[theirs].fmeasure for name, theirs in names.items()}
+def rouge_l_scores(reference: str, response: str) -> dict[str, float]:
+    """Those of `rouge_scores` that are of the longest common subsequence."""
+    return {name: value for name, value in rouge_scores(reference, response).items() if name.startswith("rouge_l")}
+
+
+def rouge_scores(reference: str, response: str, stemmer: bool = True) -> dict[str, float]:
+    """ROUGE-1, 2 and L, F1 in [0, 1]; 0 where either text is empty.
+
+    Returns:
+        `rouge1`, `rouge2` and `rouge_l` as published: of words of a to z and 0 to 9. Where the reference has other
+        words also `rouge1_unicode`, `rouge2_unicode` and `rouge_l_unicode`, of the words of all scripts
+        (`unicode_words`); of a text of English words these would be the same.
+    """
+    published = _rouge_scorer(stemmer, False).score(reference, response)
+    found = {name: published[theirs].fmeasure for name, theirs in ROUGE_TYPES.items()}
+    if beyond_rouge(reference):
+        warn_once("ROUGE as published counts words of a to z and 0 to 9 alone: see rouge_l_unicode for all words")
+        read = _rouge_scorer(stemmer, True).score(reference, response)
+        found |= {f"{name}_unicode": read[theirs].fmeasure for name, theirs in ROUGE_TYPES.items()}
+    return found
 
 
 @cache
-def _rouge_scorer() -> Any:
+def _rouge_scorer(stemmer: bool, all_scripts: bool) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    tokenizer = RougeWords(stemmer) if all_scripts else None
+    return RougeScorer(list(ROUGE_TYPES.values()), use_stemmer=stemmer, tokenizer=tokenizer)
 
 
 def read_prompt(name: str) -> str:

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
-from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
+from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l_scores
 
 Row = dict[str, Any]
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
@@ -101,7 +101,7 @@ class DataTask:
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1 against the reference; empty without one."""
-        return {"rouge_l": rouge_l(example.reference, response)} if example.reference else {}
+        return rouge_l_scores(example.reference, response) if example.reference else {}
 
 
 def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, split: str = "") -> list[Example]:

@@ -72,7 +72,8 @@ def resolve(
     """Turn the quotes of one label's list into spans.
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
-    unmatched. A blank quote says nothing unless its `occurrence` does. Without `tolerance` only what stands in
+    unmatched. A blank quote says nothing unless its `occurrence` does, or it is an indentation: longer than one
+    character and there once. Without `tolerance` only what stands in
     the response to the letter is found.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
@@ -89,7 +90,7 @@ def resolve(
         if quote.occurrence is not None:
             chosen = places[quote.occurrence - 1 : quote.occurrence]
         elif not quote.text.strip():
-            chosen = []
+            chosen = places if len(places) == 1 < len(quote.text) else []
         elif mentions[key] > 1:
             chosen = places[seen[key] :][:1]
             seen[key] += 1

@@ -2,27 +2,25 @@
 
     {"words": [["It", 0], ["is", 0], ["wrong.", -1]], "score": -1.0}
 
-A word is what stands between white space. Words are told by their place in the list, so that each can be checked.
+A word is what stands between white space; of scripts without spaces it is a character. Words are told by their
+place in the list, so that each can be checked.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from typing import Any
 
-from text2grad.feedback import Critique, Place, QuoteCounts, Span
+from text2grad.feedback import Critique, QuoteCounts, Span
+from text2grad.unicode_words import pieces
 from text2grad.wire.objects import invalid
 from text2grad.wire.shown import as_data
-
-_WORD = re.compile(r"\S+")
 
 
 def render_words(critique: Critique, response: str) -> str:
     """Write a critique's spans and verdict as labels of words: 1 or -1 where a span of that sign touches the word,
     0 where none does or both do."""
-    listed = [[response[start:end], _label(critique, start, end)] for start, end in _words(response)]
+    listed = [[response[start:end], _label(critique, start, end)] for start, end in pieces(response)]
     score = {} if critique.score is None else {"score": critique.score}
     return json.dumps({"words": listed, **score}, ensure_ascii=False)
 
@@ -37,7 +35,7 @@ def read_words(listed: object, response: str) -> Critique:
     """
     if not isinstance(listed, list):
         invalid("words is not a list")
-    places = list(_words(response))
+    places = list(pieces(response))
     if len(listed) != len(places):
         invalid(f"labels of {len(listed)} words, and the response has {len(places)}")
     spans: list[Span] = []
@@ -50,10 +48,6 @@ def read_words(listed: object, response: str) -> Critique:
         elif label:
             spans.append(Span(start=start, end=end, label=1 if label > 0 else -1, text=text))
     return Critique(text="", spans=tuple(spans), quotes=QuoteCounts(unmatched=len(lost)), lost=tuple(lost))
-
-
-def _words(response: str) -> Iterator[Place]:
-    return (found.span() for found in _WORD.finditer(response))
 
 
 def _label(critique: Critique, start: int, end: int) -> int:

@@ -128,6 +128,21 @@ def test_a_critique_of_another_text_is_one_line(tables: dict[str, TokenTable], t
     assert "\n" not in str(caught.value)
 
 
+def test_ids_of_a_padded_output_layer_are_tokens_without_text(tables: dict[str, TokenTable]) -> None:
+    """They stand anywhere in a response, and the verdict is paid on the last id, whatever it is."""
+    for table in tables.values():
+        plain = [index for index in range(table.vocabulary) if table.align([index]).text.strip().isalpha()][:3]
+        text, beyond = table.align(plain).text, table.vocabulary
+        for ids in ([*plain, beyond], [beyond + 400, *plain], [plain[0], 10_000, *plain[1:]], [beyond]):
+            inside = [index for index in ids if index < table.vocabulary]
+            said = quoted(text, -1, text) if inside else Critique(text="so", score=0.5)
+            rewards = token_rewards(said, table, ids, CreditSettings(outcome_weight=0.5))
+            wanted = [-1.0 if index < table.vocabulary else 0.0 for index in ids]
+            wanted[-1] += 0.25
+            assert rewards == wanted
+            assert critic_token_rewards(Says(said), EXAMPLES[:1], table, [ids]) == [token_rewards(said, table, ids)]
+
+
 @pytest.mark.parametrize("strange", [-1, 600_000])
 def test_ids_of_another_tokenizer_are_one_line(tables: dict[str, TokenTable], strange: int) -> None:
     for call in (

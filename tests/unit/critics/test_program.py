@@ -50,7 +50,7 @@ def critique(
     found = judge(runner, response, reference, tests, brief)
     assert isinstance(found, Critique)
     for span in found.spans:
-        assert response[span.start : span.end] == span.text == span.text.strip() != ""
+        assert response[span.start : span.end] == span.text != "" and span.text.strip() in ("", span.text)
     return found
 
 
@@ -159,6 +159,21 @@ def test_a_syntax_error_is_blamed_on_its_line(runner: Runner) -> None:
         assert quotes(found, -1) == ["ys = [x for x in xs"]
         assert "not Python" in found.text
         assert found.score == -1.0
+
+
+@pytest.mark.parametrize(
+    ("program", "wanted"),
+    [
+        ("def f(xs):\n    ys = xs\n      return sum(ys)\n", "      "),
+        ("def f(xs):\n    ys = xs\n  return sum(ys)\n", "  "),
+        ("def f(xs):\nreturn sum(xs)\n", "return sum(xs)"),
+        ("def f(xs):\n    if xs:\n    return sum(xs)\n", "return sum(xs)"),
+    ],
+)
+@pytest.mark.parametrize("fence", ["", "```python\n"])
+def test_a_wrong_indentation_is_what_is_poor(runner: Runner, program: str, wanted: str, fence: str) -> None:
+    response = f"{fence}{program}```" if fence else program
+    assert quotes(critique(runner, response), -1) == [wanted]
 
 
 @pytest.mark.parametrize(

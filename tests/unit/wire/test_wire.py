@@ -114,6 +114,26 @@ def test_a_quote_that_is_not_there_is_unmatched(quote: str) -> None:
     assert (found.spans, found.quotes.unmatched) == ((), 2)
 
 
+PROGRAM = "def f(x):\n    y = x\n        return y\n"
+
+
+@pytest.mark.parametrize(
+    ("quote", "wanted"),
+    [
+        ("\n        ", [(19, 28, -1)]),
+        ("        ", [(20, 28, -1)]),
+        ({"quote": "    ", "occurrence": 1}, [(10, 14, -1)]),
+        ("    ", []),  # six places: which indentation is meant?
+        ("\n", []),
+        (" ", []),
+    ],
+)
+def test_an_indentation_is_quoted(quote: Any, wanted: list[tuple[int, int, int]]) -> None:
+    found = read(ask(poor=[quote]), PROGRAM)
+    assert (places(found), found.quotes.unmatched) == (wanted, int(not wanted))
+    assert read(render(found, PROGRAM), PROGRAM).spans == found.spans
+
+
 def test_overlapping_occurrences_count() -> None:
     assert read(ask(["la la"]), "la la la").quotes.ambiguous == 1
 

@@ -89,15 +89,21 @@ class Case:
         text = self.program.code[start:end]
         left = start + len(text) - len(text.lstrip())
         right = left + len(text.strip())
-        if right <= left:
-            return ()
-        low, high = self.program.place(left, right)
+        return (self._span(left, right, label, reason, weight),) if right > left else ()
+
+    def _span(self, start: int, end: int, label: Label, reason: str, weight: float = 1.0) -> Span:
+        low, high = self.program.place(start, end)
         text = self.attempt.response[low:high]
-        return (Span(start=low, end=high, label=label, text=text, reason=reason, weight=weight),)
+        return Span(start=low, end=high, label=label, text=text, reason=reason, weight=weight)
 
     def mark_line(self, number: int, label: Label, reason: str = "") -> tuple[Span, ...]:
         """The span of a line (from 1) of the program; None if it does not exist or is blank."""
         return self.mark(*self.lines.extent(number), label, reason)
+
+    def mark_indentation(self, number: int, label: Label, reason: str = "") -> tuple[Span, ...]:
+        """The span of the white space that a line (from 1) begins with; none if it begins with something else."""
+        (end, _), start = self.lines.extent(number), self.lines.starts[number - 1]
+        return (self._span(start, end, label, reason),) if end > start else ()
 
     @property
     def first_line(self) -> int:

@@ -6,6 +6,7 @@ A reward model learns from the brief one: what is wrong and what should be there
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 from text2grad.critics.program.case import Case, one_of, ordered, praise
@@ -20,6 +21,7 @@ ALIKE = 1 / 3
 
 _DEFINITION = Function | ast.ClassDef
 _NOWHERE = "the tests fail and nothing says which line"
+_MISINDENTED = re.compile("unexpected indent|unindent does not match|TabError")
 _SHOWN = 3
 _NEAR = 0.9
 _WORDS: dict[Kind, str] = {
@@ -110,8 +112,9 @@ def _unreadable(case: Case) -> Critique:
         last = case.lines.number_at(len(case.program.code.rstrip()) - 1)
         spans = case.mark_line(last, -1, "the program is cut off here")
         return _critique(case, [f"It is cut off in line {last}."], spans, ["syntax"])
-    spans = case.mark_line(line, -1, f"not Python: {case.verdict.error}")
-    spans = spans or case.mark_all(-1, "not Python")
+    reason = f"not Python: {case.verdict.error}"
+    spans = case.mark_indentation(line, -1, reason) if _MISINDENTED.search(case.verdict.error) else ()
+    spans = spans or case.mark_line(line, -1, reason) or case.mark_all(-1, "not Python")
     return _critique(case, [f"It is not Python at line {line}."], spans, ["syntax"])
 
 

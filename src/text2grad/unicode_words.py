@@ -1,0 +1,98 @@
+"""Words in any script, and the form in which two of them are compared.
+
+Scripts that are written without spaces (Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Khmer, Myanmar ...) have no
+word boundary that a rule could find: there every grapheme, a character as a reader sees it, counts as a word, as
+does an emoji. Places are always those of the text as it stands: texts are never normalised, only words are.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from typing import Any
+
+import regex
+
+from text2grad.feedback import Place
+
+_UNSPACED = (
+    r"[[\p{Line_Break=SA}\p{Script=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Script=Bopomofo}]&&[\p{L}\p{M}\p{N}]]"
+)
+_BLANK = r"\s\x1c-\x1f"  # as str.isspace has it
+_MARKS = r"[\p{M}\u200c\u200d]*"  # with the joiners inside words of Persian and Hindi
+_GRAPHEME = rf"(?={_UNSPACED})\X"
+_EMOJI = r"(?=\p{Emoji_Presentation}|\p{Extended_Pictographic}\ufe0f)\X"
+_RUN = rf"(?:[[\p{{L}}\p{{N}}]--{_UNSPACED}]{_MARKS})+"
+_NAME = rf"(?:[[\p{{L}}\p{{N}}_]--{_UNSPACED}]{_MARKS})+"
+_WORD = regex.compile(rf"(?V1){_GRAPHEME}|{_RUN}|{_EMOJI}")
+_SPOKEN = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}(?:['’]{_NAME})*")
+_UNIT = regex.compile(rf"(?V1){_GRAPHEME}|{_NAME}|(?![{_BLANK}])\X")
+_PIECE = regex.compile(rf"(?V1){_GRAPHEME}|(?:(?!{_UNSPACED})[^{_BLANK}])+")
+_ONE_UNSPACED = regex.compile(rf"(?V1){_UNSPACED}")
+
+
+def words(text: str) -> Iterator[Place]:
+    """The places of the words: runs of letters and digits with their marks, graphemes of scripts without spaces,
+    and emoji. Of ASCII text these are the words of the published ROUGE.
+    """
+    return (found.span() for found in _WORD.finditer(text))
+
+
+def spoken_words(text: str) -> Iterator[Place]:
+    """The places of words as they are spoken: `don't` is one, as is a name with underscores. No emoji."""
+    return (found.span() for found in _SPOKEN.finditer(text))
+
+
+def units(text: str) -> Iterator[Place]:
+    """The places of the words and signs of which every text but its white space consists; `_` is a letter here."""
+    return (found.span() for found in _UNIT.finditer(text))
+
+
+def pieces(text: str) -> Iterator[Place]:
+    """The places of what white space parts; of scripts without spaces, of the graphemes."""
+    return (found.span() for found in _PIECE.finditer(text))
+
+
+def unspaced(text: str) -> bool:
+    """Whether a text begins with a letter of a script that is written without spaces."""
+    return _ONE_UNSPACED.match(text) is not None
+
+
+@lru_cache(maxsize=65_536)
+def folded(word: str) -> str:
+    """The form in which words are compared: composed (NFC), without case; a Turkish dotted I is an i."""
+    if word.isascii():
+        return word.lower()
+    plain = unicodedata.normalize("NFC", unicodedata.normalize("NFC", word).casefold())
+    return plain.replace("i\u0307", "i")
+
+
+@cache
+def stem(word: str) -> str:
+    """Porter's stem of a folded English word, as rouge-score takes it: of those of over three letters."""
+    return str(_stemmer().stem(word)) if len(word) > 3 and word.isascii() else word
+
+
+@cache
+def _stemmer() -> Any:
+    from nltk.stem.porter import PorterStemmer
+
+    return PorterStemmer()
+
+
+class RougeWords:
+    """A tokenizer for rouge-score that knows the words of all scripts; of ASCII text it gives what theirs gives."""
+
+    def __init__(self, stemmer: bool = True) -> None:
+        self.stemmer = stemmer
+
+    def tokenize(self, text: str) -> list[str]:
+        """The folded words of a text."""
+        found = [folded(text[start:end]) for start, end in words(text)]
+        return [stem(word) for word in found] if self.stemmer else found
+
+
+def beyond_rouge(text: str) -> bool:
+    """Whether a text has words that the published ROUGE cannot read: it counts a to z and 0 to 9 alone."""
+    return not text.isascii() and any(not text[start:end].isascii() for start, end in words(text))

@@ -1,0 +1,235 @@
+"""Words, signs and pieces in ten scripts, and what compares texts by them: no script reads as nothing."""
+
+from __future__ import annotations
+
+import unicodedata
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score.tokenizers import DefaultTokenizer
+
+from text2grad.align.closed_class import content_characters
+from text2grad.critics.damage import DAMAGE, spoiled
+from text2grad.critics.reference import ReferenceCritic
+from text2grad.critics.steps import text_steps
+from text2grad.eval.metrics import rouge
+from text2grad.eval.texts import text_figures
+from text2grad.feedback import Critique, Example, Feedback, Message, Source, Span
+from text2grad.formats.marks import edits
+from text2grad.report.quality import tokenize_by
+from text2grad.unicode_words import RougeWords, folded, pieces, spoken_words, units, words
+from text2grad.wire import parse
+from text2grad.wire.words import render_words
+
+SAID = {
+    "Chinese": ("苹果是红色的。", "苹果是黄色的。", ["红"]),
+    "Japanese": ("会議は月曜日にあります。", "会議は金曜日にあります。", ["月"]),
+    "Katakana": ("コーヒーを飲む", "コーラを飲む", ["ーヒー"]),
+    "Russian": ("Отчёт готов в среду.", "Отчёт готов в пятницу.", ["среду"]),
+    "German": ("Die Größe der Übung stimmt.", "Die Länge der Übung stimmt.", ["Größe"]),
+    "Arabic": ("التقرير جاهز يوم الاثنين", "التقرير جاهز يوم الجمعة", ["الاثنين"]),
+    "Thai": ("รายงานเสร็จวันจันทร์", "รายงานเสร็จวันศุกร์", ["จันทร์"]),
+    "Hindi": ("रिपोर्ट सोमवार को तैयार है", "रिपोर्ट शुक्रवार को तैयार है", ["सोमवार"]),
+    "Korean": ("보고서는 월요일에 나옵니다.", "보고서는 금요일에 나옵니다.", ["월요일에"]),
+    "Turkish": ("İstanbul'da ışık var", "İzmir'de ışık var", ["İstanbul", "da"]),
+    "emoji": ("ok 👍🏽 👩‍👩‍👧", "ok 👎🏽 👩‍👩‍👧", ["👍🏽"]),
+    "Khmer": ("ភាសាខ្មែរ", "ភាសាថៃ", ["ខ្មែរ"]),
+    "Myanmar": ("ကျွန်တော်", "ကျွန်မ", ["တော်"]),
+}
+"""An answer, a person's correction, and the words of the answer that are no more."""
+CASES = pytest.mark.parametrize("said", SAID.values(), ids=SAID)
+Words = tuple[str, str, list[str]]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("苹果是红色的", list("苹果是红色的")),
+        ("iPhone手机 コーヒー", ["iPhone", "手", "机", "コ", "ー", "ヒ", "ー"]),
+        ("Größe Übung", ["Größe", "Übung"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("ที่นี่", ["ที่", "นี่"]),
+        ("می‌خواهم بروم", ["می‌خواهم", "بروم"]),
+        ("한국어 문장", ["한국어", "문장"]),
+        ("👩‍👩‍👧 ok ❤️ 🇩🇪", ["👩‍👩‍👧", "ok", "❤️", "🇩🇪"]),
+        ("don't x_y 3.5", ["don", "t", "x", "y", "3", "5"]),
+        ("。、「」！ -- ©", []),
+    ],
+)
+def test_words_by_hand(text: str, wanted: list[str]) -> None:
+    assert [text[start:end] for start, end in words(text)] == wanted
+    composed, apart = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
+    assert len(list(words(apart))) == len(list(words(composed)))
+
+
+@given(st.text(max_size=40))
+def test_units_and_pieces_are_all_of_a_text_but_its_white_space(text: str) -> None:
+    for cut in (units, pieces):
+        places = list(cut(text))
+        assert "".join(text[a:b] for a, b in places) == "".join(text.split())
+        assert all(first[1] <= second[0] for first, second in pairwise(places))
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=127), max_size=60), st.booleans())
+def test_of_ascii_text_the_words_are_those_of_the_published_rouge(text: str, stemmer: bool) -> None:
+    assert RougeWords(stemmer).tokenize(text) == DefaultTokenizer(stemmer).tokenize(text)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Größe", unicodedata.normalize("NFD", "GRÖSSE".replace("SS", "ß"))),
+        ("Straße", "STRASSE"),
+        ("İstanbul", "istanbul"),
+        ("가", unicodedata.normalize("NFD", "가")),
+        ("ОТЧЁТ", "отчёт"),
+        ("Σίσυφος", "ΣΊΣΥΦΟΣ"),
+    ],
+)
+def test_words_are_compared_composed_and_without_case(one: str, other: str) -> None:
+    assert folded(one) == folded(other)
+
+
+# --- the reference critic
+
+
+def critique(response: str, reference: str) -> Critique:
+    example = Example(id="a", prompt=(Message(role="user", content="?"),), reference=reference)
+    (found,) = ReferenceCritic().critique([example], [response])
+    assert isinstance(found, Critique)
+    assert all(response[span.start : span.end] == span.text for span in found.spans)
+    return found
+
+
+@CASES
+def test_an_answer_equal_to_its_reference_is_right(said: Words) -> None:
+    for text in said[:2]:
+        for form in ("NFC", "NFD"):
+            found = critique(unicodedata.normalize(form, text), text)
+            assert (found.score, found.omissions) == (1.0, ())
+            assert {span.label for span in found.spans} == {1}
+
+
+@CASES
+def test_an_answer_unlike_its_reference_is_poor_where_it_differs(said: Words) -> None:
+    response, reference, wrong = said
+    found = critique(response, reference)
+    marked = {place for span in found.spans if span.label < 0 for place in range(span.start, span.end)}
+    poor = {place for place in marked if response[place] != "'"}
+    gone = [range(response.index(word), response.index(word) + len(word)) for word in wrong]
+    assert found.score is not None and -1 < found.score < 1
+    assert poor and poor <= {place for each in gone for place in each}
+    assert found.omissions or said is SAID["Katakana"]
+
+
+def test_a_character_may_stand_twice_in_a_row() -> None:
+    assert [span.label for span in critique("妈妈谢谢你", "妈妈谢谢你").spans] == [1]
+    assert critique("谢谢谢谢谢谢谢谢你", "谢谢你").spans[-1].label == 1
+    assert any(span.label < 0 for span in critique("谢谢谢谢谢谢谢谢你", "谢谢你").spans)
+
+
+# --- ROUGE and BLEU
+
+
+@CASES
+def test_equal_texts_never_score_zero_without_a_figure_that_says_one(said: Words) -> None:
+    right, near = rouge([said[0]], [said[0]]), rouge([said[1]], [said[0]])
+    assert right["rouge_l_unicode"] == right["rouge1_unicode"] == 1.0
+    assert 0 < near["rouge_l_unicode"] < 1
+    figures = text_figures([said[0]], [said[0]])
+    assert figures.get("bleu_unicode", figures["bleu"]) in (
+        0.0,
+        pytest.approx(100),
+    )  # of two words there is no BLEU
+
+
+def test_the_published_rouge_stays_as_it_is() -> None:
+    assert rouge(["Größe Übung"], ["Gr e bung"]) == {
+        **dict.fromkeys(("rouge1", "rouge2", "rouge_l"), 1.0),
+        **dict.fromkeys(("rouge1_unicode", "rouge2_unicode", "rouge_l_unicode"), 0.0),
+    }
+    assert rouge(["the cat sat"], ["the cat"]).keys() == {"rouge1", "rouge2", "rouge_l"}
+    mixed = rouge(["the cat", "苹果"], ["the dog", "苹果"])
+    assert (mixed["rouge_l"], mixed["rouge_l_unicode"]) == (0.25, 1.0)
+
+
+@pytest.mark.parametrize("text", ["苹果是红色的", "会議は月曜日にあります。", "รายงานเสร็จวันจันทร์"])
+def test_bleu_of_scripts_without_spaces(text: str) -> None:
+    figures = text_figures([text, "the cat sat down"], [text, "the cat sat down"])
+    assert figures["bleu_unicode"] == figures["sentence_bleu_unicode"] == pytest.approx(100)
+    assert "bleu_unicode" not in text_figures(["Größe"], ["Größe"])
+
+
+# --- corrections
+
+
+@CASES
+def test_a_correction_is_poor_where_it_differs(said: Words) -> None:
+    response, corrected, wrong = said
+    spans, omissions = edits(response, corrected)
+    assert "".join(span.text for span in spans) in "".join(wrong) and spans
+    assert all(response[span.start : span.end] == span.text and span.label == -1 for span in spans)
+    assert not any(len(each) > len(corrected) / 2 for each in omissions)
+
+
+@CASES
+def test_another_composition_of_the_same_text_is_no_correction(said: Words) -> None:
+    for response in said[:2]:
+        assert edits(response, unicodedata.normalize("NFD", response)) == ((), ())
+        assert edits(unicodedata.normalize("NFD", response), response) == ((), ())
+
+
+def test_only_what_a_correction_puts_in_is_an_omission() -> None:
+    assert edits("会议在周五。", "会议改在周五下午。") == ((), ("改", "下午"))
+
+
+# --- labels for every word, damage, steps, content words, counts
+
+
+@CASES
+def test_every_word_has_a_label_of_its_own(said: Words) -> None:
+    response, _, wrong = said
+    start = response.index(wrong[0])
+    span = Span(start=start, end=start + len(wrong[0]), label=-1, text=wrong[0])
+    found = parse(render_words(Critique(text="", spans=(span,)), response), response)
+    assert isinstance(found, Critique)
+    poor = {place for each in found.spans for place in range(each.start, each.end)}
+    assert set(range(span.start, span.end)) <= poor
+    assert len(poor) < len(response)
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("language", ["Chinese", "Japanese", "Thai", "German"])
+def test_answers_of_every_script_can_be_spoiled(language: str, kind: str) -> None:
+    text = SAID[language][0]
+    turns = (Message(role="user", content="?"),)
+    record = Feedback(id="a", prompt=turns, response=text, source=Source(kind="human"))
+    (found,) = spoiled([record], 1, 0, [kind])
+    assert found.response != text
+    assert (" " in found.response) == (" " in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("今天下雨。我们在家！你呢？", 3),
+        ("「好。」他说。", 2),
+        ("यह सही है। वह गलत है।", 2),
+        ("ما هذا؟ هذا كتاب.", 2),
+    ],
+)
+def test_sentences_end_without_a_space_behind_them(text: str, count: int) -> None:
+    assert len(text_steps(text)) == count
+
+
+def test_content_words_of_other_scripts_are_content() -> None:
+    for text in ("हिन्दी", "苹果", "Übung", unicodedata.normalize("NFD", "Übung")):
+        assert content_characters(text).all()
+    assert not content_characters("THE don’t 。").any()
+    assert [*spoken_words("don't my_name")] == [(0, 5), (6, 13)]
+
+
+def test_tokens_are_counted_where_no_space_parts_them() -> None:
+    assert len(tokenize_by(None)("苹果是红色的。")) == 7
