@@ -21,17 +21,15 @@ from urllib.request import getproxies
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import HFValidationError
-from jinja2 import TemplateError
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from text2grad.errors import UserError
+from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Message
 from text2grad.policy.gguf import SMOLLM2, local_model
+from text2grad.policy.template import TEMPLATE, Frame, Turn, beginning, first_line, frame, rewrites, switch_of
 
-_PROBE = "\u2756probe\u2756"
 _ASKED = Message(role="user", content="x")
-_OTHER_TURNS = "move the system text into the first user turn, or --policy.chat_template FILE.jinja"
 
 
 def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
@@ -48,16 +46,31 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
     except (OSError, ValueError, KeyError) as error:
         local = "put the model's tokenizer.json and tokenizer_config.json into the folder"
         cure = local if Path(model).is_dir() else "check the name and the connection, or give a folder"
-        raise UserError(f"no tokenizer in {model!r}: {_first_line(error)}", cure) from error
+        raise UserError(f"no tokenizer in {model!r}: {first_line(error)}", cure) from error
     if chat_template is not None:
         tokenizer.chat_template = _read_template(chat_template)
     if not tokenizer.chat_template:
-        raise UserError(f"the tokenizer of {model!r} has no chat template", "--policy.chat_template FILE.jinja")
+        raise UserError(f"the tokenizer of {model!r} has no chat template", TEMPLATE)
     if tokenizer.eos_token_id is None:
         raise UserError(f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    _show_beginning(model, tokenizer)
     return tokenizer
+
+
+def _show_beginning(model: str, tokenizer: Any) -> None:
+    """Say on stderr, once, what the template writes before an answer on its own account."""
+    begun = beginning(tokenizer)
+    if begun is None or not (begun.finished + begun.requested).strip():
+        return
+    finished, requested = (repr(text) if text else "nothing" for text in begun)
+    line = f"{model}: its chat template writes {finished} before an answer"
+    if begun.requested:
+        line += f" that is there, and {requested} before one that is asked for; the first is taken"
+    switch = switch_of(tokenizer)
+    served = f"when you serve the policy, set {switch} to false" if switch else "serve the policy with the same"
+    warn_once(f"{line}: it belongs to the prompt, and is neither trained nor judged ({served})")
 
 
 def refuse_missing_folder(model: str) -> None:
@@ -105,12 +118,8 @@ def _read_template(path: str) -> str:
         raise UserError(f"chat template {path} is not UTF-8 text", "save the file as UTF-8") from error
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-
-
 def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """Token ids of a conversation, up to and including the header of the assistant's turn.
+    """Token ids of a conversation, and of all that the template writes before an answer (`policy.template`).
 
     A message that spells the name of a special token is read as those characters, in ordinary tokens: no message
     can end its turn or begin another, and none loses a character.
@@ -118,7 +127,7 @@ def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     Raises:
         UserError: the template refuses or drops a turn.
     """
-    return _read(tokenizer, _written(tokenizer, messages))
+    return _read(tokenizer, _opening(tokenizer, messages)[0])
 
 
 def encode_prompts(tokenizer: Any, examples: Sequence[Example], limit: int | None, room: int) -> list[list[int]]:
@@ -131,17 +140,32 @@ def encode_prompts(tokenizer: Any, examples: Sequence[Example], limit: int | Non
 def encode_target(tokenizer: Any, text: str) -> list[int]:
     """Token ids of an assistant's answer as a training target: the text and the end of its turn.
 
-    It is read behind the header of the assistant's turn, and cut there: some tokenizers put a space in front of a
-    text that stands alone. It is read alone where this would move the header's own tokens (a line break joins that
-    of the header), or lose white space to a control token that strips what follows it.
+    It is read behind what the template writes before it, and cut there: some tokenizers put a space in front of a
+    text that stands alone. It is read alone where this would move the tokens before it (a line break joins one),
+    or lose white space to a control token that strips what follows it.
+
+    Raises:
+        UserError: the template writes such an answer otherwise, as one with a block of reasoning of its own.
     """
-    header = _written(tokenizer, [_ASKED])
-    answer = _control(tokenizer).hide(text) + turn_end(tokenizer)
+    hidden = _control(tokenizer).hide(text)
+    _refuse_rewritten(tokenizer, hidden)
+    header, lead = _opening(tokenizer, [_ASKED])
+    answer = hidden + turn_end(tokenizer)
     before, bare = _read(tokenizer, header), header.rstrip()
-    whole = _read(tokenizer, header + _lead(tokenizer, header) + answer)
+    whole = _read(tokenizer, header + lead + answer)
     stripping = bare != header and _read(tokenizer, bare) == before
     alone = stripping or whole[: len(before)] != before
     return _read(tokenizer, answer) if alone else whole[len(before) :]
+
+
+def _refuse_rewritten(tokenizer: Any, answer: str) -> None:
+    chat = _chat(tokenizer, [_ASKED])
+    known = _asked(tokenizer, str(tokenizer.chat_template))
+    if rewrites(tokenizer, chat, answer, known) and rewrites(tokenizer, chat, answer, frame(tokenizer, chat)):
+        raise UserError(
+            f"the chat template rewrites the answer that begins {answer.strip()[:40]!r}",
+            f"leave reasoning out of the answers, or {TEMPLATE}, one that writes answers as they are",
+        )
 
 
 def rendering_of(tokenizer: Any, messages: Iterable[Message]) -> Iterator[str]:
@@ -160,23 +184,9 @@ def turn_end(tokenizer: Any) -> str:
     Found by rendering a probe answer. A template that writes nothing there gets the tokenizer's
     end-of-sequence token, without which a policy would never learn to stop.
     """
-    tail = _probed(tokenizer)[1].strip()
+    tail = (_asked(tokenizer, str(tokenizer.chat_template)).after or "").strip()
     stops = [name for name in _control(tokenizer).names if tail.startswith(name)]
     return max(stops, key=len) if stops else str(tokenizer.eos_token)
-
-
-def _lead(tokenizer: Any, header: str) -> str:
-    """White space that the template writes between the header of the assistant's turn and the answer."""
-    before = _probed(tokenizer)[0]
-    lead = before.removeprefix(header)
-    return lead if before.startswith(header) and not lead.strip() else ""
-
-
-def _probed(tokenizer: Any) -> tuple[str, str]:
-    """What the template writes before and after the answer of a short conversation."""
-    chat = [_ASKED.model_dump(), {"role": "assistant", "content": _PROBE}]
-    before, _, after = _render(tokenizer, chat).rpartition(_PROBE)
-    return before, after
 
 
 def stop_ids(tokenizer: Any, model: Any = None) -> list[int]:
@@ -192,37 +202,38 @@ def stop_ids(tokenizer: Any, model: Any = None) -> list[int]:
     return sorted({tokenizer.convert_tokens_to_ids(turn_end(tokenizer)), tokenizer.eos_token_id} | own & special)
 
 
-def _written(tokenizer: Any, messages: Sequence[Message]) -> str:
-    """The conversation and the header of the assistant's turn as the template writes them, for `_read`."""
-    hide = _control(tokenizer).hide
-    chat = [{"role": each.role, "content": hide(each.content)} for each in messages]
-    text = _render(tokenizer, chat, add_generation_prompt=True)
-    if any(each["role"] == "system" and each["content"].strip() not in text for each in chat):
-        raise UserError("the chat template drops the system turn", _OTHER_TURNS)
-    return text
+def _opening(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, str]:
+    """What the template writes before the answer to a conversation, and a space that the answer takes from it."""
+    before = frame(tokenizer, _chat(tokenizer, messages)).before
+    space = _space(tokenizer, str(tokenizer.chat_template))
+    return before.removesuffix(space), space if before.endswith(space) else ""
 
 
-def _render(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: bool = False) -> str:
-    """The conversation as the template writes it, in the sandbox of transformers.
+@lru_cache(maxsize=8)
+def _space(tokenizer: Any, template: str) -> str:
+    """What a `template`, the tokenizer's, writes between header and answer, where words take it as their own.
 
-    The sandbox ends a `range` of more than 100,000 and a text that does not fit into memory with errors of Python.
+    Such a space stands in the first token of most answers, and is sampled and learned with it.
     """
-    try:
-        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=add_generation_prompt))
-    except (
-        TemplateError,
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        MemoryError,
-        RecursionError,
-    ) as error:
-        roles = ", ".join(message["role"] for message in chat)
-        raise UserError(
-            f"the chat template refuses the turns {roles}: {_first_line(error)}",
-            _OTHER_TURNS if "system" in roles else "--policy.chat_template FILE.jinja",
-        ) from error
+    begun = beginning(tokenizer)
+    added = begun.finished if begun else ""
+    space = added[len(added.rstrip(" ")) :]
+    before = _asked(tokenizer, template).before
+    ids = _read(tokenizer, before)
+    taken = any(_read(tokenizer, before + word)[: len(ids)] != ids for word in ("The", "a", "yes", "{", "1"))
+    return space if taken else ""
+
+
+def _chat(tokenizer: Any, messages: Iterable[Message]) -> list[Turn]:
+    """Turns for the template, in which no text spells a special token."""
+    hide = _control(tokenizer).hide
+    return [{"role": each.role, "content": hide(each.content)} for each in messages]
+
+
+@lru_cache(maxsize=8)
+def _asked(tokenizer: Any, template: str) -> Frame:
+    """What a `template`, which is the tokenizer's, writes around the answer of a short conversation."""
+    return frame(tokenizer, _chat(tokenizer, [_ASKED]))
 
 
 def _read(tokenizer: Any, text: str) -> list[int]:

@@ -24,7 +24,7 @@ from text2grad.stages.judging import REFERENCES, judged_against, pair_with, refu
 from text2grad.stages.prompts import task_of
 from text2grad.stages.results import measured_on, refuse_unwritable, write_results
 from text2grad.stages.summary import Summary, inlined
-from text2grad.tasks.base import question_of
+from text2grad.tasks.base import question_of, refuse_shared_ids
 from text2grad.tasks.loaders import Row, bad_record, load_rows
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def heldout_of(config: Config) -> dict[str, Example]:
     found = task_of(config).examples("heldout")[: config.evaluate.limit]
     if not found:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    refuse_shared_ids(found, config.task.name)
     return {example.id: example for example in found}
 
 
@@ -191,6 +192,7 @@ def theirs_of(against: str, examples: Sequence[Example], known: Known) -> dict[s
         UserError: see `read_answers`; or an id occurs twice.
     """
     if against == REFERENCES:
+        refuse_shared_ids(examples, "answers")
         return {example.id: example.reference for example in examples if example.reference.strip()}
     other = read_answers(Path(against), known)
     found = dict(zip([example.id for example in other.examples], other.texts, strict=True))

@@ -240,6 +240,23 @@ def question_of(example: Example | Feedback | Preference) -> str:
     return str(example.meta.get("question") or conversation_text(example.prompt))
 
 
+def refuse_shared_ids(examples: Iterable[Example], source: str) -> None:
+    """Refuse two prompts with one id: what is known of the one would be taken for the other. One prompt may repeat.
+
+    Raises:
+        UserError: names the id and both prompts.
+    """
+    asked: dict[str, Example] = {}
+    for example in examples:
+        first = asked.setdefault(example.id, example)
+        if first.prompt != example.prompt:
+            prompts = " and ".join(repr(conversation_text(each.prompt)[:40]) for each in (first, example))
+            raise UserError(
+                f"{source}: two prompts have the id {example.id!r}: {prompts}",
+                "give each prompt an id of its own, or leave the ids out",
+            )
+
+
 def rouge_l(reference: str, response: str) -> float:
     """ROUGE-L F1 of a response against one reference, with stemming; 0 where either is empty."""
     return rouge_scores(reference, response)["rouge_l"]

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from text2grad.errors import UserError, optional_packages
+from text2grad.errors import UserError, optional_packages, warn_once
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
-from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l_scores
+from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shared_ids, rouge_l_scores
 
 Row = dict[str, Any]
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
@@ -108,17 +108,24 @@ def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, 
     """The examples of a local file (`read_rows`) or of a split of a hub data set, in order, each id once.
 
     `limit` counts rows. Where several rows ask the same (UltraFeedback has one per response), the first that
-    brings a reference answer is kept, in the place of the first.
+    brings a reference answer is kept, in the place of the first; other reference answers are counted on stderr.
 
     Raises:
-        UserError: the data cannot be loaded, has no rows or an unknown format, or a row is bad (which one).
+        UserError: the data cannot be loaded, has no rows or an unknown format, a row is bad (which one), or two
+            prompts have one id.
     """
     rows = load_rows(data, limit, split)
     shape = _shape_of(rows[0], shapes, data)
+    convert = convert_rows(rows, data, shape.keys, lambda *row: [shape.example(*row)], f"row of {shape.name}")
+    found = list(convert)
+    refuse_shared_ids(found, data)
     kept: dict[str, Example] = {}
-    for example in convert_rows(rows, data, shape.keys, lambda *row: [shape.example(*row)], f"row of {shape.name}"):
+    for example in found:
         if example.id not in kept or (example.reference and not kept[example.id].reference):
             kept[example.id] = example
+    other = sum(bool(each.reference) and each.reference != kept[each.id].reference for each in found)
+    if other:
+        warn_once(f"{data}: {other} rows have another reference answer to a prompt and id seen before: not used")
     return list(kept.values())
 
 

@@ -249,3 +249,37 @@ def test_a_row_of_another_form_is_one_line_not_a_traceback(tmp_path: Path) -> No
     (tmp_path / "x.jsonl").write_text('{"instruction": "a", "completions": 3}', encoding="utf-8")
     with pytest.raises(UserError, match="record 1: not a row of UltraFeedback"):
         read_examples(str(tmp_path / "x.jsonl"), qa.shapes())
+
+
+def write_rows(path: Path, *rows: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+OTHER_PROMPTS = {
+    "given ids": ({"id": "a", "prompt": "One?"}, {"id": "a", "prompt": "Two?"}),
+    "an id that is the name of a row without": ({"prompt": "One?"}, {"id": "f-1", "prompt": "Two?"}),
+    "other turns": (
+        {"id": "a", "prompt": [{"role": "user", "content": "One?"}]},
+        {"id": "a", "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "One?"}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_PROMPTS)
+def test_two_prompts_with_one_id_are_not_taken_for_one(kind: str, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "f.jsonl", *({**row, "response": "Yes."} for row in OTHER_PROMPTS[kind]))
+    with pytest.raises(UserError, match=r"two prompts have the id .* and .*\(give each prompt an id of its own, or"):
+        read_examples(data, qa.shapes())
+
+
+def test_without_the_ids_they_are_two(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "f.jsonl", {"prompt": "One?"}, {"prompt": "Two?"}, {"prompt": "One?"})
+    assert len(read_examples(data, qa.shapes())) == 3
+
+
+def test_a_second_reference_answer_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"id": "a", "prompt": "One?", "reference": text} for text in ("", "Yes.", "Yes.", "No.")]
+    (example,) = read_examples(write_rows(tmp_path / "f.jsonl", *rows), qa.shapes())
+    assert example.reference == "Yes."
+    assert "1 rows have another reference answer to a prompt and id seen before: not used" in capsys.readouterr().err
