@@ -132,7 +132,8 @@ def error_in(body: Any) -> Complaint | None:
         return None
     if choice.get("error") or choice.get("finish_reason") == "error":
         return complaint_of(choice.get("error") or whole.get("error") or "the answer ended in an error")
-    if choice:
+    message = choice.get("message")
+    if isinstance(message, dict) and (message.get("content") or message.get("refusal")):
         return None
     found = whole.get("error") or whole.get("errors") or (whole if whole.get("object") == "error" else None)
     return complaint_of(found) if found else None
@@ -184,7 +185,8 @@ def _in_text(text: str, depth: int) -> Iterator[tuple[str, str]]:
 
 def _refused(sentences: Sequence[str], params: Sequence[str]) -> frozenset[str]:
     """The options that sentences say a server does not take; `params` are what all of them are about."""
-    about = [*sentences, *(f"{param}: {sentence}" for param in params for sentence in sentences)]
+    nameless = [each for each in sentences if not any(name.search(each) for name in _NAMED.values())]
+    about = [*sentences, *(f"{param}: {sentence}" for param in params for sentence in nameless)]
     found = {"response_format"} if any(map(_FORMS.search, about)) else set()
     for sentence in about:
         if _OF_A_VALUE.search(sentence):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -36,6 +37,7 @@ _LONGEST_LOST = 300
 MOST_CHARACTERS = 1_000_000
 """Of an answer; what is longer is not read."""
 _KEPT = 2_000
+_NUMBER = re.compile(r"\s*[+-]?([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})([eE]-?[0-9]{1,2})?\s*")
 _ITEM_KEYS = {"quote", "reason", "occurrence", "part"}
 # A lone key is a phrase with its reason, unless it names a field of some other format.
 _NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
@@ -216,6 +218,8 @@ def _omissions(value: object) -> tuple[str, ...]:
 def _score(value: object) -> float | None:
     if value is None:
         return None
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1 <= value <= 1:
         invalid(f"the score is {str(value)[:30]}, not a number from -1 to 1")
     return float(value)
