@@ -65,6 +65,9 @@ class RewardModelSettings(Settings):
     reasons: Literal["full", "short", "none"] = Field(
         default="full", description="of each span, in z; short: up to the first colon or stop, at most 4 words"
     )
+    improvable: bool = Field(
+        default=False, description="z has a list of what is right and could be better, where annotations have it"
+    )
     repeats: int | None = Field(
         default=None,
         ge=1,

@@ -121,8 +121,8 @@ class Quality:
     counts: Counter[str] = field(default_factory=Counter)
     usage: Counter[str] = field(default_factory=Counter)
     usd_dense: float = 0.0
-    lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], -1: []})
-    places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), -1: Counter()})
+    lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], 0: [], -1: []})
+    places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), 0: Counter(), -1: Counter()})
     failures: Counter[str] = field(default_factory=Counter)
     opinions: dict[bytes, tuple[str, dict[bytes, bytes]]] = field(default_factory=dict)
     """Of each response the id it was first met by, and token labels by who gave them."""
@@ -214,6 +214,7 @@ class Quality:
             "good_share": _share(counts["good_tokens"], counts["labelled_tokens"]),
             "good_spans": self._lengths(1),
             "poor_spans": self._lengths(-1),
+            **({"improvable_spans": self._lengths(0)} if self.lengths[0] else {}),
             **self._agreement(),
         }
 

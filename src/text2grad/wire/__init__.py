@@ -4,6 +4,7 @@ Annotator and reward model write the same JSON object, the critique first, so th
 
     {"critique": "...", "good_spans": ["quote", ...], "poor_spans": [...], "score": 1.0}
 
+with a third list before the score, "improvable_spans", where something is right and could be better,
 or, of a critic that labels every word (`wire.words`), {"words": [["word", 1], ...], "score": 1.0}.
 
 `render` writes it, `parse` reads it or says in a typed `Failure` why it cannot be read. `parse` repairs only

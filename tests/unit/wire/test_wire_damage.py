@@ -151,7 +151,7 @@ WHOLE = answer(good_spans=["class"])
         (answer(good_spans=[{"class": 1}]), "invalid", "reason"),
         (answer(good_spans=[{"quote": 5}]), "invalid", "quote is not"),
         (answer(good_spans=[{"quote": "class", "part": 1}]), "invalid", "part"),
-        (answer(score="1"), "invalid", "score"),
+        (answer(score="one"), "invalid", "score"),
         (answer().replace("0.5", "NaN"), "invalid", "unescaped"),
         (answer().replace("0.5", "1e999"), "invalid", "score"),
         (answer().replace("0.5", "1" * 5000), "invalid", "not JSON"),
