@@ -108,11 +108,11 @@ class QuoteCounts(Record):
 class Critique(Record):
     """Feedback on one response: free text, the spans it talks about, and a verdict in [-1, 1].
 
-    `score` is None when the critic gives no verdict. `quotes` counts what became of the quotes that pay, `lost` are
-    those that are not in the response, as far as they are known. `forced` is 1 where the token limit, not the model,
-    ended the answer (grounded decoding closes it in time); of several critiques that voted, how many. `omissions`
-    is what the response leaves out, which no span can point at. `meta` is what else the critic knows (of a
-    program: outcome, tier, evidence); it goes into the meta of the feedback record.
+    `score` is None when the critic gives no verdict. `quotes` counts what became of the quotes that pay; `lost` are
+    those that are not in the response, as far as they are known. `forced` is 1 where the token limit, not the
+    model, ended the answer (grounded decoding closes it in time); of several critiques that voted, how many.
+    `omissions` is what the response leaves out, which no span can point at. `meta` is what else the critic knows
+    (of a program: outcome, tier, evidence); it goes into the meta of the feedback record.
     """
 
     text: str

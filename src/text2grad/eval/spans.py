@@ -53,8 +53,9 @@ def span_report(cases: Sequence[SpanCase], membership: Membership = "overlap") -
         `span_partial_*`: the same, where sharing one character is enough;
         `span_iou`: mean over the gold spans of the best intersection over union with a predicted span
         (0 when there is none; 1 when there are no gold spans and none was predicted);
-        for each label, that of improvable spans too where there are any, `iou`, and `exact`, `partial`, `nearly`: the share of its gold spans that were found to
-        the character, by one character, with 90 % of the longer of the two shared (paper, Tables 6 and 7);
+        for each label (`improvable_` too, where there are such spans) `iou`, and `exact`, `partial`, `nearly`: the
+        share of its gold spans that were found to the character, by one character, with 90 % of the longer of the
+        two shared (paper, Tables 6 and 7);
         `unreadable`: share of answers that are a `Failure`;
         `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the response
         (paper, Table 15), or that occur more than once and do not say which;

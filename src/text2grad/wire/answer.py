@@ -105,8 +105,9 @@ def parse(
 
     Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
     candidates as `ambiguous` (and mean what `ambiguity` says). `tolerance` says how far a quote may be from the
-    letter; without it, not at all. What could be better is a span with label 0. What a critic reasons before its critique is not part of it. Spans come sorted
-    by (start, end, good first), each once. An object that labels every word is read as `wire.words` says.
+    letter; without it, not at all. What is right and could be better is a span with label 0. What a critic reasons
+    before its critique is not part of it. Spans come sorted by (start, end, good first), each once. An object that
+    labels every word is read as `wire.words` says.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
@@ -249,6 +250,12 @@ def json_schema(reasoning: bool = False, improvable: bool = False) -> dict[str, 
     return _object(
         **thoughts, critique=text, good_spans=spans, poor_spans=spans, **third, omissions=omissions, score=score
     )
+
+
+def published_schema(critique: str, *lists: str) -> dict[str, Any]:
+    """The JSON schema of an answer in the keys of a published annotation prompt (paper, appendix B)."""
+    spans = json_schema()["properties"]["good_spans"]
+    return _object(**{critique: {"type": "string"}, **dict.fromkeys(lists, spans)})
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
