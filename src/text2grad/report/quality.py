@@ -82,7 +82,9 @@ def quality_page(name: str, figures: dict[str, Any]) -> str:
         for title, keys in _SECTIONS.items()
     }
     lengths = {
-        label: [_shown(figures[f"{label}_spans"].get(key)) for key in _LENGTHS] for label in ("good", "poor")
+        label: [_shown(figures[f"{label}_spans"].get(key)) for key in _LENGTHS]
+        for label in ("good", "poor", "improvable")
+        if f"{label}_spans" in figures
     }
     agreement, failed = dict(list(figures["agreement"].items())[:MOST_NAMED]), figures["failed"]
     told = [*figures["judgement"], *figures["next"]]
@@ -185,7 +187,7 @@ class Quality:
 
     def figures(self) -> dict[str, Any]:
         """Everything as plain numbers; shares are of 1, None where nothing was there to divide by."""
-        counts, spans = self.counts, sum(map(len, self.lengths.values()))
+        counts, spans = self.counts, len(self.lengths[1]) + len(self.lengths[-1])
         found = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
         dense = DENSE_TOKENS_PER_TOKEN * counts["tokens"]
         judged = self.records - self.failures.total()

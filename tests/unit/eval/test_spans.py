@@ -41,7 +41,7 @@ def test_tokens_counted_by_hand() -> None:
 
 
 def test_improvement_suggestions_have_figures_of_their_own_and_move_no_other() -> None:
-    """Table 7: of four suggestions one is found to the letter, one nearly (19 of 20 characters), one by its edge."""
+    """Table 7: of two suggestions one is found to the letter, one by its edge alone."""
     gold = critique(word_span(1, 0, 3), word_span(0, 4, 4), word_span(0, 5, 8))
     said = critique(word_span(1, 0, 3), word_span(0, 4, 4), word_span(0, 8, 9))
     plain = [case(*(each.model_copy(update={"spans": each.spans[:1]}) for each in (gold, said)))]
