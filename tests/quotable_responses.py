@@ -57,7 +57,7 @@ def judged(draw: st.DrawFn) -> tuple[Critique, str]:
     """A response, and a critique of it with any spans whatever, in the order `parse` returns them."""
     response = draw(TEXTS.filter(bool))
     edges = st.tuples(st.integers(0, len(response) - 1), st.integers(1, len(response)))
-    drawn = draw(st.lists(st.tuples(edges, st.sampled_from((1, -1)), REASONS), max_size=6))
+    drawn = draw(st.lists(st.tuples(edges, st.sampled_from((1, 0, -1)), REASONS), max_size=6))
     spans: dict[tuple[int, int, int], Span] = {}
     for (start, end), label, reason in drawn:
         if start < end:

@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from text2grad.errors import UserError
 
-Label = Literal[1, -1]
+Label = Literal[1, 0, -1]
 Place = tuple[int, int]
 """The characters [start, end) of a text."""
 LabelledPlace = tuple[int, int, int]
@@ -46,7 +46,8 @@ class Span(Record):
     """A labelled character interval of a response.
 
     `start` and `end` are Unicode code points, `end` exclusive; `text` is the quote itself, so that a
-    record can be checked without trusting its offsets. `label` is +1 (good) or -1 (poor). `weight` is how
+    record can be checked without trusting its offsets. `label` is +1 (good), -1 (poor) or 0: what is right and
+    could be better (the paper's improvement suggestions), `reason` says how; it pays nothing. `weight` is how
     sure the label is: the share of several judgements that agree on it, or one of as many places as a critic
     cannot tell apart; it is written only where it is not 1.
     """
@@ -107,11 +108,11 @@ class QuoteCounts(Record):
 class Critique(Record):
     """Feedback on one response: free text, the spans it talks about, and a verdict in [-1, 1].
 
-    `score` is None when the critic gives no verdict. `quotes` counts what became of its quotes, `lost` are those
-    that are not in the response, as far as they are known. `forced` is 1 where the token limit, not the model,
-    ended the answer (grounded decoding closes it in time); of several critiques that voted, how many. `omissions`
-    is what the response leaves out, which no span can point at. `meta` is what else the critic knows (of a
-    program: outcome, tier, evidence); it goes into the meta of the feedback record.
+    `score` is None when the critic gives no verdict. `quotes` counts what became of the quotes that pay; `lost` are
+    those that are not in the response, as far as they are known. `forced` is 1 where the token limit, not the
+    model, ended the answer (grounded decoding closes it in time); of several critiques that voted, how many.
+    `omissions` is what the response leaves out, which no span can point at. `meta` is what else the critic knows
+    (of a program: outcome, tier, evidence); it goes into the meta of the feedback record.
     """
 
     text: str

@@ -15,15 +15,22 @@ GOLDEN = Path(__file__).parent / "prompts"
 NAMES = (
     "anchor",
     "code",
+    "code_b3",
+    "code_e2",
     "code_plain",
     "code_plain_tested",
     "code_tested",
     "dense",
     "qa",
+    "qa_b2",
+    "qa_e3",
     "qa_plain",
     "refine",
     "reward_model",
+    "steps",
     "summarization",
+    "summarization_b1",
+    "summarization_e1",
     "summarization_plain",
 )
 EXAMPLE = Example(

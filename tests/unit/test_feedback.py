@@ -85,8 +85,8 @@ def test_a_span_is_not_empty(start: int, end: int) -> None:
         Span(start=start, end=end, label=1, text="")
 
 
-@pytest.mark.parametrize("label", [0, 2, "good"])
-def test_a_label_is_good_or_poor(label: object) -> None:
+@pytest.mark.parametrize("label", [0.5, 2, -2, "good", None])
+def test_a_label_is_good_poor_or_neither(label: object) -> None:
     with pytest.raises(ValidationError):
         Span.model_validate({"start": 0, "end": 1, "label": label, "text": "a"})
 

@@ -177,10 +177,11 @@ def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings
     With `step_end` only the last token of a span has its label; where several spans end in one token it is paid
     once if they agree, and 0 if they do not.
     """
-    members = _members(critique.spans, aligned, settings.membership)
+    spans = [span for span in critique.spans if span.label]
+    members = _members(spans, aligned, settings.membership)
     if settings.scheme == "step_end":
         members = _last(members)
-    labels = _union(members, _labels(critique.spans))
+    labels = _union(members, _labels(spans))
     return Credit(
         labels.astype(np.float32),
         labelled=int(np.count_nonzero(labels)),
@@ -191,7 +192,8 @@ def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings
 
 def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
     members = _members(critique.spans, aligned, settings.membership)
-    labels = _signed(_labels(critique.spans), critique.score, settings.signs)
+    own = _labels(critique.spans)
+    labels = _signed(own, critique.score, settings.signs)
     sureness = np.array([span.weight for span in critique.spans], dtype=np.float64)
     weights = _within_spans(members, sureness, aligned, settings)
     good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
@@ -201,7 +203,8 @@ def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings)
         good, poor = _to_sum_one(good * alone), _to_sum_one(poor * alone)
     delta = np.where(alone, settings.span_weight * (good - settings.poor_weight * poor), 0.0)
     if settings.unlabelled:
-        delta[~(is_good | is_poor)] = settings.unlabelled
+        improvable = members[own == 0].any(axis=0)  # labelled, with nothing
+        delta[~(is_good | is_poor | improvable)] = settings.unlabelled
     verdict = None
     if settings.outcome_weight and critique.score is not None:
         verdict = settings.outcome_weight * critique.score
@@ -225,7 +228,7 @@ def _signed(labels: NDArray[np.int64], score: float | None, signs: Signs) -> NDA
     if signs == "critique":
         return labels
     verdict = 0 if score is None else int(np.sign(score))
-    return np.full_like(labels, verdict) if signs == "verdict" else np.where(labels == verdict, labels, 0)
+    return np.where(labels != 0, verdict, 0) if signs == "verdict" else np.where(labels == verdict, labels, 0)
 
 
 def _members(spans: Sequence[Span], aligned: Aligned, membership: Membership) -> Flags:

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from threading import Condition
+from dataclasses import replace
+from threading import Condition, Lock
 from typing import Any
 
 from text2grad.chat.base import Answer, Completion
+from text2grad.chat.complaint import LIMITS
 from text2grad.chat.endpoint import LONGEST_WAIT, Endpoint, Problem, Reply, Trouble
 from text2grad.chat.journal import STATE_OF, Journal, State
 from text2grad.chat.pace import FIRST_PAUSE, Pace, pause
 from text2grad.chat.prices import Price, believable, most_tokens
-from text2grad.chat.questions import LADDER, Capability, Question, Questioner
+from text2grad.chat.questions import LADDER, Capability, Form, Question, Questioner
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, FailureKind, storable
 
 TRIES_OF_AN_ANSWER = 2
-FAILURE_OF: Mapping[Trouble, FailureKind] = {"refused": "refused", "unfit": "unsupported", "oversized": "invalid"}
+RETRIES_OF_200 = 1
+"""Of a request that was answered, and not with an answer: it may have been charged for."""
+FAILURE_OF: Mapping[Trouble, FailureKind] = {
+    "refused": "refused",
+    "unfit": "unsupported",
+    "too_long": "unsupported",
+    "oversized": "invalid",
+}
 Line = dict[str, Any]
 Outcome = Line | Problem | None
 """The journal line with the answer, the reason why it is missing, or None if stopped."""
@@ -86,8 +96,9 @@ class Budget:
 class Asker:
     """Has questions answered and settled in the journal; safe to call from many threads.
 
-    `capability` is the rung of the ladder that is known to hold at this server, None while none is. `sent` counts
-    requests.
+    `capability` is the rung of the ladder that is known to hold at this server, None while none is; `heard` says
+    whether the server has answered a request of this job. `sent` counts requests, `failures` the questions in a row
+    without a use.
     """
 
     def __init__(
@@ -100,16 +111,26 @@ class Asker:
     ) -> None:
         self.endpoint, self.journal, self.price = endpoint, journal, price
         decoding = (settings.max_tokens, settings.temperature)
-        self.questioner = Questioner(settings.model, *decoding, new_limit_name=endpoint.is_openai)
+        self._here = {"server": endpoint.name, "model": settings.model}
+        self.questioner = Questioner(settings.model, *decoding, form=self._first_form(journal.notes.get("form")))
+        self._forms = {self.questioner.form}
+        self._adapting = Lock()
         self.pace = Pace(settings.concurrency)
         self.budget = Budget(settings.budget_usd, price, journal)
-        self.sent = 0
+        self.sent = self.failures = 0
         self._open: dict[str, float] = {}
         self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
-        self._here = {"server": endpoint.name, "model": settings.model}
         noted = journal.notes.get("capability")
         found = next((rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung}), None)
         self.capability: Capability | None = found
+        self.heard = found is not None
+
+    def _first_form(self, noted: Any) -> Form:
+        """The form that this server was found to take, else the usual one of its kind."""
+        usual = Form(LIMITS[1]) if self.endpoint.is_openai else Form()
+        if not isinstance(noted, dict) or {**noted, **self._here} != noted or noted.get("limit") not in LIMITS:
+            return usual
+        return Form(noted["limit"], bool(noted.get("temperature")))
 
     def ladder(self, question: Question) -> tuple[Capability, ...]:
         """The ways to ask it, the strictest first."""
@@ -185,6 +206,8 @@ class Asker:
         usage = believable(outcome.usage, most)
         usd = None if self.price is None else self.price.cost({**most, **usage}, batch)
         line: Line = {"text": outcome.text, "usage": usage, "usd": usd, "seconds": outcome.seconds}
+        left_out = self.questioner.temperature is not None and not self.questioner.form.temperature
+        line |= {"asked_without": ["temperature"]} if left_out else {}
         line |= {"truncated": True} if outcome.truncated else {}
         line |= {"refusal": outcome.refusal} if outcome.refusal else {}
         return self.journal.answer(question, line)
@@ -196,7 +219,7 @@ class Asker:
             rung = self.capability if self.capability in ladder else ladder[0]
             known = self._retried(question, rung, attempt, self._retries)
             if len(ladder) == 1 or not isinstance(known, Problem) or not known.about_the_form:
-                return known
+                return self._unless_of_all(known)
             self.capability = None  # the server is not the one it was
         outcome: Outcome = None
         for rung in ladder:
@@ -206,27 +229,56 @@ class Asker:
             if isinstance(outcome, dict):
                 self.capability = rung
                 self.journal.note("capability", {**self._here, "is": rung})
-            if not (isinstance(outcome, Problem) and outcome.kind in ("unfit", "broken")):
+                if rung != ladder[0]:
+                    _say(f"{self.endpoint.name} takes no {ladder[0]}: it is asked for {rung}")
+            if not (isinstance(outcome, Problem) and outcome.may_be_the_form):
                 break
+        return self._unless_of_all(outcome)
+
+    def _unless_of_all(self, outcome: Outcome) -> Outcome:
+        """The outcome, unless a server refused that has answered nothing yet: it would refuse the next, too."""
+        if isinstance(outcome, Problem) and outcome.kind == "unfit" and not self.heard:
+            raise UserError(outcome.message, outcome.cure)
         return outcome
 
+    def adapt(self, problem: Problem, asked: Form) -> bool:
+        """Whether what was refused can be asked in another form, which is then the form of the job."""
+        with self._adapting:
+            now = self.questioner.form
+            if now != asked:
+                return True  # another thread was quicker
+            form = now.without(problem.options)
+            if form in self._forms:
+                return False
+            self._forms.add(form)
+            self.questioner = replace(self.questioner, form=form)
+            self.journal.note("form", {**self._here, "limit": form.limit, "temperature": form.temperature})
+        if form.limit != now.limit:
+            _say(f"{self.endpoint.name} takes {form.limit}, not {now.limit}: it is asked so from now on")
+        if form.temperature != now.temperature:
+            _say(f"{self.endpoint.name} takes no temperature: it draws at its own, which the records say")
+        return True
+
     def _retried(self, question: Question, rung: Capability, attempt: int, retries: int) -> Outcome:
-        body = self.questioner.request(question, rung, attempt)
-        waited = 0.0
-        for retry in range(retries + 1):
-            outcome = self._asked(question, body)
+        waited, retry = 0.0, 0
+        while True:
+            form = self.questioner.form
+            outcome = self._asked(question, self.questioner.request(question, rung, attempt))
             if not isinstance(outcome, Problem):
                 return outcome
             if outcome.kind == "fatal":
                 raise UserError(outcome.message, outcome.cure)
+            if outcome.kind == "unfit" and self.adapt(outcome, form):
+                continue
             waited += outcome.wait or 0.0
-            if not outcome.passing or retry == retries or waited > LONGEST_WAIT:
+            most = min(retries, RETRIES_OF_200) if outcome.status == 200 else retries
+            if not outcome.passing or retry >= most or waited > LONGEST_WAIT:
                 return outcome
             if outcome.kind == "unreachable" and not self.knows_how(question):
                 return outcome
             if not self.pace.sleep(pause(retry, outcome.wait)):
                 return None
-        return None
+            retry += 1
 
     def _asked(self, question: Question, body: str) -> Outcome:
         """Send one request, if its most expensive answer fits the budget, and keep the result."""
@@ -240,6 +292,7 @@ class Asker:
         try:
             outcome = self._sent(body)
             if isinstance(outcome, Reply):
+                self.heard = True
                 # The raw answer is written to the journal before it is read.
                 return self.keep(question.id, outcome, most)
             if outcome is not None and outcome.may_cost and amount:
@@ -269,3 +322,7 @@ def pause_for_all(wait: float | None) -> float:
     alone: the others find out for themselves.
     """
     return FIRST_PAUSE if wait is None or wait > LONGEST_WAIT else wait
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

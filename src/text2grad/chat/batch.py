@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from text2grad.chat.asking import Verdict
 from text2grad.chat.client import OpenAIChat, Questions
+from text2grad.chat.complaint import complaint_of
 from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint, Problem, Reply
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json, writing
@@ -81,6 +82,8 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
         id, outcome = found
         slot = chat.journal.slot(id)
         if id in asked and not slot.answers and slot.state in (None, "exhausted"):
+            if isinstance(outcome, Problem) and outcome.options:
+                chat.asker.adapt(outcome, chat.asker.questioner.form)  # the next batch is asked so
             chat.asker.keep(id, outcome, asked[id], batch=True)
             count += 1
     if bad and not good:
@@ -101,8 +104,9 @@ def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | Non
         id, response = str(row["custom_id"]), row.get("response") or {}
         body, status = response.get("body") or {}, response.get("status_code")
         if row.get("error") or status not in (200, None) or not body.get("choices"):
-            error = row.get("error") or body.get("error") or f"status {status}"
-            return id, Problem("broken", " ".join(endpoint.redact(str(error)).split())[:LONGEST_MESSAGE])
+            complaint = complaint_of(row.get("error") or body or f"status {status}")
+            message = endpoint.redact(complaint.words or f"status {status}")[:LONGEST_MESSAGE]
+            return id, Problem("broken", message, options=complaint.refused)
     except ExcessiveJSONError as error:
         asked = _CUSTOM_ID.search(line)
         return (asked[1], Problem("oversized", f"the answer is not read: {error.msg}")) if asked else None

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
@@ -32,10 +32,14 @@ GUESSED_ANSWER, GUESSED_SECONDS = 300, 5.0
 
 
 class Found(NamedTuple):
-    """What the journal has of a settled question; `usage`: tokens by name, and USD where it is known."""
+    """What the journal has of a settled question; `usage`: tokens by name, and USD where it is known.
+
+    `asked_without`: what of the decoding the server did not take, and decided itself.
+    """
 
     answer: Answer
     usage: dict[str, float]
+    asked_without: tuple[str, ...] = ()
 
 
 class OpenAIChat:
@@ -77,6 +81,7 @@ class OpenAIChat:
         self.journal = Journal.open(journal) if journal else Journal.temporary()
         self.asker = Asker(settings, endpoint, self.journal, price, again)
         self._progress = progress
+        self._counting = Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -119,10 +124,15 @@ class OpenAIChat:
             return None
         line = self.journal.last(question.id)
         usd = {"usd": line["usd"]} if line.get("usd") else {}
-        return Found(answer_of(line), {**line.get("usage", {}), **usd})
+        usage = {**line.get("usage", {}), **usd}
+        return Found(answer_of(line), usage, tuple(map(str, line.get("asked_without", ()))))
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
-        """Have every question settled that is not: one by one until it is known what the server can."""
+        """Have every question settled that is not: one by one until the server has answered one.
+
+        Raises:
+            UserError: as said of the class; `settings.most_failures` questions in a row had no useful answer.
+        """
         waiting = _Waiting(self.asker, questions)
         with StopRequest():
             try:
@@ -209,46 +219,70 @@ class OpenAIChat:
 
     def _first(self, waiting: _Waiting, verdict: Verdict) -> None:
         while (question := waiting.next()) is not None:
-            if self.asker.knows_how(question):
+            if self.asker.heard and self.asker.knows_how(question):
                 waiting.questions = chain((question,), waiting.questions)
                 return
-            if not waiting.ended(question, self.asker.settle(question, verdict), MISSES_AT_FIRST):
+            state = self.asker.settle(question, verdict)
+            if state is None:
                 break
+            self._count(question, state, MISSES_AT_FIRST)
         waiting.over = True
 
     def _work(self, waiting: _Waiting, verdict: Verdict) -> None:
-        most_misses = max(20, 2 * self.settings.concurrency)
+        most_misses = 2 * self.settings.concurrency
         try:
             while waiting.error is None and (question := waiting.next()) is not None:
-                if not waiting.ended(question, self.asker.settle(question, verdict), most_misses):
+                state = self.asker.settle(question, verdict)
+                if state is None:
                     return
+                self._count(question, state, most_misses)
         finally:
             self.asker.endpoint.close()
+
+    def _count(self, question: Question, state: State, most_misses: int) -> None:
+        """Note how a question ended.
+
+        Raises:
+            UserError: too many in a row ended without use: `most_failures`, and of those that had no answer at all
+                (nothing is paid for them, and many are open at once) `most_misses` where that is another number.
+        """
+        asker, allowed = self.asker, self.settings.most_failures
+        with self._counting:
+            asker.failures = 0 if state == "ok" else asker.failures + 1
+            count = asker.failures
+        if state == "exhausted":
+            allowed = most_misses if most_misses == MISSES_AT_FIRST else max(most_misses, allowed or 20)
+        if state != "ok" and allowed is not None and count >= allowed:
+            raise UserError(*self._end_of(self.journal.last(question.id), state, count))
+
+    def _end_of(self, line: Mapping[str, Any], state: State, count: int) -> tuple[str, str]:
+        """What to say, and to do, after `count` failures in a row, of which `line` is the last."""
+        anyway = "or --critic.prompted.most_failures null"
+        if state == "exhausted":
+            return f"{count} questions in a row without an answer: {line['message']}", "check the server, run again"
+        if line["is"] == "failure":
+            return f"{count} questions in a row failed, the last: {line['message']}", f"another model, {anyway}"
+        if line.get("truncated"):
+            limit = self.settings.max_tokens
+            cure = f"raise critic.prompted.max_tokens, {anyway}"
+            return f"{count} answers in a row failed, the last cut at {limit} tokens", cure
+        what = f"refused: {line['refusal']}" if line.get("refusal") else f"reads {str(line['text'])[:60]!r}"
+        where = f"another model or prompt; all answers are in {self.journal.path}, {anyway}"
+        return f"{count} answers in a row failed, the last {what}", where
 
 
 class _Waiting:
     """The questions still to be settled, each once, handed out to threads. `over`: there are no more to ask."""
 
     def __init__(self, asker: Asker, questions: Iterable[Question]) -> None:
-        self._asker = asker
         self._guard = Lock()
         self.questions = asker.unsettled(questions)
-        self._misses = 0
         self.over = False
         self.error: BaseException | None = None
 
     def next(self) -> Question | None:
         with self._guard:
             return next(self.questions, None)
-
-    def ended(self, question: Question, state: State | None, most_misses: int) -> bool:
-        """Note how a question ended; False: it was stopped. `most_misses` in a row are a UserError."""
-        self._misses = self._misses + 1 if state == "exhausted" else 0
-        if self._misses >= most_misses:
-            last = self._asker.journal.last(question.id)["message"]
-            message = f"{most_misses} questions in a row without an answer: {last}"
-            raise UserError(message, "check the server, run again")
-        return state is not None
 
 
 Work = Callable[[_Waiting, Verdict], None]

@@ -22,6 +22,7 @@ from email.message import Message
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from text2grad.chat.complaint import Complaint, Reason, error_in, read_complaint
 from text2grad.chat.transport import Answer, Connection, CutError, OversizedError
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json
@@ -31,15 +32,16 @@ KEY = "OPENAI_API_KEY"
 LONGEST_WAIT = 300.0
 """Seconds. A server that asks for a longer pause has no answer today."""
 LONGEST_MESSAGE = 300
-LONGEST_ERROR = 100_000
-"""Characters of an error that are read."""
+CURE_OF_A_REQUEST = "set what it names (critic.prompted.model, max_tokens, temperature) to what it takes"
 SHORTEST_SECRET = 8
 """Characters. What is shorter (`none`, `EMPTY`) opens no account, and may be a word of an answer."""
 STRUCK = "[key]"
 _ESCAPE = re.compile(r"[\\%&]")
 
 Headers = Mapping[str, str] | Message
-Trouble = Literal["unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "unfit", "fatal"]
+Trouble = Literal[
+    "unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "too_long", "unfit", "fatal"
+]
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,10 @@ class Problem:
 
     `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for
     patience. `broken`: 5xx, or not a valid answer. `oversized`: an answer too long, or nested
-    too deeply, to be read. `refused`: a content filter. `unfit`: the server will never take this
-    request (other 4xx). `fatal`: it will take none (key, model, quota, another address); `cure`
-    mends it. `wait`: seconds it asked for.
+    too deeply, to be read. `refused`: a content filter. `too_long`: this request does not fit the
+    model. `unfit`: the server will never take this request (other 4xx). `fatal`: it will take none
+    (key, model, quota, another address); `cure` mends it. `wait`: seconds it asked for. `options`:
+    those of the request that the server does not take (`complaint`).
     """
 
     kind: Trouble
@@ -69,6 +72,7 @@ class Problem:
     status: int = 0
     wait: float | None = None
     cure: str = ""
+    options: frozenset[str] = frozenset()
 
     @property
     def passing(self) -> bool:
@@ -78,8 +82,12 @@ class Problem:
     @property
     def about_the_form(self) -> bool:
         """Whether the server refused to hold its answer to a form."""
-        named = any(name in self.message for name in ("response_format", "structured_outputs"))
-        return self.kind == "unfit" and named
+        return self.kind == "unfit" and "response_format" in self.options
+
+    @property
+    def may_be_the_form(self) -> bool:
+        """Whether the same question in another form may be answered; some servers break over a form."""
+        return self.kind == "unfit" or (self.kind == "broken" and self.status != 200)
 
     @property
     def may_cost(self) -> bool:
@@ -194,7 +202,9 @@ class Endpoint:
         return Problem("unreachable", f"no answer from {self.name}: {words}"[:LONGEST_MESSAGE])
 
     def reply_of(self, body: Any, seconds: float = 0.0) -> Reply | Problem:
-        """The content of a chat completion; `broken` if it is not one."""
+        """The content of a chat completion; the server's error where it sent one; `broken` if it is neither."""
+        if (complaint := error_in(body)) is not None:
+            return self.problem_of(200, complaint)
         try:
             choice = body["choices"][0]
             message = choice["message"]
@@ -202,6 +212,7 @@ class Endpoint:
             finish = _text(choice.get("finish_reason"))
         except (LookupError, TypeError, AttributeError):
             return Problem("broken", f"{self.name} answered with something that is not a chat completion", 200)
+        refusal = refusal or _text(message.get("content"), "refusal")
         if finish == "content_filter":
             refusal = refusal or "content filter"
         usage, refusal = body.get("usage"), self.redact(refusal)[:LONGEST_MESSAGE]
@@ -209,27 +220,53 @@ class Endpoint:
         return Reply(self.redact(text), finish == "length", counts, round(seconds, 3), refusal)
 
     def _problem(self, status: int, headers: Headers, raw: bytes) -> Problem:
-        code, words = _error_of(raw.decode("utf-8", "replace"))
-        words = self.redact(words)
         if 300 <= status < 400:  # it is not followed, because the key and the responses would go there
             where, setting = _address(self.redact(headers.get("location", ""))), "critic.prompted.base_url"
             cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
             return Problem("fatal", f"{self.name} answered {status}: it has another address", status, cure=cure)
-        if status in (401, 403):
-            return Problem("fatal", f"{self.name} refused the key ({status})", status, cure="check OPENAI_API_KEY")
-        if status == 404:
-            return Problem(
-                "fatal", f"{self.name} has no such model", status, cure="check critic.prompted.model and base_url"
-            )
-        if code == "insufficient_quota" or status == 402:
-            return Problem("fatal", f"{self.name}: the account's quota is used up", status, cure="add credit")
-        if code == "content_filter":
-            return Problem("refused", "content filter", status)
-        if status == 429:
-            return Problem("busy", f"{self.name} answered 429", status, retry_after(headers))
-        if status in (408, 409, 425) or status >= 500 or status < 300:
-            return Problem("broken", f"{self.name} answered {status}", status, retry_after(headers))
-        return Problem("unfit", f"{self.name} answered {status}: {words}"[:LONGEST_MESSAGE], status)
+        return self.problem_of(status, read_complaint(raw.decode("utf-8", "replace")), retry_after(headers))
+
+    def problem_of(self, status: int, complaint: Complaint, wait: float | None = None) -> Problem:
+        """What a complaint means for the request and for those to come.
+
+        The status inside of a complaint says what came of a request that was answered with 200.
+        """
+        reason, words = complaint.reason, self.redact(complaint.words)
+        meant = complaint.status or 400 if status == 200 else status
+        what = f"{self.name} answered {status}"
+        what += f" with an error ({complaint.code})" if status == 200 and complaint.status else ""
+        if meant in (400, 403, 404, 422) and reason == "moderated":
+            return Problem("refused", f"content filter: {words}"[:LONGEST_MESSAGE], status)
+        if fatal := _fatal(meant, reason):
+            message = f"{self.name} {fatal[0]} ({meant}): {words}".rstrip(": ")
+            return Problem("fatal", message[:LONGEST_MESSAGE], status, cure=fatal[1])
+        kind: Trouble = "unfit"
+        if reason == "too_long" or meant == 413:
+            kind = "too_long"
+        elif meant == 429:
+            kind = "busy"
+        elif meant in (408, 409, 425) or meant >= 500 or meant < 300 or (status == 200 and reason == "busy"):
+            kind = "broken"
+        options = complaint.refused if kind == "unfit" else frozenset()
+        message = f"{what}: {words}".rstrip(": ")[:LONGEST_MESSAGE]
+        return Problem(kind, message, status, wait, CURE_OF_A_REQUEST if kind == "unfit" else "", options)
+
+
+def _fatal(status: int, reason: Reason) -> tuple[str, str] | None:
+    """What a server says of every request to come, and its cure; None where it says nothing of that kind."""
+    if (status in (402, 403, 429) and reason == "credit") or status == 402:
+        return "says that the account's quota is used up", "add credit"
+    if status in (401, 403):
+        return "refused the key", "check OPENAI_API_KEY"
+    if status == 404 and reason != "options":
+        return "has no such model", "check critic.prompted.model and base_url"
+    if status not in (400, 422):
+        return None
+    return {
+        "credit": ("says that the account's quota is used up", "add credit"),
+        "key": ("refused the key", "check OPENAI_API_KEY"),
+        "model": ("has no such model", "check critic.prompted.model and base_url"),
+    }.get(reason)
 
 
 def _address(location: str) -> str:
@@ -243,21 +280,20 @@ def _address(location: str) -> str:
     return f"{place.scheme}://{place.netloc}{place.path.removesuffix('/chat/completions')}"
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+def _text(value: Any, kind: str = "text") -> str:
+    """A text, or the parts of that kind of a list of parts, joined; what a model thought first is neither."""
+    if isinstance(value, str):
+        return value if kind == "text" else ""
+    parts = value if isinstance(value, list) else [value]
+    return "".join(_part(part, kind) for part in parts if isinstance(part, dict))
 
 
-def _error_of(text: str) -> tuple[str, str]:
-    """Code and message of a server's error, as far as it has any."""
-    text = text[:LONGEST_ERROR]
-    try:
-        error = from_json(text)
-        error = error.get("error", error)
-        if isinstance(error, dict):
-            return _text(error.get("code")), " ".join((_text(error.get("message")) or text).split())
-    except (ValueError, AttributeError):
-        pass
-    return "", " ".join(text.split())
+def _part(part: Mapping[str, Any], kind: str) -> str:
+    if part.get("type", "text") not in (kind, f"output_{kind}"):
+        return ""
+    text = part.get(kind)
+    text = text.get("value") if isinstance(text, dict) else text
+    return text if isinstance(text, str) else ""
 
 
 def retry_after(headers: Headers) -> float | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Literal
 
+from text2grad.chat.complaint import LIMITS
 from text2grad.feedback import Message, storable
 
 Capability = Literal["grammar", "json_schema", "json_object", "text"]
@@ -35,14 +36,31 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Form:
+    """What a model takes of a request: the name of the limit (OpenAI's reasoning models only know
+    `max_completion_tokens`, other servers only `max_tokens`), and whether a temperature may be named.
+    """
+
+    limit: str = LIMITS[0]
+    temperature: bool = True
+
+    def without(self, options: Collection[str]) -> Form:
+        """The form for a server that does not take `options`; itself where they are not in it."""
+        limit = LIMITS[self.limit == LIMITS[0]] if self.limit in options else self.limit
+        return Form(limit, self.temperature and "temperature" not in options)
+
+
+@dataclass(frozen=True)
 class Questioner:
-    """Writes questions for one model, as it is asked to decode. `temperature` None leaves the server's own."""
+    """Writes questions for one model, as it is asked to decode. `temperature` None leaves the server's own.
+
+    `form` is no part of a question's id: what was asked for is, not what a server made of it.
+    """
 
     model: str
     max_tokens: int
     temperature: float | None = 0.0
-    new_limit_name: bool = False
-    """OpenAI's reasoning models only know `max_completion_tokens`, other servers only `max_tokens`."""
+    form: Form = Form()
 
     def questions(
         self, turns: Sequence[Message], version: str = "", schema: str = "", about: str = "", samples: int = 1
@@ -74,9 +92,8 @@ class Questioner:
     @lru_cache(maxsize=64)  # noqa: B019 - frozen, and a few of a job
     def options(self, schema: str, capability: Capability, fresh: bool = False) -> str:
         """Everything of a request but its messages."""
-        limit = "max_completion_tokens" if self.new_limit_name else "max_tokens"
-        options: dict[str, Any] = {"model": self.model, limit: self.max_tokens}
-        if self.temperature is not None:
+        options: dict[str, Any] = {"model": self.model, self.form.limit: self.max_tokens}
+        if self.temperature is not None and self.form.temperature:
             options["temperature"] = max(self.temperature, FRESH_TEMPERATURE) if fresh else self.temperature
         if capability == "json_object":
             options["response_format"] = {"type": "json_object"}

@@ -21,6 +21,9 @@ class EndpointSettings(Settings):
     )
     concurrency: int = Field(default=8, ge=1, description="requests open at once")
     retries: int = Field(default=5, ge=0, description="of a request that failed temporarily")
+    most_failures: int | None = Field(
+        default=20, ge=1, description="a job stops after so many failed answers in a row; null: never"
+    )
     timeout: float = Field(
         default=120.0, gt=0, description="seconds without a sign of an answer; a whole request: 5 times as long"
     )

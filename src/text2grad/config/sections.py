@@ -65,6 +65,9 @@ class RewardModelSettings(Settings):
     reasons: Literal["full", "short", "none"] = Field(
         default="full", description="of each span, in z; short: up to the first colon or stop, at most 4 words"
     )
+    improvable: bool = Field(
+        default=False, description="z has a list of what is right and could be better, where annotations have it"
+    )
     repeats: int | None = Field(
         default=None,
         ge=1,
@@ -307,6 +310,21 @@ class EvaluateSettings(Settings):
     )
 
 
+class JudgeSettings(Settings):
+    """How the judge of `evaluate.judge` is asked to compare two answers, or two critiques."""
+
+    prompt: str | None = Field(
+        default=None,
+        description="a prompt by its name (summarization_e1, code_e2, qa_e3: the paper's, rated from 0 to 10) or a"
+        " text file of your own; null: one word, first, second or tie",
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="of one answer; null: 16 for a word, 1024 for ratings; a model that reasons needs more",
+    )
+
+
 class Config(Settings):
     """All settings of a run, a section for each part."""
 
@@ -327,6 +345,7 @@ class Config(Settings):
     annotate: AnnotateSettings = AnnotateSettings()
     refine: RefineSettings = RefineSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+    judge: JudgeSettings = JudgeSettings()
     sandbox: SandboxSettings = SandboxSettings()
 
     @model_validator(mode="after")

@@ -11,6 +11,8 @@ from text2grad.critics.program.extract import Program
 from text2grad.critics.program.source import Lines, read_code
 from text2grad.feedback import Example, Place, Span
 
+PROMPT = "steps"
+"""The prompt whose critiques cut an answer into steps themselves."""
 _JOINTS = ("and", "but", "or", "so", "because", "while", "which", "although")
 _BREAK = re.compile(
     rf"[.!?;؟؛।॥][\"'”’)\]]*\s+|[。！？；][\"'”’」』）】]*\s*|,\s+(?=(?:{'|'.join(_JOINTS)})\b)|\s*[\r\n]\s*"
@@ -55,6 +57,18 @@ def labelled_steps(steps: Sequence[Place], response: str, spans: Sequence[Span])
         Span(start=start, end=end, label=-1 if here else 1, text=response[start:end])
         for (start, end), here in zip(steps, wrong, strict=True)
     ]
+
+
+def own_steps(spans: Sequence[Span]) -> list[Span]:
+    """The spans of a critic that was asked for steps (`PROMPT`): each is one, cut where the next begins."""
+    by_start = {
+        span.start: span for span in sorted(spans, key=lambda span: (span.start, -span.label)) if span.label
+    }
+    kept = []
+    for start, end in _apart([(span.start, span.end) for span in by_start.values()]):
+        text = by_start[start].text[: end - start].rstrip()
+        kept.append(by_start[start].model_copy(update={"end": start + len(text), "text": text}))
+    return [span for span in kept if span.text]
 
 
 def _lines(code: str) -> list[Place]:

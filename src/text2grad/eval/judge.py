@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from text2grad.chat import Answer, Chat, Completion
 from text2grad.critics.prompted import judge_messages
+from text2grad.errors import UserError
 from text2grad.eval.metrics import mean, mean_with_interval
+from text2grad.eval.spans import SPAN_NAMES
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message
+from text2grad.wire.objects import UnreadableError, read_object
 
+CRITERIA = ("score", "accuracy", "completeness", "conciseness", "coherence")
+"""What a judge may rate; `score` is the whole, and decides."""
+MOST = 10.0
+"""The best rating."""
+_PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
+_SHOWN = re.compile(r"\{\{((?:first|second)(?:\.\w+)?)\}\}")
+_RATING = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*(?:/\s*10(?:\.0+)?\s*)?")
 _VERDICT = re.compile(r"\W*(first|second|tie)\W*", re.IGNORECASE)
 _SWAPPED = {"first": "second", "second": "first", "tie": "tie"}
 _POINTS = {"first": 1, "second": -1, "tie": 0}
@@ -49,11 +59,45 @@ Ruling = int | None
 
 
 class Rulings(NamedTuple):
-    """What came of pairs that were shown: the ruling on each, and how the judge leans."""
+    """What came of pairs that were shown: the ruling on each, how the judge leans, and the mean ratings (`score`,
+    `their_score` and so on, of a prompt that asks for ratings).
+    """
 
     points: list[Ruling]
     position_bias: float
     inconsistent: float
+    ratings: dict[str, float]
+
+
+Ratings = tuple[dict[str, float], dict[str, float]]
+"""What the first and the second were rated, by criterion."""
+
+
+def rates(prompt: str) -> bool:
+    """Whether a prompt asks for ratings in JSON, not for one word."""
+    return '"score"' in prompt
+
+
+def refuse_judge_prompt(prompt: str, parts: Collection[str]) -> None:
+    """Before anything is asked. `parts` are the placeholders of what is compared, such as `first.good`.
+
+    Raises:
+        UserError: the prompt does not show both, asks for something else, or says not what to answer.
+    """
+    names = set(_PLACEHOLDER.findall(prompt))
+    known = ("prompt", "reference", *parts)
+    if unknown := sorted(name for name in names - set(known) if not name.startswith("meta.")):
+        raise UserError(
+            f"the judge's prompt asks for {{{{{unknown[0]}}}}}", f"known: {', '.join(known)}, meta.<key>"
+        )
+    for place in ("first", "second"):
+        if not any(name.split(".")[0] == place for name in names):
+            message, cure = f"the judge's prompt does not show {{{{{place}}}}}", "say where each of the two stands"
+            raise UserError(message, cure)
+    words = _PLACEHOLDER.sub("", prompt)
+    if not all(f'"{place}"' in words if rates(prompt) else place in words for place in ("first", "second")):
+        cure = 'one word (first, second or tie), or {"first": {"score": 0}, "second": {"score": 0}}'
+        raise UserError("the judge's prompt does not say what to answer", cure)
 
 
 def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str, float]:
@@ -61,12 +105,14 @@ def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str,
 
     A critique wins if it is preferred in both orders. A preference that turns with the order is a tie, and counts
     into `position_bias`. A `Failure` loses against a critique without being shown. `prompt` is the text of
-    `tasks/prompts/compare_critiques.txt` or one like it, with {{first}} and {{second}}.
+    `tasks/prompts/compare_critiques.txt` or one like it, with {{first}} and {{second}}, or `code_e2.txt`,
+    `qa_e3.txt` and the like, whose judge rates the two from 0 to 10: the higher `score` is preferred.
 
     Returns:
         `win`, `tie`, `loss`: shares of the pairs that were judged; `position_bias`: the share of the pairs shown
         in which the judge preferred the first place both times, minus that for the second, in [-1, 1];
-        `inconsistent`: the share in which its two verdicts differ at all; `judged`, `judge_failed`: pairs.
+        `inconsistent`: the share in which its two verdicts differ at all; `judged`, `judge_failed`: pairs; and,
+        of a prompt that asks for ratings, `score` and `their_score`: the means over both orders.
 
     Raises:
         ValueError: there is nothing to compare.
@@ -75,8 +121,8 @@ def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str,
         raise ValueError("no critiques to compare")
     decided = [_by_failure(pair) for pair in pairs]
     shown = [_critiques(prompt, pair) for pair, known in zip(pairs, decided, strict=True) if known is None]
-    rulings = rule(chat, shown)
-    return _shares([each for each in decided if each is not None], rulings)
+    rulings = rule(chat, shown, rates(prompt))
+    return {**_shares([each for each in decided if each is not None], rulings), **rulings.ratings}
 
 
 def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dict[str, float]:
@@ -84,12 +130,14 @@ def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dic
 
     An answer wins if it is preferred in both orders; a preference that turns with the order is a tie, and counts
     into `position_bias`. Equal answers tie, and an empty one loses, without being shown. `prompt` is the text of
-    `tasks/prompts/compare_answers.txt` (the criteria of the paper's appendix E.1), or one like it.
+    `tasks/prompts/compare_answers.txt` (the criteria of the paper's appendix E.1), or one like it, or
+    `summarization_e1.txt`, whose judge rates the two as that appendix has it.
 
     Returns:
         As `compare_critics`; and `margin`, win - loss, with the bounds of its 95 % bootstrap interval over pairs
         (`margin_low`, `margin_high`); `length`, `their_length`: mean characters of the answers; `longer_won`: of
-        the pairs that one of two unequally long answers won, the share that the longer one won.
+        the pairs that one of two unequally long answers won, the share that the longer one won. Of a prompt that
+        asks for ratings the mean of each criterion too (`accuracy`, `their_accuracy`).
 
     Raises:
         ValueError: there is nothing to compare.
@@ -97,7 +145,8 @@ def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dic
     if not pairs:
         raise ValueError("no answers to compare")
     decided = [_without_judge(pair) for pair in pairs]
-    rulings = rule(chat, [_answers(prompt, p) for p, known in zip(pairs, decided, strict=True) if known is None])
+    shown = [_answers(prompt, each) for each, known in zip(pairs, decided, strict=True) if known is None]
+    rulings = rule(chat, shown, rates(prompt))
     waiting = iter(rulings.points)
     points = [next(waiting) if known is None else known for known in decided]
     return {
@@ -106,13 +155,15 @@ def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dic
         "length": mean([len(pair.ours) for pair in pairs]),
         "their_length": mean([len(pair.theirs) for pair in pairs]),
         "longer_won": _longer_won(pairs, points),
+        **rulings.ratings,
     }
 
 
-def rule(chat: Chat, shown: Sequence[Shown]) -> Rulings:
-    """The judge's ruling on each pair, in both orders."""
+def rule(chat: Chat, shown: Sequence[Shown], rated: bool = False) -> Rulings:
+    """The judge's ruling on each pair, in both orders; `rated`: by the scores that it gives the two."""
     answers = chat.complete([each.ours_first for each in shown] + [each.theirs_first for each in shown])
-    verdicts = [_verdict(answer) for answer in answers]
+    ratings = [ratings_of(answer) if rated else None for answer in answers]
+    verdicts = [_higher(each) for each in ratings] if rated else [_verdict(answer) for answer in answers]
     both = list(zip(verdicts[: len(shown)], verdicts[len(shown) :], strict=True))
     read = [(one, other) for one, other in both if one and other]
     places = [(one == other == "first") - (one == other == "second") for one, other in read]
@@ -120,7 +171,58 @@ def rule(chat: Chat, shown: Sequence[Shown]) -> Rulings:
         [_ruling(one, other) for one, other in both],
         mean(places),
         mean([float(one != _SWAPPED[other]) for one, other in read]),
+        _means(ratings[: len(shown)], ratings[len(shown) :]),
     )
+
+
+def _means(ours_first: Sequence[Ratings | None], theirs_first: Sequence[Ratings | None]) -> dict[str, float]:
+    """Mean rating of each criterion, ours and theirs, over all answers of the judge in either order."""
+    read = [each for each in ours_first if each] + [each[::-1] for each in theirs_first if each]
+    found: dict[str, float] = {}
+    for name in CRITERIA:
+        for prefix, side in (("", 0), ("their_", 1)):
+            if given := [each[side][name] for each in read if name in each[side]]:
+                found[prefix + name] = mean(given)
+    return found
+
+
+def ratings_of(answer: Answer) -> Ratings | None:
+    """What a judge rated the first and the second, from 0 to 10; None where it cannot be read.
+
+    A number in quotes is one, and so is `7/10`; both need a score. What else the judge writes is for the reader.
+    """
+    if not isinstance(answer, Completion) or answer.truncated:
+        return None
+    try:
+        value = read_object(answer.text, "").value
+    except UnreadableError:
+        return None
+    first, second = (_ratings(value.get(place)) for place in ("first", "second"))
+    return (first, second) if first and second else None
+
+
+def _ratings(value: object) -> dict[str, float] | None:
+    """The ratings of one of the two; None where it has no score, or one of them is not on the scale."""
+    if not isinstance(value, dict):
+        return None
+    found = {name: _rating(value[name]) for name in CRITERIA if value.get(name) is not None}
+    rated = {name: number for name, number in found.items() if number is not None}
+    return rated if "score" in rated and len(rated) == len(found) else None
+
+
+def _rating(value: object) -> float | None:
+    if isinstance(value, str) and (found := _RATING.fullmatch(value)):
+        value = float(found[1])
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST
+    return float(value) if fits and isinstance(value, int | float) else None
+
+
+def _higher(ratings: Ratings | None) -> str:
+    """first, second or tie by the scores; empty where there are none."""
+    if ratings is None:
+        return ""
+    first, second = (each["score"] for each in ratings)
+    return "tie" if first == second else "first" if first > second else "second"
 
 
 def _ruling(one: str, other: str) -> Ruling:
@@ -158,6 +260,11 @@ def is_verdict(answer: Answer) -> bool:
     return bool(_verdict(answer))
 
 
+def is_rating(answer: Answer) -> bool:
+    """Whether a judge rated both."""
+    return ratings_of(answer) is not None
+
+
 def _verdict(answer: Answer) -> str:
     """first, second or tie; empty when the judge did not say."""
     said = _VERDICT.fullmatch(answer.text) if isinstance(answer, Completion) else None
@@ -183,25 +290,37 @@ def _critiques(prompt: str, pair: Pair) -> Shown:
 
 
 def _answers(prompt: str, pair: AnswerPair) -> Shown:
-    return Shown(*(_messages(prompt, pair.example, "", *order) for order in _orders(pair.ours, pair.theirs)))
+    ours, theirs = {"": pair.ours}, {"": pair.theirs}
+    return Shown(*(_messages(prompt, pair.example, "", *order) for order in _orders(ours, theirs)))
 
 
-def _orders(ours: str, theirs: str) -> tuple[tuple[str, str], tuple[str, str]]:
+Parts = dict[str, str]
+"""What is shown of one of the two: "" the whole, and its parts by name."""
+
+
+def _orders(ours: Parts, theirs: Parts) -> tuple[tuple[Parts, Parts], tuple[Parts, Parts]]:
     return (ours, theirs), (theirs, ours)
 
 
-def _messages(prompt: str, example: Example, response: str, first: str, second: str) -> list[Message]:
+def _messages(prompt: str, example: Example, response: str, first: Parts, second: Parts) -> list[Message]:
     # The two are filled in by the same single pass as everything else: they are data too.
-    filled = example.model_copy(update={"meta": {**example.meta, "first": first, "second": second}})
-    asked = re.sub(r"\{\{(first|second)\}\}", r"{{meta.\1}}", prompt)
-    return judge_messages(asked, filled, response)
+    named = {
+        f"{place}.{name}".rstrip("."): text
+        for place, parts in (("first", first), ("second", second))
+        for name, text in parts.items()
+    }
+    filled = example.model_copy(update={"meta": {**example.meta, **named}})
+    return judge_messages(_SHOWN.sub(r"{{meta.\1}}", prompt), filled, response)
 
 
-def _as_shown(judgement: Judgement) -> str:
+def _as_shown(judgement: Judgement) -> Parts:
     assert isinstance(judgement, Critique)
+    spans = {
+        name: [span.text for span in judgement.spans if span.label == label] for label, name in SPAN_NAMES.items()
+    }
     value = {
         "critique": judgement.text,
-        "good_spans": [span.text for span in judgement.spans if span.label > 0],
-        "poor_spans": [span.text for span in judgement.spans if span.label < 0],
+        **{f"{name}_spans": texts for name, texts in spans.items() if texts or name != SPAN_NAMES[0]},
     }
-    return json.dumps(value, ensure_ascii=False)
+    whole = json.dumps(value, ensure_ascii=False)
+    return {"": whole, **{name: json.dumps(texts, ensure_ascii=False) for name, texts in spans.items()}}

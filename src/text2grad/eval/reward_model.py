@@ -131,7 +131,8 @@ def _whole(text: str, label: int) -> Critique:
 def _shape(case: SpanCase) -> list[tuple[Label, int]]:
     """Label and visible tokens of each gold span."""
     lengths = [int(np.count_nonzero(token_labels([span], case.aligned, "visible"))) for span in case.gold.spans]
-    return [(span.label, max(1, length)) for span, length in zip(case.gold.spans, lengths, strict=True)]
+    measured = zip(case.gold.spans, lengths, strict=True)
+    return [(span.label, max(1, length)) for span, length in measured if span.label]
 
 
 def _scattered(shape: Sequence[tuple[Label, int]], aligned: Aligned, rng: np.random.Generator) -> tuple[Span, ...]:

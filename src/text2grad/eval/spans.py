@@ -22,6 +22,7 @@ Labels = NDArray[np.int8]
 Sums = NDArray[np.float64]
 Membership = Literal["overlap", "contained"]
 LABEL_NAMES: dict[Label, str] = {1: "good", -1: "poor"}
+SPAN_NAMES: dict[Label, str] = {**LABEL_NAMES, 0: "improvable"}
 NEARLY = 0.9
 UNITS = {"token": "", "character": "character_"}  # and how the names of rates contain them
 
@@ -52,8 +53,9 @@ def span_report(cases: Sequence[SpanCase], membership: Membership = "overlap") -
         `span_partial_*`: the same, where sharing one character is enough;
         `span_iou`: mean over the gold spans of the best intersection over union with a predicted span
         (0 when there is none; 1 when there are no gold spans and none was predicted);
-        for each label `iou`, and `exact`, `partial`, `nearly`: the share of its gold spans that were found to
-        the character, by one character, with 90 % of the longer of the two shared (paper, Tables 6 and 7);
+        for each label (`improvable_` too, where there are such spans) `iou`, and `exact`, `partial`, `nearly`: the
+        share of its gold spans that were found to the character, by one character, with 90 % of the longer of the
+        two shared (paper, Tables 6 and 7);
         `unreadable`: share of answers that are a `Failure`;
         `unmatched`, `ambiguous`: shares of all quotes in the readable answers that are not in the response
         (paper, Table 15), or that occur more than once and do not say which;
@@ -119,7 +121,7 @@ def _tally_labels(case: SpanCase, said: Sequence[Span], membership: Membership) 
 def character_labels(spans: Iterable[Span], text: str) -> Labels:
     """+1, -1 or 0 of each character; one that is both good and poor is neither, as with tokens."""
     good, poor = (np.zeros(len(text), dtype=bool) for _ in range(2))
-    for span in spans:
+    for span in filter(lambda span: span.label, spans):
         (good if span.label > 0 else poor)[span.start : span.end] = True
     return np.subtract(good, poor, dtype=np.int8)
 
@@ -139,7 +141,7 @@ def _label_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
 
 def _tally_spans(true: Sequence[Span], said: Sequence[Span]) -> dict[str, float]:
     counts: dict[str, float] = {}
-    for label, name in LABEL_NAMES.items():
+    for label, name in SPAN_NAMES.items():
         gold, mine = ([span for span in spans if span.label == label] for spans in (true, said))
         found, made = [_best(span, mine) for span in gold], [_best(span, gold) for span in mine]
         counts |= {
@@ -163,8 +165,10 @@ def _span_rates(sums: Mapping[str, Sums]) -> dict[str, Sums]:
         **_f1("span_partial_", both["partial_made"], said, both["partial_found"], gold),
         "span_iou": _share(both["iou"], gold, said),
     }
-    for name in LABEL_NAMES.values():
+    for name in SPAN_NAMES.values():
         gold, said = sums[f"{name}_gold_spans"], sums[f"{name}_said_spans"]
+        if name not in LABEL_NAMES.values() and not (gold.any() or said.any()):
+            continue
         for what in ("exact", "partial", "nearly"):
             rates[f"{name}_{what}"] = _share(sums[f"{name}_{what}_found"], gold, said)
         rates[f"{name}_iou"] = _share(sums[f"{name}_iou"], gold, said)

@@ -83,11 +83,17 @@ def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) ->
     """
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
+    records = records if kind == "reward_model" else map(_without_suggestions, records)
     rows = list(preference_rows(records, pairs) if kind == "preference" else WRITERS[kind](records))
     if kind == "preference" and not rows:
         raise UserError("no two answers to one prompt have different scores, and none was corrected", MORE_ANSWERS)
     write_rows(rows, kind, out)
     return len(rows)
+
+
+def _without_suggestions(record: Feedback) -> Feedback:
+    """The record without its spans of neither sign: the other tools have no label for them."""
+    return record.model_copy(update={"spans": tuple(span for span in record.spans if span.label)})
 
 
 def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
@@ -107,8 +113,11 @@ def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
 
 
 def left_out(records: Iterable[Feedback], kind: str) -> dict[str, Mapping[str, int]]:
-    """What gave no row, by the reason, where records are compared: `left_out` of preference pairs; else nothing."""
-    return {"left_out": pairs_of(records).left_out} if kind == "preference" else {}
+    """What was not written, by the reason: records that gave no preference pair, else spans without a sign."""
+    if kind == "preference":
+        return {"left_out": pairs_of(records).left_out}
+    count = 0 if kind == "reward_model" else sum(not span.label for each in records for span in each.spans)
+    return {"left_out": {"improvable_spans": count}} if count else {}
 
 
 def _write(rows: Sequence[Row], kind: str, file: TextIO) -> None:

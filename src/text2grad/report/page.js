@@ -152,6 +152,7 @@ const responseOf = (sample) => {
   const response = element("pre", "response");
   for (const [text, spans, tokens] of sample.pieces) {
     const labels = new Set(spans.map((index) => sample.spans[index].label));
+    if (labels.size > 1) labels.delete("improvable");
     const piece = element(labels.size ? "mark" : "span", labels.size > 1 ? "both" : [...labels].join(""), text);
     const reasons = spans.map((index) => sample.spans[index].reason).filter(Boolean);
     if (reasons.length) piece.title = reasons.join("; ");

@@ -81,7 +81,9 @@ def quality_page(name: str, figures: dict[str, Any]) -> str:
         for title, keys in _SECTIONS.items()
     }
     lengths = {
-        label: [_shown(figures[f"{label}_spans"].get(key)) for key in _LENGTHS] for label in ("good", "poor")
+        label: [_shown(figures[f"{label}_spans"].get(key)) for key in _LENGTHS]
+        for label in ("good", "poor", "improvable")
+        if f"{label}_spans" in figures
     }
     agreement, failed = dict(list(figures["agreement"].items())[:MOST_NAMED]), figures["failed"]
     told = [*figures["judgement"], *figures["next"]]
@@ -120,8 +122,8 @@ class Quality:
     counts: Counter[str] = field(default_factory=Counter)
     usage: Counter[str] = field(default_factory=Counter)
     usd_dense: float = 0.0
-    lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], -1: []})
-    places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), -1: Counter()})
+    lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], 0: [], -1: []})
+    places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), 0: Counter(), -1: Counter()})
     failures: Counter[str] = field(default_factory=Counter)
     opinions: dict[bytes, tuple[str, dict[bytes, bytes]]] = field(default_factory=dict)
     """Of each response the id it was first met by, and token labels by who gave them."""
@@ -184,7 +186,7 @@ class Quality:
 
     def figures(self) -> dict[str, Any]:
         """Everything as plain numbers; shares are of 1, None where nothing was there to divide by."""
-        counts, spans = self.counts, sum(map(len, self.lengths.values()))
+        counts, spans = self.counts, len(self.lengths[1]) + len(self.lengths[-1])
         found = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
         dense = DENSE_TOKENS_PER_TOKEN * counts["tokens"]
         judged = self.records - self.failures.total()
@@ -213,6 +215,7 @@ class Quality:
             "good_share": _share(counts["good_tokens"], counts["labelled_tokens"]),
             "good_spans": self._lengths(1),
             "poor_spans": self._lengths(-1),
+            **({"improvable_spans": self._lengths(0)} if self.lengths[0] else {}),
             **self._agreement(),
         }
 

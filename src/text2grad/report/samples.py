@@ -23,7 +23,7 @@ LABEL_OF_SIGNS = {(): "", (-1,): "poor", (1,): "good", (-1, 1): "both"}
 STRIP_ROWS = ("delta", "kl", "reward", "value", "advantage")
 PER_TOKEN = ("starts", "ends", *STRIP_ROWS, "logp")
 SUMS = {"delta": "delta", "kl": "KL", "reward": "reward"}
-LABELS = {1: "good", -1: "poor"}
+LABELS = {1: "good", 0: "improvable", -1: "poor"}
 BUDGET = 1_600_000  # characters of JSON: with the curves, the page stays under 3 MB
 SIGNS = {"good": 1, "poor": -1, "both": 0, "": 0}
 
@@ -109,7 +109,7 @@ def token_labels(sample: Sample) -> list[str]:
     for start, end in zip(sample.starts, sample.ends, strict=False):
         inside = range(max(start, 0), min(end, len(in_spans)))
         found = {sample.spans[index].label for position in inside for index in in_spans[position]}
-        result.append(LABEL_OF_SIGNS[tuple(sorted(found))])
+        result.append(LABEL_OF_SIGNS[tuple(sorted(found - {0}))])
     return result
 
 
@@ -237,6 +237,6 @@ def _labelled(record: Feedback) -> list[tuple[str, str, str]]:
     result = []
     for text, indices, _ in pieces(record.response, record.spans):
         spans = [record.spans[index] for index in indices]
-        label = LABEL_OF_SIGNS[tuple(sorted({span.label for span in spans}))]
+        label = LABEL_OF_SIGNS[tuple(sorted({span.label for span in spans} - {0}))]
         result.append((text, label, "; ".join(span.reason for span in spans if span.reason)))
     return result

@@ -252,7 +252,7 @@ def told_view(told: Told, brackets: bool) -> Group:
 
 
 def _reason(span: Span) -> Text:
-    sign, words = "+" if span.label > 0 else "-", " ".join(span.text.split())
+    sign, words = {1: "+", 0: "~", -1: "-"}[span.label], " ".join(span.text.split())
     shown = words if len(words) <= 40 else f"{words[:37]}..."
     return Text(stripped(f"  {sign} {shown}: {span.reason}"), STYLES[span.label])
 

@@ -181,7 +181,8 @@ def reward_model_folder(config: Config) -> Path:
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
     kinds = ("prompted", "program", "reference", "reward_model", "scalar_model", "unit_model")
-    manner = {f"critic.prompted.{name}" for name in ("concurrency", "retries", "timeout", "prices", "budget_usd")}
+    names = ("concurrency", "retries", "most_failures", "timeout", "prices", "budget_usd")
+    manner = {f"critic.prompted.{name}" for name in names}
     manner |= {"critic.reward_model.gate"}
     found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
     if config.critic.kind in kinds:

@@ -105,7 +105,7 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     has one digit: with all that a division gives, each is a text of its own, and one of them is learnt by heart.
     Where a head gives the verdict (`reward_model.verdict`), z has no score.
     """
-    spans = critique.spans
+    spans = tuple(span for span in critique.spans if span.label or settings.improvable)
     if settings.reasons != "full":
         short = settings.reasons == "short"
         spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)

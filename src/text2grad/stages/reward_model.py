@@ -15,9 +15,9 @@ from text2grad.config import Config, with_tiny_rates
 from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode
-from text2grad.errors import UserError
+from text2grad.errors import UsageError, UserError
 from text2grad.eval.judge import Pair as JudgedPair
-from text2grad.eval.judge import compare_critics, is_verdict
+from text2grad.eval.judge import compare_critics
 from text2grad.eval.marks import agreement, read_marks
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
@@ -38,7 +38,7 @@ from text2grad.stages.folder import (
     start_policy,
 )
 from text2grad.stages.gate import GATE_FILE, check_reward_model, release
-from text2grad.stages.judging import LONGEST_VERDICT, open_judge
+from text2grad.stages.judging import CRITIQUE_PARTS, comparison, open_judge
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import (
     example_of,
@@ -51,7 +51,7 @@ from text2grad.stages.reward_data import (
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.stages.supervised import say_if_still
-from text2grad.tasks.base import question_of, read_prompt, words_of
+from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
 from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping
@@ -256,8 +256,11 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     critiques of the reward model in `reward_model.said.jsonl`, for people to mark.
 
     Raises:
-        UserError: there are no held-out records.
+        UserError: there are no held-out records, or the judge's prompt cannot be used.
     """
+    if config.judge.prompt and not config.evaluate.judge:
+        raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
+    asked = comparison(config, JUDGE_PROMPT, CRITIQUE_PARTS)
     prepare(config)
     found = heldout_cases(config)
     if not found:
@@ -278,13 +281,15 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     if config.evaluate.marks:
         report["people"] = agreement(read_marks(config.evaluate.marks), {record.id for record in records})
     if config.evaluate.judge:
-        with open_judge(config, is_verdict, LONGEST_VERDICT) as judge:
-            report["judge"] = compared(config, judge, said, records)
+        with open_judge(config, asked.readable, asked.longest) as judge:
+            report["judge"] = compared(config, asked.prompt, judge, said, records)
     write_json(folder / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)
 
 
-def compared(config: Config, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]) -> dict[str, float]:
+def compared(
+    config: Config, prompt: str, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]
+) -> dict[str, float]:
     """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`.
 
     A response that has no critique there, for its annotation failed in that run, is left out and counted
@@ -303,7 +308,7 @@ def compared(config: Config, judge: Chat, gold: Sequence[Feedback], said: Sequen
     pairs = [
         JudgedPair(example_of(ours), ours.response, ours.judgement(), theirs[ours.id].judgement()) for ours in both
     ]
-    return {**compare_critics(judge, read_prompt(JUDGE_PROMPT), pairs), "left_out": len(said) - len(both)}
+    return {**compare_critics(judge, prompt, pairs), "left_out": len(said) - len(both)}
 
 
 def numbered(records: Sequence[Feedback]) -> list[Feedback]:

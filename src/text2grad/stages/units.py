@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from text2grad.config import Config, with_tiny_rates
-from text2grad.critics.steps import labelled_steps, steps_of
+from text2grad.critics.steps import PROMPT, labelled_steps, own_steps, steps_of
 from text2grad.critics.units import Units, judgement_of
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError
@@ -134,8 +134,8 @@ def judged_answers(config: Config, units: Units) -> UnitData:
 def judged_answer(record: Feedback, units: Units) -> JudgedAnswer | str:
     """A record as an answer with labelled units, or the reason why it labels none.
 
-    Of steps all are good but those that a poor span overlaps. So a poor answer without a poor span labels no step:
-    one of them is wrong, and nobody knows which.
+    Of steps all are good but those that a poor span overlaps; a critic that was asked for steps has labelled each.
+    A poor answer without a poor span labels no step: one of them is wrong, and nobody knows which.
     """
     judgement = record.judgement()
     if isinstance(judgement, Failure):
@@ -146,8 +146,13 @@ def judged_answer(record: Feedback, units: Units) -> JudgedAnswer | str:
         return JudgedAnswer(record.id, record.prompt, record.response, record.spans)
     if (judgement.score or 0) < 0 and not any(span.label < 0 for span in record.spans):
         return "poor_without_a_place"
-    places = steps_of(record.example(), record.response)
-    spans = labelled_steps(places, record.response, record.spans)
+    if record.source.prompt_version.startswith(f"{PROMPT}@"):
+        if not (spans := own_steps(record.spans)):
+            return "without_steps"
+        places = [(span.start, span.end) for span in spans]
+    else:
+        places = steps_of(record.example(), record.response)
+        spans = labelled_steps(places, record.response, record.spans)
     return JudgedAnswer(record.id, record.prompt, record.response, tuple(spans), tuple(places))
 
 

@@ -293,7 +293,7 @@ def _rouge_scorer(stemmer: bool, all_scripts: bool) -> Any:
 
 
 def read_prompt(name: str) -> str:
-    """The text of a prompt file: a stem in tasks/prompts, or a path of your own ending in .txt.
+    """The text of a prompt file: a stem in tasks/prompts, or the path of a text file of your own.
 
     Raises:
         UserError: there is no such file.
@@ -302,8 +302,8 @@ def read_prompt(name: str) -> str:
     names = sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
     if name in names:
         return (folder / f"{name}.txt").read_text(encoding="utf-8")
-    if not name.endswith(".txt"):
-        raise UserError(f"unknown prompt {name!r}", f"one of {', '.join(names)}, or a .txt file of your own")
+    if not name.endswith(".txt") and not Path(name).is_file():
+        raise UserError(f"unknown prompt {name!r}", f"one of {', '.join(names)}, or a text file of your own")
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -4,13 +4,14 @@ Annotator and reward model write the same JSON object, the critique first, so th
 
     {"critique": "...", "good_spans": ["quote", ...], "poor_spans": [...], "score": 1.0}
 
+with a third list before the score, "improvable_spans", where something is right and could be better,
 or, of a critic that labels every word (`wire.words`), {"words": [["word", 1], ...], "score": 1.0}.
 
 `render` writes it, `parse` reads it or says in a typed `Failure` why it cannot be read. `parse` repairs only
 where one reading is possible; it never guesses where a string ends.
 """
 
-from text2grad.wire.answer import json_schema, parse, poor_part, render
+from text2grad.wire.answer import json_schema, parse, poor_part, published_schema, render
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.quotes import Ambiguity, occurrences
 from text2grad.wire.words import render_words, words_schema
@@ -22,6 +23,7 @@ __all__ = [
     "occurrences",
     "parse",
     "poor_part",
+    "published_schema",
     "render",
     "render_words",
     "words_schema",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -33,9 +34,11 @@ _FIELDS = {
 _NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"}, {"words"})
 _OPTIONAL = {"score", "omissions", "reasoning", "improvable"}
 _LONGEST_LOST = 300
+IMPROVABLE = "improvable_spans"
 MOST_CHARACTERS = 1_000_000
 """Of an answer; what is longer is not read."""
 _KEPT = 2_000
+_NUMBER = re.compile(r"\s*[+-]?([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})([eE]-?[0-9]{1,2})?\s*")
 _ITEM_KEYS = {"quote", "reason", "occurrence", "part"}
 # A lone key is a phrase with its reason, unless it names a field of some other format.
 _NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
@@ -53,8 +56,10 @@ def render(critique: Critique, response: str) -> str:
         ValueError: a span does not quote the response.
     """
     value: dict[str, object] = {"critique": critique.text}
-    for key, label in (("good_spans", 1), ("poor_spans", -1)):
-        value[key] = _items([span for span in in_order(critique.spans) if span.label == label], response)
+    for key, label in (("good_spans", 1), ("poor_spans", -1), (IMPROVABLE, 0)):
+        spans = [span for span in in_order(critique.spans) if span.label == label]
+        if spans or label:
+            value[key] = _items(spans, response)
     if critique.omissions:
         value["omissions"] = critique.omissions
     if critique.score is not None:
@@ -100,8 +105,9 @@ def parse(
 
     Quotes that are not in the response are counted as `unmatched` and kept in `lost`, single quotes with several
     candidates as `ambiguous` (and mean what `ambiguity` says). `tolerance` says how far a quote may be from the
-    letter; without it, not at all. What a critic reasons before its critique is not part of it. Spans come sorted
-    by (start, end, good first), each once. An object that labels every word is read as `wire.words` says.
+    letter; without it, not at all. What is right and could be better is a span with label 0. What a critic reasons
+    before its critique is not part of it. Spans come sorted by (start, end, good first), each once. An object that
+    labels every word is read as `wire.words` says.
 
     Returns:
         The critique, or a `Failure`: "truncated" (the object is not closed), "refused" (no object, words of
@@ -123,14 +129,14 @@ def _critique(found: Found, response: str, ambiguity: Ambiguity, tolerance: Loca
         return read_words(fields["words"], response).model_copy(update={"score": _score(fields.get("score"))})
     good = resolve(_quotes(fields.get("good", [])), response, 1, ambiguity, tolerance)
     poor = resolve(_quotes(fields["poor"]), response, -1, ambiguity, tolerance)
-    # Code that works but could be better is neither good nor poor: it is read, and gets no label.
-    list(_quotes(fields.get("improvable") or []))
+    # It pays nothing, so a quote of it that is not there costs no critique and is no reason to ask again.
+    better = resolve(_quotes(fields.get("improvable") or []), response, 0, ambiguity, tolerance)
     return Critique(
         text=_string(fields["critique"], "the critique"),
-        spans=in_order([*good.spans, *poor.spans]),
+        spans=in_order([*good.spans, *poor.spans, *better.spans]),
         score=_score(fields.get("score")),
         quotes=good.counts + poor.counts,
-        lost=tuple(quote[:_LONGEST_LOST] for quote in (*good.lost, *poor.lost)),
+        lost=tuple(quote[:_LONGEST_LOST] for quote in (*good.lost, *poor.lost, *better.lost)),
         omissions=_omissions(fields.get("omissions")),
     )
 
@@ -216,6 +222,8 @@ def _omissions(value: object) -> tuple[str, ...]:
 def _score(value: object) -> float | None:
     if value is None:
         return None
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1 <= value <= 1:
         invalid(f"the score is {str(value)[:30]}, not a number from -1 to 1")
     return float(value)
@@ -238,10 +246,16 @@ def json_schema(reasoning: bool = False, improvable: bool = False) -> dict[str, 
     score = {"type": ["number", "null"], "description": "the verdict, from -1 to 1"}
     omissions = {"type": ["array", "null"], "items": text}
     thoughts = {"reasoning": text} if reasoning else {}
-    third = {"improvable_spans": spans} if improvable else {}
+    third = {IMPROVABLE: spans} if improvable else {}
     return _object(
         **thoughts, critique=text, good_spans=spans, poor_spans=spans, **third, omissions=omissions, score=score
     )
+
+
+def published_schema(critique: str, *lists: str) -> dict[str, Any]:
+    """The JSON schema of an answer in the keys of a published annotation prompt (paper, appendix B)."""
+    spans = json_schema()["properties"]["good_spans"]
+    return _object(**{critique: {"type": "string"}, **dict.fromkeys(lists, spans)})
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:

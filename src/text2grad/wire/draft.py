@@ -16,7 +16,8 @@ _TO_PIECE = b'{"quote": "'
 _TO_REASON = ', "reason": "'
 _TO_SCORE = b', "score": '
 _LISTS = b', "good_spans": [], "poor_spans": []}'
-_AFTER_LIST = {0: b"", 1: b', "poor_spans": []}', 2: b"}"}
+_AFTER_LIST = {0: b"", 1: b', "poor_spans": []}', 2: b"}", 3: b"}"}
+_THIRD_LIST = b', "improvable_spans": []}'
 _NUMBER = re.compile(NUMBER.encode())
 _NUMBER_ENDS = (b"", b"0", b"5", b"05", b"-05", b"e-05", b"0e-05")
 _LOWEST = {0xE0: b"\xa0\x80", 0xF0: b"\x90\x80\x80"}  # first bytes of UTF-8 that not every byte may follow
@@ -190,7 +191,9 @@ class Draft:
         elif not self._lists:
             yield _LISTS if self._criticised else _TO_CRITIQUE + b'"' + _LISTS
         elif not self.in_list:
-            yield from (_AFTER_LIST[self._lists], *([_TO_SCORE + b"0}"] if self._lists == 2 else []))
+            yield _AFTER_LIST[self._lists]
+            yield from [_TO_SCORE + b"0}"] if self._lists > 1 else []
+            yield from [_THIRD_LIST] if self._lists == 2 else []
         elif self._quote is not None:
             rests = ["}"] if self._reasoned else self._object_rests()
             yield from (rest.encode() + (b"" if rest.endswith("}") else b'"}') + self._list_end() for rest in rests)

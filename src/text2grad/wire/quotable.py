@@ -23,7 +23,8 @@ NUMBER = r"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9
 
 # The shapes `render` writes: its separators, its order of keys, its escapes; numbers as Python prints them.
 _GRAMMAR = r"""
-start: LEAD "{\"critique\": " STRING ", \"good_spans\": [" items "], \"poor_spans\": [" items "]" score? "}"
+start: LEAD "{\"critique\": " STRING ", \"good_spans\": [" items "], \"poor_spans\": [" items "]" better? score? "}"
+better: ", \"improvable_spans\": [" items "]"
 score: ", \"score\": " NUMBER
 LEAD: /%s/
 NUMBER: /%s/

@@ -15,6 +15,7 @@ from tokenizers import decoders, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from text2grad.align import Aligned, Credit, CreditSettings, Membership, TokenTable, credit, token_labels
+from text2grad.align.credit import Scheme
 from text2grad.align.tokens import align_by_prefixes
 from text2grad.feedback import Critique, Label, Span
 
@@ -352,6 +353,27 @@ def test_weights_of_spans_and_of_poor_spans() -> None:
     case = critique(TEXT, good=("fox",), poor=("dog",))
     paid = delta(TEXT, case, span_weight=0.1, poor_weight=2.0, unlabelled=0.05)
     assert paid == [0.05, 0.05, 0.05, 0.1, 0.05, 0.05, 0.05, -0.2, 0.05]
+
+
+@pytest.mark.parametrize("scheme", [s for s in get_args(Scheme) if s not in ("last_token", "spread_score")])
+@pytest.mark.parametrize("weighting", ["token", "span", "balanced"])
+@pytest.mark.parametrize("signs", ["critique", "verdict", "agreeing"])
+def test_what_could_be_better_pays_nothing(scheme: Any, weighting: Any, signs: Any) -> None:
+    """Beside other spans, under them and alone: as if it were not there, but that it is not unlabelled."""
+    aligned = words(TEXT)
+    plain = critique(TEXT, good=(" ".join(TEXT.split()[:2]),), poor=(TEXT.split()[3],), score=1.0)
+    suggested = [span(TEXT, " ".join(TEXT.split()[1:]), 0)]
+    settings = CreditSettings(scheme=scheme, weighting=weighting, signs=signs)
+    both = plain.model_copy(update={"spans": (*plain.spans, *suggested)})
+    assert credit(both, aligned, settings).delta.tolist() == credit(plain, aligned, settings).delta.tolist()
+    assert credit(both, aligned, settings).cancelled == credit(plain, aligned, settings).cancelled
+    assert token_labels(suggested, aligned).tolist() == [0] * len(aligned)
+    alone = Critique(text="", spans=tuple(suggested))
+    paid = credit(alone, aligned, settings.model_copy(update={"unlabelled": 0.5})).delta.tolist()
+    rest = 0.5 if scheme in ("spans", "linear_decay", "token_importance") else 0.0
+    assert paid == [rest, *[0.0] * (len(aligned) - 2), rest], (
+        "the first word and the end of the text are in no span"
+    )
 
 
 def test_a_cancelled_token_is_not_an_unlabelled_one() -> None:

@@ -14,14 +14,21 @@ from pydantic import ValidationError
 from places import ROOT
 from text2grad import wire
 from text2grad.chat import Answer, Completion, ScriptedChat
-from text2grad.critics.prompted import CUT, PromptedCritic, ReadingSettings, fitted_messages, judge_messages
+from text2grad.critics.prompted import CUT, Prompt, PromptedCritic, ReadingSettings, fitted_messages, judge_messages
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.tasks.base import read_prompt
 from text2grad.wire.shown import as_data, shown
 
 FOLDER = ROOT / "src/text2grad/tasks/prompts"
-NOT_CRITICS = {"compare_critiques", "compare_answers", "refine", "teacher"}  # they judge no response alone
+JUDGES = {"compare_critiques", "compare_answers", "summarization_e1", "code_e2", "qa_e3"}
+NOT_CRITICS = {*JUDGES, "refine", "teacher"}  # they judge no response alone
+PUBLISHED = {
+    "summarization_b1": ["textual_feedback", "good_spans", "poor_spans"],
+    "qa_b2": ["textual_feedback", "good_spans", "poor_spans"],
+    "code_b3": ["Code Feedback", "wrong_code", "improvement_code"],
+}
+"""Prompts of the paper's appendix B, and the keys that its answers have."""
 PROMPTS = sorted(path.stem for path in FOLDER.iterdir() if path.stem not in NOT_CRITICS)
 SOURCE = Source(kind="llm", model="scripted", prompt_version="test@0")
 SHORT = read_prompt("reward_model")
@@ -79,18 +86,38 @@ def test_every_prompt_of_the_package_shows_question_and_response_once(name: str)
     text = "\n".join(message.content for message in shown)
     assert text.count("QUESTION") == text.count("RESPONSE") == 1
     assert shown[-1].role == "user" and shown[-1].content.endswith("<response>\nRESPONSE\n</response>")
-    assert ("TESTS" in text) == name.startswith(("code", "dense"))
+    assert ("TESTS" in text) == name.startswith(("code", "dense", "steps"))
     assert "{{" not in text
 
 
-@pytest.mark.parametrize("name", [name for name in PROMPTS if name not in ("reward_model", "dense")])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_papers_prompts_ask_for_its_keys_and_are_read(name: str) -> None:
+    """The shape is printed, the schema is the same, and what is answered so becomes spans."""
+    system = judge_messages(read_prompt(name), example(), "r")[0].content
+    shape = next(line for line in system.splitlines() if line.startswith('{"'))
+    keys = PUBLISHED[name]
+    assert list(json.loads(shape.replace("[...]", "[]"))) == keys
+    schema = json.loads(Prompt(read_prompt(name)).schema)
+    assert list(schema["properties"]) == schema["required"] == keys
+    z = json.dumps(dict(zip(keys, ["words", ["one"], [{"quote": "two", "reason": "why"}]], strict=True)))
+    found = wire.parse(z, "one two")
+    labels = (-1, 0) if name == "code_b3" else (1, -1)
+    assert isinstance(found, Critique) and [span.label for span in found.spans] == list(labels)
+    assert (found.text, found.spans[1].reason) == ("words", "why")
+
+
+READ_BY_WIRE = [name for name in PROMPTS if name not in ("reward_model", "dense", *PUBLISHED)]
+
+
+@pytest.mark.parametrize("name", READ_BY_WIRE)
 def test_annotators_are_told_the_keys_that_wire_reads(name: str) -> None:
     system = judge_messages(read_prompt(name), example(), "r")[0]
     assert system.role == "system"
     shape = next(line for line in system.content.splitlines() if line.startswith("{"))
     z = shape.replace("[...]", "[]").replace('"..."', '"words"')
     assert wire.parse(z, "r") == Critique(text="words", score=None if name == "anchor" else 0.0)
-    assert ("reasoning" in z) == (name in ("code", "code_tested", "qa", "summarization")) and '"omissions"' in z
+    reasons = name in ("code", "code_tested", "qa", "summarization")
+    assert ("reasoning" in z) == reasons and ('"omissions"' in z) == (name != "steps")
 
 
 HOSTILE = [

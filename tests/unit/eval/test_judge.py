@@ -10,7 +10,16 @@ from pytest import approx
 
 from published import published_text
 from text2grad.chat import Answer, Completion, Conversation, ScriptedChat
-from text2grad.eval.judge import AnswerPair, Pair, compare_answers, compare_critics
+from text2grad.errors import UserError
+from text2grad.eval.judge import (
+    AnswerPair,
+    Pair,
+    compare_answers,
+    compare_critics,
+    is_rating,
+    ratings_of,
+    refuse_judge_prompt,
+)
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Span
 from text2grad.tasks.base import read_prompt
 
@@ -138,3 +147,143 @@ def test_published_pairs_have_the_verdicts_of_their_judge() -> None:
     assert (found["judged"], found["judge_failed"]) == (73, 2)
     assert (found["win"] * 73, found["loss"] * 73, found["tie"] * 73) == approx((18, 20, 35))
     assert found["position_bias"] == approx((both["model_1", "model_2"] - both["model_2", "model_1"]) / 73)
+
+
+RATED = read_prompt("summarization_e1")
+
+
+def ratings(first: object, second: object, **more: object) -> str:
+    """A judge's answer in the shape of appendix E.1."""
+    sides = {"first": first, "second": second}
+    rated = {place: side if isinstance(side, dict) else {"score": side} for place, side in sides.items()}
+    return json.dumps({**rated, **more})
+
+
+def by_cats(conversation: Conversation) -> str:
+    """Rates an answer by the cats in it, whatever its place."""
+    first, second = conversation[-1].content.split('<answer number="second">')
+    sides = [
+        {"strengths": [], "score": text.count("cat"), "accuracy": 2 * text.count("cat")} for text in (first, second)
+    ]
+    return "```json\n" + ratings(*sides) + "\n```"
+
+
+def test_answers_are_rated_by_criterion_and_the_higher_score_wins() -> None:
+    pairs = answers(("cat cat cat", "cat"), ("cat", "cat cat"), ("a cat", "the cat"))
+    found = compare_answers(ScriptedChat(by_cats), RATED, pairs)
+    assert (found["win"], found["loss"], found["tie"]) == approx((1 / 3, 1 / 3, 1 / 3))
+    assert (found["score"], found["their_score"]) == approx((5 / 3, 4 / 3))
+    assert (found["accuracy"], found["their_accuracy"]) == approx((10 / 3, 8 / 3))
+    assert "coherence" not in found and found["judge_failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (ratings(7, 3), ("first", 7)),
+        (ratings("7", "3.5"), ("first", 7)),
+        (ratings("7/10", "3 / 10"), ("first", 7)),
+        (ratings(0, 10, comparison="b"), ("second", 0)),
+        (ratings({"score": 5, "accuracy": None, "Reason": "x"}, 5), ("tie", 5)),
+        (f"<think>{{hm}}</think>{ratings(1, 2)}", ("second", 1)),
+    ],
+)
+def test_a_rating_is_a_number_on_its_scale(answer: str, verdict: tuple[str, float]) -> None:
+    read = ratings_of(Completion(text=answer))
+    assert read is not None and is_rating(Completion(text=answer))
+    first, second = (side["score"] for side in read)
+    assert (("first" if first > second else "second" if second > first else "tie"), first) == verdict
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ratings(11, 3),
+        ratings(-1, 3),
+        ratings("4/5", 3),
+        ratings("70%", 3),
+        ratings(True, 3),
+        ratings("high", 3),
+        ratings({"accuracy": 3}, 3),
+        ratings({"score": 3, "accuracy": 30}, 3),
+        ratings(3, []),
+        '{"first": {"score": 3}}',
+        "first",
+        "",
+        "[1, 2]",
+        ratings(3, 4)[:-3],
+        FAILED,
+        Completion(text=ratings(3, 4), truncated=True),
+    ],
+)
+def test_what_is_no_rating_of_both_is_no_verdict(answer: str | Answer) -> None:
+    found = compare_answers(ScriptedChat(lambda _: answer), RATED, answers(("a", "b")))
+    assert (found["judged"], found["judge_failed"]) == (0, 1) and "score" not in found
+
+
+SUGGESTS = Critique(
+    text="Secret words.",
+    spans=(
+        Span(start=0, end=3, label=-1, text="the"),
+        Span(start=4, end=7, label=0, text="cat", reason="dog"),
+        Span(start=0, end=7, label=1, text="the cat"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("code_e2", ('wrong: ["the"]', 'suggestions: ["cat"]')),
+        ("qa_e3", ('problems: ["the"]', 'good: ["the cat"]')),
+    ],
+)
+def test_analyses_are_compared_by_their_spans_alone(name: str, shown: tuple[str, ...]) -> None:
+    chat = ScriptedChat([ratings(9, 2), ratings(4, 8)])
+    found = compare_critics(chat, read_prompt(name), [pair(SUGGESTS, BAD)])
+    assert (found["win"], found["score"], found["their_score"]) == approx((1, 8.5, 3))
+    first, second = (asked[-1].content for asked in chat.asked)
+    for line in shown:
+        assert line in first and line in second and first.index(line) < second.index(line)
+    assert "Secret words." not in first and "{{" not in first and "the cat" in first
+
+
+def test_suggestions_are_shown_to_a_judge_of_critiques_and_silence_changes_no_question() -> None:
+    chat = ScriptedChat(lambda _: "tie")
+    compare_critics(chat, PROMPT, [pair(SUGGESTS, BAD), pair(GOOD, BAD)])
+    shown = [asked[-1].content for asked in chat.asked]
+    assert '"improvable_spans": ["cat"]' in shown[0] and "improvable" not in shown[1]
+
+
+ANSWERS = ("first", "second")
+CRITIQUES = ("response", *ANSWERS, "first.good", "second.good")
+WORD = "Say first, second or tie. {{prompt}} {{first}} {{second}}"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "parts", "problem"),
+    [
+        (WORD, ANSWERS, ""),
+        (WORD.replace("{{prompt}}", "{{reference}} {{meta.post}}"), ANSWERS, ""),
+        (RATED, ANSWERS, ""),
+        (WORD.replace("{{first}}", "{{first.good}}"), CRITIQUES, ""),
+        (WORD.replace("{{second}}", ""), ANSWERS, "does not show {{second}}"),
+        ("", ANSWERS, "does not show {{first}}"),
+        (
+            f"{WORD} {{{{fist}}}}",
+            ANSWERS,
+            "asks for {{fist}} (known: prompt, reference, first, second",
+        ),
+        (f"{WORD} {{{{response}}}}", ANSWERS, "asks for {{response}}"),
+        (f"{WORD} {{{{first.bad}}}}", CRITIQUES, "asks for {{first.bad}}"),
+        ("{{first}} {{second}}", ANSWERS, "does not say what to answer"),
+        ('{{first}} {{second}} {"a": {"score": 0}}', ANSWERS, "does not say what to answer"),
+    ],
+)
+def test_a_prompt_of_ones_own_is_checked(prompt: str, parts: tuple[str, ...], problem: str) -> None:
+    if not problem:
+        refuse_judge_prompt(prompt, parts)
+        return
+    with pytest.raises(UserError) as caught:
+        refuse_judge_prompt(prompt, parts)
+    assert problem in str(caught.value) and len(str(caught.value).splitlines()) == 1

@@ -40,6 +40,21 @@ def test_tokens_counted_by_hand() -> None:
     )
 
 
+def test_improvement_suggestions_have_figures_of_their_own_and_move_no_other() -> None:
+    """Table 7: of two suggestions one is found to the letter, one by its edge alone."""
+    gold = critique(word_span(1, 0, 3), word_span(0, 4, 4), word_span(0, 5, 8))
+    said = critique(word_span(1, 0, 3), word_span(0, 4, 4), word_span(0, 8, 9))
+    plain = [case(*(each.model_copy(update={"spans": each.spans[:1]}) for each in (gold, said)))]
+    scores, others = span_report([case(gold, said)]), span_report(plain)
+    assert (scores["improvable_exact"], scores["improvable_nearly"], scores["improvable_partial"]) == (0.5, 0.5, 1)
+    assert 0 < scores["improvable_iou"] < 1
+    assert {name: scores[name] for name in others} == others
+    assert not any(name.startswith("improvable_") for name in others)
+    missed = span_report([case(gold, critique())])
+    assert missed["improvable_exact"] == 0 and missed["good_recall"] == 0
+    assert intervals([case(gold, said)])["improvable_exact"] == (0.5, 0.5)
+
+
 @given(st.lists(critiques(), min_size=1, max_size=4))
 def test_a_perfect_prediction_scores_one(golds: Sequence[Critique]) -> None:
     report = span_report([case(gold, gold) for gold in golds])

@@ -175,6 +175,60 @@ def test_nonsense_is_asked_once_more_and_then_counted(tmp_path: Path, serve: Cal
     assert sorted(server.turns.values()) == [2, 2], "both orders twice, and never in the second run"
 
 
+def test_a_judge_rates_by_the_papers_criteria(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
+    """E.1: 0 to 10 by criterion, each pair in both orders; of the policy, and of what it is compared with."""
+    side = {"strengths": ["short"], "weaknesses": [], "completeness": 3, "conciseness": 10, "coherence": 9}
+    rated = {"first": {**side, "score": 8, "accuracy": "7"}, "second": {**side, "score": 4, "accuracy": 5}}
+    server = serve(lambda name, turn: said(json.dumps(rated)))
+    ours = write(tmp_path / "ours.jsonl", ROWS[:2])
+    config = config_in(tmp_path, *judged_by(server), "--judge.prompt", "summarization_e1")
+    figures = run_evaluate_answers(config, [ours], "references").as_dict()
+    assert (figures["judge_win"], figures["judge_tie"], figures["judge_position_bias"]) == (0, 1, 1)
+    assert (figures["judge_score"], figures["judge_their_score"]) == (6, 6)
+    assert (figures["judge_accuracy"], figures["judge_conciseness"], figures["failed_records"]) == (6, 10, 0)
+    assert {body["max_tokens"] for body in server.bodies} == {1024}
+
+
+def test_a_prompt_of_ones_own_for_the_judge(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
+    server = serve(lambda name, turn: said("second"))
+    ours, prompt = write(tmp_path / "ours.jsonl", ROWS[:1]), tmp_path / "my judge"
+    prompt.write_text("Which is ruder, first or second?\n{{first}}\n--\n{{second}}", encoding="utf-8")
+    words = (*judged_by(server), "--judge.prompt", str(prompt))
+    longer = ("--judge.max_tokens", "300")
+    figures = run_evaluate_answers(config_in(tmp_path, *words, *longer), [ours], "references").as_dict()
+    assert figures["judge_tie"] == 1 and {body["max_tokens"] for body in server.bodies} == {300}
+    shown = [body["messages"][-1]["content"] for body in server.bodies]
+    assert shown[0].startswith("Which is ruder") and shown[0].endswith("the cat sat\n--\nthe cat sat down")
+    for text, problem in (("Which?", "does not show"), ("first second {{first}}{{second}}{{x}}", "asks for {{x}}")):
+        prompt.write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=problem):
+            run_evaluate_answers(config_in(tmp_path / "other", *words), [ours], "references")
+    missing = (*judged_by(server), "--judge.prompt", "nowhere")
+    with pytest.raises(UserError, match=r"unknown prompt 'nowhere' \(one of .*summarization_e1.*of your own\)"):
+        run_evaluate_answers(config_in(tmp_path / "other", *missing), [ours], "references")
+    assert len(server.bodies) == 2 and not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("reply", "cure"),
+    [
+        (error(404, "model_not_found", "no model judge"), "check evaluate.judge and evaluate.judge_url"),
+        (said("", "length"), "raise judge.max_tokens"),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_is_named_by_its_own_settings(
+    tmp_path: Path, serve: Callable[..., ChatServer], reply: Reply, cure: str
+) -> None:
+    server = serve(lambda name, turn: reply)
+    rows = [{**ROWS[1], "id": f"q{n}", "response": f"a dog {n}", "reference": "a cat"} for n in range(40)]
+    with pytest.raises(UserError) as caught:
+        run_evaluate_answers(
+            config_in(tmp_path, *judged_by(server)), [write(tmp_path / "o.jsonl", rows)], "references"
+        )
+    assert cure in str(caught.value) and "critic.prompted" not in str(caught.value)
+    assert len(server.bodies) <= 2 * (20 + 8)
+
+
 def test_mt_bench_answers_are_rated(tmp_path: Path, serve: Callable[..., ChatServer]) -> None:
     server = serve(lambda name, turn: said("[[8]]" if "And 2" in name else "[[5]]"))
     folder = mt_bench_folder(tmp_path)

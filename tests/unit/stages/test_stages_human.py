@@ -16,7 +16,7 @@ from text2grad import wire
 from text2grad.config import Config, RewardModelSettings, load_config, with_tiny_rates
 from text2grad.critics.prompted import CUT
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Feedback, Source, read_jsonl, write_jsonl
+from text2grad.feedback import Critique, Example, Feedback, Source, Span, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.stages import evaluate, folder, ppo, prompts, results, reward_data, reward_model, supervised
@@ -325,6 +325,17 @@ def test_answers_that_come_while_the_others_are_written_are_not_missed(
     evaluate.write_before_after(tmp_path, "qa", [example])
     (line,) = (tmp_path / "before_after.jsonl").read_text().splitlines()
     assert [answer["name"] for answer in json.loads(line)["answers"]] == ["SFT", "late"]
+
+
+def test_a_reward_model_is_taught_suggestions_where_it_is_asked_for(config: Config) -> None:
+    better = Span(start=0, end=8, label=0, text="Moreover", reason="drop it")
+    record = feedback(config)[0]
+    record = record.model_copy(update={"response": f"Moreover {record.response}", "spans": (better,)})
+    plain, taught = (reward_data.reward_pair(record, RewardModelSettings(improvable=b)) for b in (False, True))
+    assert plain and taught and "improvable" not in plain.target
+    assert '"improvable_spans": [{"quote": "Moreover", "reason": "drop it"}]' in taught.target
+    read = wire.parse(taught.target, record.response)
+    assert isinstance(read, Critique) and read.spans == (better,)
 
 
 def test_reward_pairs_hold_what_people_wrote(config: Config) -> None:

@@ -25,7 +25,8 @@ def begun(response: str, text: str) -> Draft | None:
 
 def resolves(z: str, response: str) -> bool:
     read = parse(z, response)
-    return isinstance(read, Critique) and not read.quotes.unmatched and not read.quotes.ambiguous
+    clear = isinstance(read, Critique) and not read.quotes.unmatched and not read.quotes.ambiguous
+    return isinstance(read, Critique) and clear and not read.lost
 
 
 def z_of(good: str, poor: str = "", critique: str = "c") -> str:

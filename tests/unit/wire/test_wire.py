@@ -198,8 +198,35 @@ def test_published_key_styles(z: str) -> None:
 
 
 def test_a_published_code_answer() -> None:
-    z = '{"code_feedback": "Late.", "wrong_code": {"art fair": "no"}, "improvement_code": {"is late": "ok"}}'
-    assert [(span.text, span.label, span.reason) for span in read(z).spans] == [("art fair", -1, "no")]
+    z = '{"code_feedback": "Late.", "wrong_code": {"art fair": "no"}, "improvement_code": {"is late": "will be"}}'
+    found = read(z)
+    assert [(s.text, s.label, s.reason) for s in found.spans] == [("art fair", -1, "no"), ("is late", 0, "will be")]
+    again = render(found, RESPONSE)
+    assert again.endswith('"improvable_spans": [{"quote": "is late", "reason": "will be"}]}')
+    assert parse(again, RESPONSE) == found
+
+
+@pytest.mark.parametrize(
+    ("z", "places_of_0"),
+    [
+        (ask(improvable_spans=["art fair"]), [(17, 25)]),
+        (ask(improvable_spans=[{"quote": "art", "occurrence": 2, "reason": "say which"}]), [(37, 40)]),
+        (ask(improvable_spans=[]), []),
+        (ask(improvable_spans=None), []),
+        ('{"Code Feedback": "Late.", "wrong_code": [], "improvement_code": ["art fair"]}', [(17, 25)]),
+        ('{"critique": "Late.", "poor_spans": [], "improvable_spans": {"art fair": "shorter"}}', [(17, 25)]),
+    ],
+)
+def test_what_could_be_better_is_a_span_without_a_sign(z: str, places_of_0: list[tuple[int, int]]) -> None:
+    found = read(z)
+    assert [(span.start, span.end) for span in found.spans if span.label == 0] == places_of_0 and not found.lost
+
+
+def test_a_suggestion_about_nothing_costs_no_critique() -> None:
+    """It pays nothing: what it quotes and is not there is lost, and no reason to ask again or to count."""
+    found = read(ask(["art fair"], improvable_spans=["not there", "art"]))
+    assert [span.label for span in found.spans] == [1] and found.lost == ("not there",)
+    assert found.quotes.unmatched == found.quotes.ambiguous == 0
 
 
 def test_numbers_in_the_critique_are_text() -> None:
@@ -210,14 +237,14 @@ def test_numbers_in_the_critique_are_text() -> None:
 # --- what is not read
 
 
-@pytest.mark.parametrize("score", [True, False, "1", 1.01, -2, [1], float("nan"), float("inf")])
+@pytest.mark.parametrize("score", [True, False, "one", 1.01, -2, [1], float("nan"), float("inf")])
 def test_a_score_is_a_number_from_minus_one_to_one(score: object) -> None:
     assert refused(ask(score=score)) == "invalid"
 
 
-@pytest.mark.parametrize("score", [-1, 0, 1, 0.5])
-def test_a_score_is_read(score: float) -> None:
-    assert read(ask(score=score)).score == score
+@pytest.mark.parametrize("score", [-1, 0, 1, 0.5, "1", "-.5"])
+def test_a_score_is_read(score: float | str) -> None:
+    assert read(ask(score=score)).score == float(score)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ WHOLE = answer(good_spans=["class"])
         (answer(good_spans=[{"class": 1}]), "invalid", "reason"),
         (answer(good_spans=[{"quote": 5}]), "invalid", "quote is not"),
         (answer(good_spans=[{"quote": "class", "part": 1}]), "invalid", "part"),
-        (answer(score="1"), "invalid", "score"),
+        (answer(score="one"), "invalid", "score"),
         (answer().replace("0.5", "NaN"), "invalid", "unescaped"),
         (answer().replace("0.5", "1e999"), "invalid", "score"),
         (answer().replace("0.5", "1" * 5000), "invalid", "not JSON"),
@@ -210,3 +210,17 @@ def readable(read: Callable[..., Found], *arguments: Any) -> dict[str, Any] | No
 def test_what_needs_a_closer_look_gets_one(z: str) -> None:
     assert _strict_object(z, 0, 'x a", "b x') is None
     assert isinstance(parse(z, 'x a", "b x'), Failure)
+
+
+SCORES = ("0.5", "-1", " 0.5 ", "+1", ".5", "1.0", "5e-1", "0")
+NO_SCORES = ("4/5", "80%", "high", "", "5", "nan", "inf", "1_0", "0,5", "0.5 of 1", "1/1", "٠", "1" * 30)
+
+
+@pytest.mark.parametrize("score", [*SCORES, *NO_SCORES])
+def test_a_score_in_quotes_is_read_where_it_is_a_number_of_its_scale(score: str) -> None:
+    z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": [], "score": score})
+    read = parse(z, "response")
+    if score in SCORES:
+        assert isinstance(read, Critique) and read.score == float(score)
+    else:
+        assert isinstance(read, Failure) and read.kind == "invalid" and "the score is" in read.message

@@ -125,7 +125,9 @@ class PromptedCritic:
         known = {"kind": kind, "prompt_version": self._prompt_for(*pair).version}
         judgement = self._judgement(pair, [each.answer for each in found])
         record = Feedback.of(*pair, judgement, self.source.model_copy(update=known))
-        return record.model_copy(update={"usage": dict(usage)})
+        left_out = sorted({name for each in found for name in each.asked_without})
+        meta = {**record.meta, "asked_without": left_out} if left_out else record.meta
+        return record.model_copy(update={"usage": dict(usage), "meta": meta})
 
     def _judgement(self, pair: Pair, answers: Sequence[Answer]) -> Judgement:
         read = [self._reader.read(answer, pair[1]) for answer in answers]

@@ -19,6 +19,11 @@ _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
 CUT = " [...] "
 _ROUNDS = 24
 _TAG = re.compile(r"</([\w-]+)>")
+_PUBLISHED = (
+    ("textual_feedback", "good_spans", "poor_spans"),
+    ("Code Feedback", "wrong_code", "improvement_code"),
+)
+"""The keys of the answers that the paper's appendix B asks for."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,9 @@ class Prompt:
         """The JSON schema of the answer it asks for, as JSON."""
         if '"words"' in self.text:
             return json.dumps(wire.words_schema())
+        for keys in _PUBLISHED:
+            if all(f'"{key}"' in self.text for key in keys):
+                return json.dumps(wire.published_schema(*keys))
         return json.dumps(wire.json_schema('"reasoning"' in self.text, '"improvable_spans"' in self.text))
 
 
