@@ -206,19 +206,31 @@ def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
     """The verdict on a reward model (`gate.json`) in words: what was measured, fit or not, and why."""
     found = verdict["figures"]
     lines = []
-    if found["f1"] is not None:
+    if found.get("f1") is not None:
         lines.append(
             f"F1 {found['f1']:.2f} ({found['f1_low']:.2f} to {found['f1_high']:.2f}) on {found['heldout']} held-out"
             f" critiques; random spans {found['random_f1']:.2f}, always neutral {found['neutral_f1']:.2f}"
+        )
+    if found.get("verdict_r") is not None:
+        lines.append(
+            f"its verdicts follow those of the annotations with r {found['verdict_r']:.2f}"
+            f" ({found['verdict_r_low']:.2f} to {found['verdict_r_high']:.2f})"
         )
     lines.append(
         f"it rewards {100 * found['fresh_paid']:.0f} % of {found['fresh']} fresh answers, and"
         f" {100 * found['spoiled_paid']:.0f} % of {found['spoiled']} made unreadable on purpose"
     )
+    if found.get("corrected"):
+        faulted = round(found["corrected_faulted"] * found["corrected"])
+        lines.append(
+            f"it finds fault with {faulted} of {found['corrected']} held-out answers as people corrected them"
+        )
+    alone = verdict.get("spans_alone")
     if verdict["fit"]:
         lines.append("Fit to train against.")
     else:
         lines += ["Not fit to train against:", *(f"- {reason}" for reason in verdict["reasons"])]
+        lines += ["Its spans alone are fit: train --credit.outcome_weight 0."] if alone and alone["fit"] else []
     return [*lines, *(f"Note: {caution}" for caution in verdict["cautions"])]
 
 

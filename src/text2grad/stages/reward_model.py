@@ -45,6 +45,7 @@ from text2grad.stages.reward_data import (
     fitting,
     judged_cases,
     reward_data,
+    with_corrections,
     with_damage,
     without_repeats,
 )
@@ -62,12 +63,13 @@ JUDGE_PROMPT = "compare_critiques"
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelSummary(Summary):
-    """Records, pairs trained on and how many of them are spoiled answers, the last metrics, the rates on held-out
-    records, and the verdict.
+    """Records, pairs trained on, how many of them praise people's corrections and how many are spoiled answers, the
+    last metrics, the rates on held-out records, and the verdict.
     """
 
     records: int
     trained_on: int
+    corrections: int | None = None
     damaged: int | None = None
     metrics: Mapping[str, float] = inlined()
     rates: Mapping[str, float] = inlined()
@@ -83,11 +85,11 @@ class RewardModelEvaluation(Summary):
 
 
 class Trained(NamedTuple):
-    """Records, pairs that were trained on, spoiled answers added to the records, and the last metrics."""
+    """Records, pairs that were trained on, what was added to the records by its kind, and the last metrics."""
 
     records: int
     pairs: int
-    damaged: int
+    added: Mapping[str, int]
     metrics: Mapping[str, float]
 
 
@@ -104,7 +106,8 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
-        damaged=trained.damaged or None,
+        corrections=trained.added["corrections"] or None,
+        damaged=trained.added["damaged"] or None,
         metrics=trained.metrics,
         rates=rates,
         gate=None if found is None else asdict(found),
@@ -123,7 +126,8 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         if config.reward_model.early_stopping is not None:
             train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
         chosen = without_repeats(train, config.reward_model.repeats)
-        shown = with_damage(chosen, config.reward_model, config.run.seed)
+        praised = with_corrections(chosen)
+        shown = [*praised, *with_damage(chosen, config.reward_model, config.run.seed)[len(chosen) :]]
         pairs = [pair for _, pair in fitting(policy, shown, config.reward_model)]
         if config.reward_model.verdict == "head":
             refuse_no_score(pairs)
@@ -153,7 +157,8 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
             (place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
         note_settings(config, folder)
         say_if_still(place, "reward_model.training", training.lr)
-    return Trained(len(train) + len(validation), len(pairs), len(shown) - len(chosen), metrics)
+    extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
+    return Trained(len(train) + len(validation), len(pairs), extra, metrics)
 
 
 def refuse_no_score(pairs: Sequence[Pair]) -> None:

@@ -36,6 +36,17 @@ class SupervisedSettings(Settings):
     )
 
 
+class SFTSettings(SupervisedSettings):
+    """Fine-tuning on reference answers."""
+
+    least_loss: float | None = Field(
+        default=None,
+        gt=0,
+        description="mean loss of a pass, in nats a token, below which training ends: a policy that goes on says one"
+        " thing only, and has nothing to learn from what it samples; null: all passes",
+    )
+
+
 class OfflineSettings(SupervisedSettings):
     """Training on annotated answers alone, no reward model and no sampling (`train --offline`)."""
 
