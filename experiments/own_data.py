@@ -14,9 +14,9 @@ first, judges the policies' answers to the held-out mails: does the reply say wh
 
 The last line of stdout is one JSON object: `start`, `records`, and for each seed `seconds` and `peak_mb` of all
 commands, `judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy` likewise; null where `train`
-refused), `sft_word_for_word` of the held-out answers, `gate_fit` and `gate_reasons`, `corrections_faulted` of the
-held-out ones, `reward_model_poor_f1` beside `random_poor_f1`, `gibberish_praised` of the answers that `train-reward`
-shows, `train_refused` (what it said), and `adapter_mb`. With --offline the policy learns from the records alone
+refused), `sft_word_for_word` of the held-out answers, `train_refused` (what it said), `gate_fit` and `gate_reasons`,
+`corrections_faulted` of the held-out ones, `reward_model_poor_f1` beside `random_poor_f1`, `gibberish_praised` of
+the answers that `train-reward` shows, and `adapter_mb`. With --offline the policy learns from the records alone
 (`train --offline`), without reward model.
 """
 
@@ -167,8 +167,10 @@ def capital(text: str) -> str:
 
 
 def write_files(folder: Path, seed: int, start: str) -> None:
-    """What the person has: the replies as they were sent, the remarks on them, and the mails held out; and, to start
-    from them, the replies as they should have been."""
+    """What the person has: the replies as they were sent, the remarks on them, and the mails held out.
+
+    To start from corrections, also the replies as they should have been.
+    """
     corrected = start == "corrected"
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(mails(seed))
@@ -350,11 +352,12 @@ def reward_model_figures(folder: Path) -> Row:
     gate = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))
     figures = gate["figures"]
     poor, chance = figures["by_label"]["poor"]
+    faulted, corrected = figures["corrected_faulted"], figures["corrected"]
     return {
         "gate_fit": gate["fit"],
         "gate_reasons": gate["reasons"],
         "spans_alone_fit": (gate["spans_alone"] or {}).get("fit"),
-        "corrections_faulted": f"{round(figures['corrected_faulted'] * figures['corrected'])} of {figures['corrected']}",
+        "corrections_faulted": f"{round(faulted * corrected)} of {corrected}",
         "verdict_r": figures["verdict_r"],
         "reward_model_poor_f1": round(poor, 3),
         "random_poor_f1": round(chance, 3),

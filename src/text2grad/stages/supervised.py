@@ -99,16 +99,17 @@ def say_if_ended(settings: SFTSettings, examples: int, metrics: Mapping[str, flo
     planned, done = max(1, round(settings.epochs * examples / settings.batch_size)), int(metrics.get("steps", 0))
     if 0 < done < planned:
         print(
-            f"sft: ended after {done} of {planned} updates: with a loss below {settings.least_loss:g} nats a token it"
-            " would come to say one thing only, and nothing could be learned from what it samples"
+            f"sft: ended after {done} of {planned} updates, with a loss below {settings.least_loss:g} nats a token:"
+            " more would leave it one answer to each prompt, and nothing to learn from what it samples"
             " (--sft.least_loss null: all updates)",
             file=sys.stderr,
         )
 
 
 def word_for_word(policy: Policy, config: Config, heldout: Sequence[Example]) -> list[bool]:
-    """Whether the likeliest answer to each of the first held-out prompts is its reference answer, word for word; one
-    line on stderr says of how many. Long answers, which nobody expects word for word, are not asked for.
+    """Whether the likeliest answer to each of the first held-out prompts is its reference answer, word for word.
+
+    One line on stderr says of how many. Long answers, which nobody expects word for word, are not asked for.
     """
     lengths = {each.id: len(encode_target(policy.tokenizer, each.reference)) for each in heldout if each.reference}
     tokens = max((length for length in lengths.values() if length <= LONGEST), default=0)

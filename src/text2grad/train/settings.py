@@ -42,8 +42,8 @@ class SFTSettings(SupervisedSettings):
     least_loss: float | None = Field(
         default=None,
         gt=0,
-        description="mean loss of a pass, in nats a token, below which training ends: a policy that goes on says one"
-        " thing only, and has nothing to learn from what it samples; null: all passes",
+        description="mean loss of a pass, in nats a token, below which training ends: with more of it a policy says"
+        " one thing only, and has nothing to learn from what it samples; null: all passes",
     )
 
 

@@ -51,7 +51,8 @@ def train_supervised(
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
     several processes calls this with the same arguments. `section` is where the user finds `settings`. `heldout`
     pairs are measured at the end. With `stopping` the run may end early, and the policy is the one that measured
-    best, or the last one. `label_weight` is that of the label head's loss on marked texts (`policy.label_head`); 0: no such head.
+    best, or the last one. `label_weight` is that of the label head's loss on marked texts (`policy.label_head`); 0:
+    no such head.
     `verdicts`: the scores of the pairs are learned by a head (`policy.score_head`), which is saved with the policy.
 
     Raises:
