@@ -14,7 +14,7 @@ first, judges the policies' answers to the held-out mails: does the reply say wh
 
 The last line of stdout is one JSON object: `start`, `records`, and for each seed `seconds` and `peak_mb` of all
 commands, `judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy` likewise; null where `train`
-refused), `sft_word_for_word` of the held-out answers, `train_refused` (what it said), `gate_fit` and `gate_reasons`,
+refused), `sft_word_for_word` of the held-out answers, `train_refused` (what it said), `gate_fit`, `gate_reasons`,
 `corrections_faulted` of the held-out ones, `reward_model_poor_f1` beside `random_poor_f1`, `gibberish_praised` of
 the answers that `train-reward` shows, and `adapter_mb`. With --offline the policy learns from the records alone
 (`train --offline`), without reward model.

@@ -182,8 +182,14 @@ def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:
             lines += [label, *(f"{indent}  {each}" for each in value[:MOST_LINES])]
             lines += [f"{indent}  and {more} more (--json has them all)"] if more > 0 else []
         else:
-            lines.append(f"{label}: {value:.4g}" if isinstance(value, float) else f"{label}: {value}")
+            lines.append(f"{label}: {_shown(value)}")
     return lines
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{round(value, 12) + 0.0:.4g}"
+    return "not known" if value is None else str(value)
 
 
 def _jsonable(value: Any) -> Any:

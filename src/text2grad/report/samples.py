@@ -13,7 +13,7 @@ from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
 from text2grad.feedback import Feedback, QuoteCounts, Span
-from text2grad.report.curves import number
+from text2grad.report.curves import number, without_dust
 from text2grad.report.folder import Method, Sample
 from text2grad.report.visible import all_visible, token_label, visible
 
@@ -84,7 +84,7 @@ def facts(sample: Sample) -> str:
 
 
 def _rounded(value: float | None) -> float | None:
-    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
+    return float(f"{without_dust(value):.4g}") if value is not None and math.isfinite(value) else None
 
 
 def pieces(response: str, spans: Sequence[Span], intervals: Sequence[tuple[int, int]] = ()) -> list[Piece]:

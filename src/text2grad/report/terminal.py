@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from text2grad.feedback import Failure, Feedback, Judgement, Span
+from text2grad.report.curves import signed, without_dust
 from text2grad.report.folder import Sample
 from text2grad.report.tables import REWARD_MODEL_COLUMNS, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.visible import stripped
@@ -102,13 +103,13 @@ def policy_table(figures: Mapping[str, Any]) -> Table:
 
 
 def _figure(value: Any) -> str:
-    return "–" if value is None else f"{value:.4g}" if is_number(value) else str(value)
+    return "–" if value is None else f"{without_dust(value):.4g}" if is_number(value) else str(value)
 
 
 def show_samples(console: Console, samples: Sequence[Sample], count: int = 5) -> None:
     """Print up to `count` samples: tokens coloured by the sign of delta, critique beneath."""
     for sample in samples[:count]:
-        score = "" if sample.score is None else f" · score {sample.score:+.2f}"
+        score = "" if sample.score is None else f" · score {signed(sample.score)}"
         console.print(Text(stripped(f"{sample.id} · step {sample.step}{score}"), style="bold"))
         console.print(coloured_tokens(sample, brackets=console.no_color or not console.is_terminal))
         console.print(_critique(sample))
@@ -243,7 +244,7 @@ def told_view(told: Told, brackets: bool) -> Group:
         return Group(Text(stripped(told.response.rstrip())), Text(stripped(why), style="yellow"))
     spans, score = told.judgement.spans, told.judgement.score
     text = Text(stripped(told.judgement.text), style="italic")
-    verdict = [] if score is None else [Text(f"score {score:+.2f}")]
+    verdict = [] if score is None else [Text(f"score {signed(score)}")]
     reasons = [_reason(span) for span in spans if span.reason]
     return Group(coloured_spans(told.response, spans, brackets), *reasons, text, *verdict)
 
