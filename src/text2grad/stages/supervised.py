@@ -34,6 +34,8 @@ from text2grad.train.settings import SFTSettings
 from text2grad.train.stopping import LossFloor
 from text2grad.train.supervised import train_supervised
 
+PART_OF_PASS = 0.25
+"""Over this part of a pass the loss is averaged that ends SFT: forty short answers are learned within a pass."""
 ASKED, LONGEST, LITTLE_LEFT = 32, 128, 0.9
 """Held-out prompts that are asked after SFT, tokens of their references, and the share of references that it writes
 word for word from which there is little left to learn."""
@@ -91,7 +93,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
 def _floor(settings: SFTSettings, examples: int) -> LossFloor | None:
     if settings.least_loss is None:
         return None
-    return LossFloor(settings.least_loss, max(1, math.ceil(examples / settings.batch_size)))
+    return LossFloor(settings.least_loss, math.ceil(PART_OF_PASS * examples / settings.batch_size))
 
 
 def say_if_ended(settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:
