@@ -327,24 +327,16 @@ def judged_policies(path: Walk, policies: str, names: Sequence[str]) -> Row:
     """The judge's mean score of the policies' answers to the held-out mails, sampled and greedy."""
     found: Row = {f"judge_{name}{way}": None for way in ("", "_greedy") for name in ("sft", "text2grad")}
     for way, temperature, answers in (("", "1.0", SAMPLES), ("_greedy", "0.0", 1)):
-        asked, said = path.folder / f"asked{way}.jsonl", path.folder / f"answers{way}.jsonl"
-        rows = [json.loads(line) for line in (path.folder / "heldout.jsonl").read_text("utf-8").splitlines()]
-        lines = [json.dumps({"prompt": row["prompt"]}) for row in rows for _ in range(answers)]
-        asked.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        path.run("sample", "--out", said.name, "--prompts", asked.name, "--with", policies, *names,
-                 "--generation.temperature", temperature)  # fmt: skip
-        written = [json.loads(line) for line in said.read_text("utf-8").splitlines()]
+        said = path.folder / f"answers{way}.jsonl"
+        path.run("sample", "--prompts", "heldout.jsonl", "-k", str(answers), "--out", said.name, "--with", policies,
+                 *names, "--generation.temperature", temperature)  # fmt: skip
+        written = t2g.read_records(said)
         for name, policy in zip(("sft", "text2grad"), policies.split(","), strict=False):
-            scores = [judged(*each) for each in answers_of(written, policy)]
+            scores = [
+                judged(each.prompt[-1].content, each.response) for each in written if each.meta["policy"] == policy
+            ]
             found[f"judge_{name}{way}"] = round(fmean(scores), 3)
     return found
-
-
-def answers_of(written: Sequence[Row], policy: str) -> Iterator[tuple[str, str]]:
-    """Prompt and answer of each row that `sample` has written."""
-    for row in written:
-        asked = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
-        yield from ((asked, told["response"]) for told in row["answers"] if told["name"] == policy)
 
 
 def reward_model_figures(folder: Path) -> Row:

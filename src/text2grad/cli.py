@@ -30,7 +30,6 @@ from text2grad.console import (
     show_trained,
     split_overrides,
     typed_lines,
-    write_lines,
 )
 from text2grad.errors import UsageError
 from text2grad.stages.summary import Summary
@@ -761,7 +760,17 @@ def sample_answers(
         Path | None, file_option("--prompts", help="Ask all of this file: .jsonl or .csv with a prompt, or .txt.")
     ] = None,
     critique: WithCritique = False,
-    out: Annotated[Path | None, file_option("--out", help="Also write the answers as JSON Lines.")] = None,
+    count: Annotated[
+        int, typer.Option("-k", "--answers", min=1, metavar="K", help="Answers of each policy to a prompt.")
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        file_option(
+            "--out",
+            help="Also write the answers, to be marked: a .csv with columns to fill in, which import reads, or"
+            " records (.jsonl), which annotate, feedback-report and import read.",
+        ),
+    ] = None,
     config: Configuration = UNSET,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt instead.")] = False,
 ) -> None:
@@ -773,19 +782,26 @@ def sample_answers(
     \b
     Examples:
       text2grad sample "When is the report due?" --with base,sft,text2grad --run.folder runs/mine --critique
-      text2grad sample --prompts questions.jsonl --with smollm2 --out answers.jsonl
+      text2grad sample --prompts questions.jsonl --with smollm2 -k 4 --out answers.csv
     """
     chosen = _configuration_of_run(context, config)
-    from text2grad.stages.talk import prompts_to_ask, run_sample
+    from text2grad.feedback import refuse_folder
+    from text2grad.stages.sampling import repeated, to_mark, write_to_mark
+    from text2grad.stages.talk import prompts_to_ask, run_sample, source_of
 
-    examples = prompts_to_ask(prompt, prompts)
+    if out is not None:
+        refuse_folder(out)
+    examples = repeated(prompts_to_ask(prompt, prompts), count)
+    if len(examples) > 1:
+        typer.echo(f"sampling {len(examples)} answers of each policy", err=True)
     with interruptible():
         asked = run_sample(chosen, examples, _names(names), critique)
-    rows = [json.dumps(each.as_row(), ensure_ascii=False) for each in asked]
     if out is not None:
-        write_lines(out, rows)
+        records = to_mark([(each.example, each.answers) for each in asked], source_of(chosen, critique))
+        then = write_to_mark(out, records)
+        typer.echo(f"{len(records)} answers in {out}; {then}", err=True)
     if as_json:
-        typer.echo("\n".join(rows))
+        typer.echo("\n".join(json.dumps(each.as_row(), ensure_ascii=False) for each in asked))
     elif out is None or len(asked) == 1:
         for each in asked:
             _show_asked(each)
