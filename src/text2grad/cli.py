@@ -196,7 +196,7 @@ def _exported(source: Path, kind: str, out: Path, pairs: int) -> dict[str, Any]:
 def feedback_report(
     context: typer.Context,
     source: FeedbackFile,
-    page: Annotated[Path | None, file_option("--page", help="Also write a page for the browser.")] = None,
+    page: Annotated[Path | None, file_option("--page", "--html", help="Also write a page for the browser.")] = None,
     tokenizer: Annotated[
         Path | None,
         file_option(

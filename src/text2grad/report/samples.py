@@ -223,11 +223,13 @@ def examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
         lambda r: r.error is not None,
     )
     found = (next(filter(test, records), None) for test in wanted)
-    return [
-        {**dict(r), "pieces": _labelled(r), "lost": lost_quotes(r.meta.get("lost", ()), r.quotes)}
-        for r in found
-        if r is not None
-    ]
+    return [record_view(record) for record in found if record is not None]
+
+
+def record_view(record: Feedback) -> dict[str, Any]:
+    """A record as a page shows it: its fields, the response in pieces, and the quotes that gave no span."""
+    lost = lost_quotes(record.meta.get("lost", ()), record.quotes)
+    return {**dict(record), "pieces": _labelled(record), "lost": lost}
 
 
 def _labelled(record: Feedback) -> list[tuple[str, str, str]]:

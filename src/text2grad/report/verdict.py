@@ -28,7 +28,11 @@ MISLEADING = 0.2
 
 def training_verdict(folder: Path) -> list[str]:
     """Sentences on the run in a folder; none where it has written no metrics."""
-    rows = [row.model_dump() for row in read_lines(folder / "metrics.jsonl", MetricRow, [])]
+    return sentences_of([row.model_dump() for row in read_lines(folder / "metrics.jsonl", MetricRow, [])])
+
+
+def sentences_of(rows: Sequence[Row]) -> list[str]:
+    """Sentences on a run with these metrics."""
     known = {name for row in rows for name, value in row.items() if value is not None}
     return [sentence(rows) for names, sentence in SENTENCES.items() if known & set(names)]
 

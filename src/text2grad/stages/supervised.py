@@ -16,7 +16,7 @@ from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.load import choose_device, load_policy
+from text2grad.policy.load import choose_device, load_policy, make_readable
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
@@ -175,6 +175,7 @@ def base_policy(config: Config, examples: Sequence[Example]) -> PolicySettings:
     folder = config.run.folder / "base"
     texts = [*tiny_texts(examples), *human_texts(config)]
     make_tiny_model(folder, texts, config.tiny, config.run.seed)
+    make_readable(folder)
     return config.policy.model_copy(update={"model": str(folder)})
 
 
