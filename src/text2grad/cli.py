@@ -344,6 +344,7 @@ def sft(
 
     Supervised training, before any feedback. The result is both the start of training from feedback and the
     reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
+    Says how many held-out answers it writes word for word: where that is nearly all, train can hardly gain.
 
     With --records the SFT policy goes on from answers that annotate or refine wrote: on the best of several
     samples this is rejection sampling, on refinements ILF. With --revise it learns to refine, which a model must
@@ -434,7 +435,8 @@ def train_reward(
     The reward model is a chat model that writes the critique and marks the words. It learns from
     <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
     answers, shows its critiques of fresh answers of the policy, and says whether it is fit to train against:
-    train refuses one that is not. If stopped or killed, run the same command to resume.
+    train refuses one that is not. If stopped or killed, run the same command to resume. Of fewer than some
+    200 remarks it learns little: train --offline learns from them directly.
 
     With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
     answers. train --config scalar_rm is PPO on it.
@@ -527,7 +529,8 @@ def train(
     one score for the whole answer, or --config paper for the settings of the paper.
 
     With --offline FILE nothing is sampled and no critic is asked: marked words of the answers on record become
-    likelier or less likely themselves. Its settings are in the section offline.
+    likelier or less likely themselves. Up to some 200 remarks this is the first road, and a reward model the
+    second. Its settings are in the section offline.
 
     Ctrl-C and SIGTERM drop the current step and end it (exit codes 130 and 143). If stopped, run the same
     command to resume before that step, if killed from the last checkpoint (ppo.checkpoint_every); the result is
@@ -678,7 +681,7 @@ def evaluate(
     elif what == REWARD_MODEL:
         run_stage(lambda: _evaluate_reward_model(chosen), as_json, quiet=True)
     else:
-        run_stage(lambda: run_evaluate(chosen, target, against, outputs), as_json, show=_show_policy)
+        run_stage(lambda: run_evaluate(chosen, target, against, outputs), as_json, show=_show_policy(chosen))
 
 
 def _refuse_mixed(given: Sequence[bool], against: str | None, outputs: Path | None) -> None:
@@ -718,22 +721,32 @@ def _reflect(config: Config, target: str, rounds: int, as_json: bool) -> None:
     run_stage(lambda: run_reflect(config, target, rounds), as_json)
 
 
-def _show_policy(summary: Mapping[str, Any]) -> None:
-    from rich.console import Console
+def _show_policy(config: Config) -> Callable[[Mapping[str, Any]], None]:
+    """What shows the table of a policy, and the gate's verdict on the reward model it may have learned from."""
 
-    from text2grad.report.terminal import policy_table
+    def show(summary: Mapping[str, Any]) -> None:
+        from rich.console import Console
 
-    Console(stderr=True).print(policy_table(summary))
+        from text2grad.report.terminal import policy_table
+        from text2grad.stages.gate import verdict_line
+
+        Console(stderr=True).print(policy_table(summary))
+        if line := verdict_line(config):
+            typer.echo(line, err=True)
+
+    return show
 
 
 def _evaluate_reward_model(config: Config) -> Summary:
     from rich.console import Console
 
-    from text2grad.report.terminal import evaluation_table
+    from text2grad.report.terminal import evaluation_table, gate_lines
     from text2grad.stages.reward_model import run_evaluate_reward_model
 
     found = run_evaluate_reward_model(config)
     Console(stderr=True).print(evaluation_table(found.report))
+    if (gate := found.report.get("gate")) and gate.get("figures"):
+        typer.echo("\n".join(gate_lines(gate)), err=True)
     return found
 
 

@@ -213,7 +213,7 @@ def _faults_corrections(found: GateFigures) -> str:
 
 def _not_measured(found: GateFigures) -> str:
     if not found.heldout:
-        return "no critique is held out, so nobody knows how well it does"
+        return "no critique is held out (task.heldout_share), so nobody knows how well it does"
     if found.pays_spans and found.f1 is None:
         return "no held-out critique marks words, so nobody knows how well it does"
     if not found.pays_spans and found.gold_spread is None:

@@ -19,6 +19,11 @@ from text2grad.report.visible import stripped
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
 
+NO_TEXT = (
+    "no text yet, but parts of characters in any order. This model has to be trained longer, or be a larger one"
+)
+FEWEST_BROKEN, BROKEN = 3, 0.01
+"""Broken characters of what is no text, and their share: an answer that was cut may end in one."""
 NARROWEST = 36
 """Characters of a column of answers."""
 
@@ -188,6 +193,9 @@ def show_feedback(console: Console, records: Sequence[Feedback], figures: Mappin
 
 
 def _show_records(console: Console, records: Sequence[Feedback]) -> None:
+    if records and all(no_text(record.response) for record in records):
+        console.print(Text(f"{len(records)} answers are not shown: {NO_TEXT}", style="yellow"))
+        return
     brackets = console.no_color or not console.is_terminal
     for record in records:
         asked = " ".join(record.prompt[-1].content.split())
@@ -236,17 +244,26 @@ def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
 
 
 def told_view(told: Told, brackets: bool) -> Group:
-    """One answer: its text, coloured where it was judged, and the judgement beneath."""
+    """One answer: its text, coloured where it was judged, and the judgement beneath; never what is no text."""
+    if no_text(told.response):
+        return Group(Text(f"({len(told.response)} characters: {NO_TEXT})", style="yellow"))
     if told.judgement is None:
         return Group(Text(stripped(told.response.rstrip())))
     if isinstance(told.judgement, Failure):
         why = f"no critique: {told.judgement.kind}: {told.judgement.message}"
         return Group(Text(stripped(told.response.rstrip())), Text(stripped(why), style="yellow"))
     spans, score = told.judgement.spans, told.judgement.score
-    text = Text(stripped(told.judgement.text), style="italic")
+    words = f"(a critique that is {NO_TEXT})" if no_text(told.judgement.text) else told.judgement.text
+    text = Text(stripped(words), style="italic")
     verdict = [] if score is None else [Text(f"score {signed(score)}")]
     reasons = [_reason(span) for span in spans if span.reason]
     return Group(coloured_spans(told.response, spans, brackets), *reasons, text, *verdict)
+
+
+def no_text(response: str) -> bool:
+    """Whether an answer is made of bytes that are no characters, as a model writes that has learned little."""
+    broken = response.count("\ufffd")
+    return broken >= FEWEST_BROKEN and broken >= BROKEN * len(response)
 
 
 def _reason(span: Span) -> Text:

@@ -144,6 +144,16 @@ def verdict_for(config: Config, found: Mapping[str, Any]) -> Mapping[str, Any]:
     return alone if alone and not (config.credit.by_score or config.credit.outcome_weight) else found
 
 
+def verdict_line(config: Config) -> str:
+    """What the gate says of the reward model that policies of this run learn from; empty where there is none."""
+    found = read_gate(gate_file(config)) if config.critic.kind == "reward_model" else None
+    if found is None:
+        return ""
+    counted = verdict_for(config, found)
+    why = "" if counted["fit"] else f": {counted['reasons'][0] if counted['reasons'] else 'no reason given'}"
+    return f"the reward model of this run is {'' if counted['fit'] else 'not '}fit to train against{why}"
+
+
 def refuse_unfit_reward_model(config: Config, tell: bool = True) -> None:
     """Refuse to train against a reward model that failed its gate; with `tell`, say where there is no verdict, or
     where it does not count.

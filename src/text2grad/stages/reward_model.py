@@ -27,6 +27,7 @@ from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
+from text2grad.report.advice import FEW_REMARKS
 from text2grad.stages.critics import critic_over, load_reward_model, reward_model_folder
 from text2grad.stages.folder import (
     note_settings,
@@ -37,7 +38,7 @@ from text2grad.stages.folder import (
     run_options,
     start_policy,
 )
-from text2grad.stages.gate import GATE_FILE, check_reward_model, release
+from text2grad.stages.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
 from text2grad.stages.judging import LONGEST_VERDICT, open_judge
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import (
@@ -120,6 +121,9 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
     with ranks.barrier():
         folder = prepare(config)
         train, _ = reward_data(config)
+        if ranks.first and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
+            first = f"text2grad train --offline {folder / 'feedback.jsonl'}"
+            print(f"{len(train)} records are few for a reward model: {first} is the first road", file=sys.stderr)
         settings = learner_settings(config)
         policy = load_policy(settings)
         validation: list[Feedback] = []
@@ -269,6 +273,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
     cases = [case for _, case in found]
     report = reward_model_report(cases, config.credit.membership, config.run.seed)
+    report["gate"] = read_gate(gate_file(config))
     said = numbered([record for record, _ in found])
     source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
     records = [

@@ -14,7 +14,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, read_jsonl
 from text2grad.formats.marks import human_record
 from text2grad.stages.critics import critic_inputs
-from text2grad.stages.gate import FRESH, gate_file, read_gate, refuse_unfit_reward_model
+from text2grad.stages.gate import FRESH, gate_file, read_gate, refuse_unfit_reward_model, verdict_line
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_data import corrections, with_corrections, with_damage
 from text2grad.stages.reward_model import run_train_reward
@@ -93,6 +93,19 @@ def test_one_that_is_trained_against_all_the_same_is_named(
     refuse_unfit_reward_model(config, tell=False)
     [line] = capsys.readouterr().err.splitlines()
     assert "not fit to train against: verdict" in line and "all the same" in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ((), "the reward model of this run is not fit to train against: verdict"),
+        (("--credit.outcome_weight", "0"), "the reward model of this run is fit to train against"),
+        (("--critic.kind", "human"), ""),
+    ],
+)
+def test_a_policys_evaluation_says_what_the_gate_said(tmp_path: Path, settings: tuple[str, ...], line: str) -> None:
+    assert verdict_line(small_config(tmp_path / "none")) == ""
+    assert verdict_line(with_gate(tmp_path / "run", json.dumps(ALONE), *settings)) == line
 
 
 def remark(response: str, corrected: str, score: float | None = None, id: str = "a") -> Feedback:
