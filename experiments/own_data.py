@@ -5,13 +5,19 @@ courtesies that say nothing, promises that nobody asked for, hedges. Twelve more
 the commands of README's "Your own data" run, with `--config own`. Another program, which knows no phrase of the
 first, judges the policies' answers to the held-out mails: does the reply say what was asked, and nothing else?
 
-    python experiments/own_data.py [--seeds 3] [--offline] [--workers 1] [--out FOLDER]
+    python experiments/own_data.py [--start sent | corrected] [--seeds 3] [--offline] [--workers 1] [--out FOLDER]
         [--set KEY=VALUE ...]
 
-The last line of stdout is one JSON object: `records`, and for each seed `seconds` and `peak_mb` of all commands,
-`judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy` likewise), `reward_model_poor_f1` beside
-`random_poor_f1`, `gibberish_praised` of the answers that `train-reward` shows, and `adapter_mb`. With --offline the
-policy learns from the records alone (`train --offline`), without reward model.
+`--start` is what SFT imitates: the replies as they were sent, or as the person corrected them. What the gate of
+`train-reward` says is obeyed as a user would: a reward model whose spans alone are fit is trained against with
+`--credit.outcome_weight 0`, and where it is refused, `train` is asked once and its refusal noted.
+
+The last line of stdout is one JSON object: `start`, `records`, and for each seed `seconds` and `peak_mb` of all
+commands, `judge_sft` and `judge_text2grad` (-1 to 1, sampled; `judge_..._greedy` likewise; null where `train`
+refused), `sft_word_for_word` of the held-out answers, `train_refused` (what it said), `gate_fit`, `gate_reasons`,
+`corrections_faulted` of the held-out ones, `reward_model_poor_f1` beside `random_poor_f1`, `gibberish_praised` of
+the answers that `train-reward` shows, and `adapter_mb`. With --offline the policy learns from the records alone
+(`train --offline`), without reward model.
 """
 
 from __future__ import annotations
@@ -105,17 +111,19 @@ def main() -> None:
         chosen.set.append("run.threads=1")
     with ThreadPoolExecutor(chosen.workers) as pool:
         rows = list(pool.map(lambda seed: one_path(chosen, seed), range(chosen.seeds)))
-    print(json.dumps({"records": RECORDS} | {key: [row[key] for row in rows] for key in rows[0]}))
+    found = {key: [row[key] for row in rows] for key in rows[0]}
+    print(json.dumps({"start": chosen.start, "records": RECORDS} | found))
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--start", choices=("sent", "corrected"), default="sent", help="what SFT imitates")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
     parser.add_argument("--offline", action="store_true", help="learn from the records alone")
     parser.add_argument("--workers", type=int, default=1, help="seeds at a time")
     parser.add_argument("--out", type=Path, default=Path("runs/own_data"))
     parser.add_argument(
-        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings, beyond the issue's path"
+        "--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings, beyond those of the path"
     )
     return parser.parse_args()
 
@@ -133,7 +141,7 @@ def mails(seed: int) -> Iterator[Row]:
         known = topic.answer.format(thing=thing, fact=fact)
         question = topic.question.format(thing=thing)
         prompt = f'Mail from {sender}: "{question}"\nYour notes: {known}\nWrite the reply.'
-        yield {"prompt": prompt, "fact": fact} | reply(draw, known)
+        yield {"prompt": prompt, "fact": fact, "corrected": known} | reply(draw, known)
 
 
 def reply(draw: random.Random, known: str) -> Row:
@@ -158,18 +166,24 @@ def capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def write_files(folder: Path, seed: int) -> None:
-    """What the person has: the replies as they were sent, the remarks on them, and the mails held out."""
+def write_files(folder: Path, seed: int, start: str) -> None:
+    """What the person has: the replies as they were sent, the remarks on them, and the mails held out.
+
+    To start from corrections, also the replies as they should have been.
+    """
+    corrected = start == "corrected"
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(mails(seed))
     with (folder / "remarks.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(
-            file, ["prompt", "response", "good", "poor", "critique", "score"], extrasaction="ignore"
-        )
+        columns = ["prompt", "response", "good", "poor", "critique", "score", *(["corrected"] if corrected else [])]
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
     for name, part in (("questions", rows[:RECORDS]), ("heldout", rows[RECORDS:])):
-        lines = [json.dumps({key: row[key] for key in ("prompt", "response", "fact")}) for row in part]
+        answer = "corrected" if corrected else "response"
+        lines = [
+            json.dumps({"prompt": row["prompt"], "response": row[answer], "fact": row["fact"]}) for row in part
+        ]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -231,55 +245,73 @@ class Walk:
         self.folder = folder
         self.took: list[Row] = []
 
-    def run(self, *words: str) -> None:
-        """Run a command, unless it has ended here before, and note its `seconds` and `peak_mb`.
+    def run(self, *words: str, may_fail: bool = False) -> Row:
+        """Run a command, unless it has ended here before, and note its `seconds`, `peak_mb` and exit `code`.
 
         Raises:
-            SystemExit: it failed, with the last line it said; or what ended here was another command.
+            SystemExit: it failed and may not, with the last line it said; or what ended here was another command.
         """
         note = self.folder / "done" / f"{len(self.took)}_{words[0]}.json"
         if not note.is_file():
-            note.write_text(json.dumps(self._run(words, note.with_suffix(".log"))), encoding="utf-8")
+            note.write_text(json.dumps(self._run(words, note.with_suffix(".log"), may_fail)), encoding="utf-8")
         found: Row = json.loads(note.read_text("utf-8"))
         if found["words"] != list(words):
             raise SystemExit(f"{note} is of other settings: take another --out")
         self.took.append(found)
+        return found
 
-    def _run(self, words: Sequence[str], log: Path) -> Row:
+    def _run(self, words: Sequence[str], log: Path, may_fail: bool) -> Row:
         log.parent.mkdir(exist_ok=True)
         started = time.perf_counter()
         code, peak = run_command([sys.executable, "-m", "text2grad.cli", *words], log, self.folder)
-        if code:
-            raise SystemExit(f"{' '.join(words)}: {log.read_text('utf-8').strip().splitlines()[-1]}")
+        last = log.read_text("utf-8").strip().splitlines()[-1]
+        if code and not may_fail:
+            raise SystemExit(f"{' '.join(words)}: {last}")
         seconds = time.perf_counter() - started
         print(f"{self.folder.name}: {words[0]} ({seconds:.0f} s)", file=sys.stderr, flush=True)
-        return {"words": words, "seconds": round(seconds, 1), "peak_mb": round(peak)}
+        return {"words": words, "seconds": round(seconds, 1), "peak_mb": round(peak), "code": code, "last": last}
 
 
 def one_path(chosen: argparse.Namespace, seed: int) -> Row:
     """All commands for one seed, and what they measured."""
     folder = (chosen.out / f"seed-{seed}").resolve()
-    write_files(folder, seed)
+    write_files(folder, seed, chosen.start)
     names = ["--config", "own", "--run.folder", "mine", "--run.seed", str(seed), *settings(chosen.set)]
     names += ["--task.data", "questions.jsonl", "--task.heldout_data", "heldout.jsonl"]
     path, trained = Walk(folder), "offline" if chosen.offline else "text2grad"
     path.run("import", "remarks.csv", *names)
     path.run("sft", *names)
     if chosen.offline:
-        path.run("train", "--offline", "mine/feedback.jsonl", "--name", trained, *names)
+        ended = path.run("train", "--offline", "mine/feedback.jsonl", "--name", trained, *names)
     else:
         path.run("train-reward", *names)
-        path.run("train", *names)
-    path.run("sample", "--prompts", "heldout.jsonl", "--with", f"sft,{trained}", *names)
+        ended = path.run("train", *as_the_gate_says(folder), *names, may_fail=True)
+    policies = "sft" if ended["code"] else f"sft,{trained}"
+    path.run("sample", "--prompts", "heldout.jsonl", "--with", policies, *names)
     path.run("report", "mine")
     steps = list(path.took)
     return {
         "seconds": round(sum(step["seconds"] for step in steps)),
         "peak_mb": max(step["peak_mb"] for step in steps),
-        **judged_policies(path, trained, names),
+        **judged_policies(path, policies, names),
+        "sft_word_for_word": in_log(path, 1, "word for word"),
+        "train_refused": ended["last"] if ended["code"] else None,
         **({} if chosen.offline else reward_model_figures(folder)),
-        "adapter_mb": round(sum(file.stat().st_size for file in policy_files(folder, trained)) / 1e6, 1),
+        "adapter_mb": round(sum(file.stat().st_size for file in policy_files(folder)) / 1e6, 1),
     }
+
+
+def as_the_gate_says(folder: Path) -> list[str]:
+    """The setting that trains on spans alone, where the gate says that these are fit and the whole is not."""
+    gate = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))
+    alone = not gate["fit"] and (gate["spans_alone"] or {}).get("fit")
+    return ["--credit.outcome_weight", "0"] if alone else []
+
+
+def in_log(path: Walk, number: int, words: str) -> str | None:
+    """The line of a command's log that has these words."""
+    lines = (path.folder / "done" / f"{number}_{path.took[number]['words'][0]}.log").read_text("utf-8").splitlines()
+    return next((line for line in lines if words in line), None)
 
 
 def settings(given: Sequence[str]) -> list[str]:
@@ -287,41 +319,38 @@ def settings(given: Sequence[str]) -> list[str]:
     return [word for each in given for word in (f"--{each.partition('=')[0]}", each.partition("=")[2])]
 
 
-def policy_files(folder: Path, trained: str) -> list[Path]:
-    return [
-        file for file in (folder / "mine" / "ppo" / trained / "policy").iterdir() if file.suffix == ".safetensors"
-    ]
+def policy_files(folder: Path) -> list[Path]:
+    return list((folder / "mine" / "sft" / "policy").glob("*.safetensors"))
 
 
-def judged_policies(path: Walk, trained: str, names: Sequence[str]) -> Row:
-    """The judge's mean score of both policies' answers to the held-out mails, sampled and greedy."""
-    found: Row = {}
+def judged_policies(path: Walk, policies: str, names: Sequence[str]) -> Row:
+    """The judge's mean score of the policies' answers to the held-out mails, sampled and greedy."""
+    found: Row = {f"judge_{name}{way}": None for way in ("", "_greedy") for name in ("sft", "text2grad")}
     for way, temperature, answers in (("", "1.0", SAMPLES), ("_greedy", "0.0", 1)):
-        asked, said = path.folder / f"asked{way}.jsonl", path.folder / f"answers{way}.jsonl"
-        rows = [json.loads(line) for line in (path.folder / "heldout.jsonl").read_text("utf-8").splitlines()]
-        lines = [json.dumps({"prompt": row["prompt"]}) for row in rows for _ in range(answers)]
-        asked.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        path.run("sample", "--out", said.name, "--prompts", asked.name, "--with", f"sft,{trained}", *names,
-                 "--generation.temperature", temperature)  # fmt: skip
-        written = [json.loads(line) for line in said.read_text("utf-8").splitlines()]
-        for name, policy in (("sft", "sft"), ("text2grad", trained)):
-            scores = [judged(*each) for each in answers_of(written, policy)]
+        said = path.folder / f"answers{way}.jsonl"
+        path.run("sample", "--prompts", "heldout.jsonl", "-k", str(answers), "--out", said.name, "--with", policies,
+                 *names, "--generation.temperature", temperature)  # fmt: skip
+        written = t2g.read_records(said)
+        for name, policy in zip(("sft", "text2grad"), policies.split(","), strict=False):
+            scores = [
+                judged(each.prompt[-1].content, each.response) for each in written if each.meta["policy"] == policy
+            ]
             found[f"judge_{name}{way}"] = round(fmean(scores), 3)
     return found
 
 
-def answers_of(written: Sequence[Row], policy: str) -> Iterator[tuple[str, str]]:
-    """Prompt and answer of each row that `sample` has written."""
-    for row in written:
-        asked = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
-        yield from ((asked, told["response"]) for told in row["answers"] if told["name"] == policy)
-
-
 def reward_model_figures(folder: Path) -> Row:
-    """What the gate of `train-reward` measured: F1 of poor words, and spoiled answers that were rewarded."""
-    figures = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))["figures"]
+    """What the gate of `train-reward` measured and said, and spoiled answers that were rewarded."""
+    gate = json.loads((folder / "mine" / "reward_model" / "gate.json").read_text("utf-8"))
+    figures = gate["figures"]
     poor, chance = figures["by_label"]["poor"]
+    faulted, corrected = figures["corrected_faulted"], figures["corrected"]
     return {
+        "gate_fit": gate["fit"],
+        "gate_reasons": gate["reasons"],
+        "spans_alone_fit": (gate["spans_alone"] or {}).get("fit"),
+        "corrections_faulted": f"{round(faulted * corrected)} of {corrected}",
+        "verdict_r": figures["verdict_r"],
         "reward_model_poor_f1": round(poor, 3),
         "random_poor_f1": round(chance, 3),
         "gibberish_praised": round(figures["spoiled_paid"] * figures["spoiled"]),

@@ -30,7 +30,6 @@ from text2grad.console import (
     show_trained,
     split_overrides,
     typed_lines,
-    write_lines,
 )
 from text2grad.errors import UsageError
 from text2grad.stages.summary import Summary
@@ -197,7 +196,7 @@ def _exported(source: Path, kind: str, out: Path, pairs: int) -> dict[str, Any]:
 def feedback_report(
     context: typer.Context,
     source: FeedbackFile,
-    page: Annotated[Path | None, file_option("--page", help="Also write a page for the browser.")] = None,
+    page: Annotated[Path | None, file_option("--page", "--html", help="Also write a page for the browser.")] = None,
     tokenizer: Annotated[
         Path | None,
         file_option(
@@ -345,6 +344,7 @@ def sft(
 
     Supervised training, before any feedback. The result is both the start of training from feedback and the
     reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
+    Says how many held-out answers it writes word for word: where that is nearly all, train can hardly gain.
 
     With --records the SFT policy goes on from answers that annotate or refine wrote: on the best of several
     samples this is rejection sampling, on refinements ILF. With --revise it learns to refine, which a model must
@@ -435,7 +435,8 @@ def train_reward(
     The reward model is a chat model that writes the critique and marks the words. It learns from
     <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
     answers, shows its critiques of fresh answers of the policy, and says whether it is fit to train against:
-    train refuses one that is not. If stopped or killed, run the same command to resume.
+    train refuses one that is not. If stopped or killed, run the same command to resume. Of fewer than some
+    200 remarks it learns little: train --offline learns from them directly.
 
     With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
     answers. train --config scalar_rm is PPO on it.
@@ -528,7 +529,8 @@ def train(
     one score for the whole answer, or --config paper for the settings of the paper.
 
     With --offline FILE nothing is sampled and no critic is asked: marked words of the answers on record become
-    likelier or less likely themselves. Its settings are in the section offline.
+    likelier or less likely themselves. Up to some 200 remarks this is the first road, and a reward model the
+    second. Its settings are in the section offline.
 
     Ctrl-C and SIGTERM drop the current step and end it (exit codes 130 and 143). If stopped, run the same
     command to resume before that step, if killed from the last checkpoint (ppo.checkpoint_every); the result is
@@ -680,7 +682,7 @@ def evaluate(
     elif what == REWARD_MODEL:
         run_stage(lambda: _evaluate_reward_model(chosen), as_json, quiet=True)
     else:
-        run_stage(lambda: run_evaluate(chosen, target, against, outputs), as_json, show=_show_policy)
+        run_stage(lambda: run_evaluate(chosen, target, against, outputs), as_json, show=_show_policy(chosen))
 
 
 def _refuse_mixed(given: Sequence[bool], against: str | None, outputs: Path | None) -> None:
@@ -720,22 +722,32 @@ def _reflect(config: Config, target: str, rounds: int, as_json: bool) -> None:
     run_stage(lambda: run_reflect(config, target, rounds), as_json)
 
 
-def _show_policy(summary: Mapping[str, Any]) -> None:
-    from rich.console import Console
+def _show_policy(config: Config) -> Callable[[Mapping[str, Any]], None]:
+    """What shows the table of a policy, and the gate's verdict on the reward model it may have learned from."""
 
-    from text2grad.report.terminal import policy_table, show_table
+    def show(summary: Mapping[str, Any]) -> None:
+        from rich.console import Console
 
-    show_table(Console(stderr=True), policy_table(summary))
+        from text2grad.report.terminal import policy_table, show_table
+        from text2grad.stages.gate import verdict_line
+
+        show_table(Console(stderr=True), policy_table(summary))
+        if line := verdict_line(config):
+            typer.echo(line, err=True)
+
+    return show
 
 
 def _evaluate_reward_model(config: Config) -> Summary:
     from rich.console import Console
 
-    from text2grad.report.terminal import evaluation_table, show_table
+    from text2grad.report.terminal import evaluation_table, gate_lines, show_table
     from text2grad.stages.reward_model import run_evaluate_reward_model
 
     found = run_evaluate_reward_model(config)
     show_table(Console(stderr=True), evaluation_table(found.report))
+    if (gate := found.report.get("gate")) and gate.get("figures"):
+        typer.echo("\n".join(gate_lines(gate)), err=True)
     return found
 
 
@@ -762,7 +774,17 @@ def sample_answers(
         Path | None, file_option("--prompts", help="Ask all of this file: .jsonl or .csv with a prompt, or .txt.")
     ] = None,
     critique: WithCritique = False,
-    out: Annotated[Path | None, file_option("--out", help="Also write the answers as JSON Lines.")] = None,
+    count: Annotated[
+        int, typer.Option("-k", "--answers", min=1, metavar="K", help="Answers of each policy to a prompt.")
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        file_option(
+            "--out",
+            help="Also write the answers, to be marked: a .csv with columns to fill in, which import reads, or"
+            " records (.jsonl), which annotate, feedback-report and import read.",
+        ),
+    ] = None,
     config: Configuration = UNSET,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt instead.")] = False,
 ) -> None:
@@ -774,19 +796,26 @@ def sample_answers(
     \b
     Examples:
       text2grad sample "When is the report due?" --with base,sft,text2grad --run.folder runs/mine --critique
-      text2grad sample --prompts questions.jsonl --with smollm2 --out answers.jsonl
+      text2grad sample --prompts questions.jsonl --with smollm2 -k 4 --out answers.csv
     """
     chosen = _configuration_of_run(context, config)
-    from text2grad.stages.talk import prompts_to_ask, run_sample
+    from text2grad.feedback import refuse_folder
+    from text2grad.stages.sampling import repeated, to_mark, write_to_mark
+    from text2grad.stages.talk import prompts_to_ask, run_sample, source_of
 
-    examples = prompts_to_ask(prompt, prompts)
+    if out is not None:
+        refuse_folder(out)
+    examples = repeated(prompts_to_ask(prompt, prompts), count)
+    if len(examples) > 1:
+        typer.echo(f"sampling {len(examples)} answers of each policy", err=True)
     with interruptible():
         asked = run_sample(chosen, examples, _names(names), critique)
-    rows = [json.dumps(each.as_row(), ensure_ascii=False) for each in asked]
     if out is not None:
-        write_lines(out, rows)
+        records = to_mark([(each.example, each.answers) for each in asked], source_of(chosen, critique))
+        then = write_to_mark(out, records)
+        typer.echo(f"{len(records)} answers in {out}; {then}", err=True)
     if as_json:
-        typer.echo("\n".join(rows))
+        typer.echo("\n".join(json.dumps(each.as_row(), ensure_ascii=False) for each in asked))
     elif out is None or len(asked) == 1:
         for each in asked:
             _show_asked(each)

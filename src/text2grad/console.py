@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED, UserError
-from text2grad.feedback import refuse_folder, writing
 from text2grad.stages.summary import Summary
 
 if TYPE_CHECKING:
@@ -73,22 +72,6 @@ def typed_lines() -> Iterator[str]:
         if not line:
             return
         yield line
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write a text file at once.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    refuse_folder(path)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with writing(path):
-            partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="replace")
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def run_stage(
@@ -182,8 +165,14 @@ def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:
             lines += [label, *(f"{indent}  {each}" for each in value[:MOST_LINES])]
             lines += [f"{indent}  and {more} more (--json has them all)"] if more > 0 else []
         else:
-            lines.append(f"{label}: {value:.4g}" if isinstance(value, float) else f"{label}: {value}")
+            lines.append(f"{label}: {_shown(value)}")
     return lines
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{round(value, 12) + 0.0:.4g}"
+    return "not known" if value is None else str(value)
 
 
 def _jsonable(value: Any) -> Any:

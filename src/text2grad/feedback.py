@@ -23,6 +23,7 @@ Place = tuple[int, int]
 """The characters [start, end) of a text."""
 LabelledPlace = tuple[int, int, int]
 """Start and end of a place, and its label: 1, -1, or 0 for neither."""
+SourceKind = Literal["llm", "program", "human", "reward_model"]
 FailureKind = Literal["refused", "invalid", "truncated", "exhausted", "unsupported"]
 DEEPEST_JSON = 100
 """Open brackets around a value of JSON that is read; what is nested deeper could not be written again."""
@@ -69,7 +70,7 @@ class Span(Record):
 class Source(Record):
     """Who gave the feedback, and by which prompt."""
 
-    kind: Literal["llm", "program", "human", "reward_model"]
+    kind: SourceKind
     model: str = ""
     prompt_version: str = ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import sys
@@ -53,12 +54,52 @@ def test_a_file_of_prompts_is_answered_in_lines_of_json(command: Command, finish
     rows = [json.loads(line) for line in plain.out.splitlines()]
     assert [row["id"] for row in rows] == ["ask-1", "ask-3"] and [len(row["answers"]) for row in rows] == [1, 1]
     assert rows[0]["answers"][0]["name"] == "sft" and set(rows[0]["answers"][0]) == {"name", "response"}
-    critic = ("--critique", "--critic.kind", "my_own_critic:Short", "--out", "said.jsonl")
-    assert command("sample", "--prompts", "ask.jsonl", *known, *critic).code == 0
-    row = json.loads(Path("said.jsonl").read_text())
+    critic = ("--critique", "--critic.kind", "my_own_critic:Short", "--json")
+    row = json.loads(command("sample", "--prompts", "ask.jsonl", *known, *critic).out)
     assert row["id"] == "q7" and [each["name"] for each in row["answers"]] == ["base", "sft", "text2grad"]
     assert row["answers"][1]["response"] == rows[0]["answers"][0]["response"]
     assert (row["answers"][1]["critique"], row["answers"][1]["spans"][0]["label"]) == ("Too long.", -1)
+
+
+def test_sampled_answers_are_marked_and_imported(command: Command, finished: Path, own: Path) -> None:
+    """As a spreadsheet that a person fills in; nothing is rewritten by hand."""
+    Path("ask.txt").write_text(f"{ASK}\n\nWrite f(x): double it.\n")
+    words = ("sample", "--prompts", "ask.txt", "--with", "base,sft", "-k", "2", "--run.folder", finished)
+    ended = command(*words, "--out", "answers.csv")
+    assert ended.code == 0 and "sampling 4 answers of each policy" in ended.err
+    assert "8 answers in answers.csv; fill in good, poor" in ended.err and ended.out == ""
+    with Path("answers.csv").open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["id"] for row in rows}) == 8 and rows[0]["id"] == "ask-1#1:base"
+    assert all(row["prompt"] for row in rows)
+    assert {row[name] for row in rows for name in ("good", "poor", "critique", "score", "corrected")} == {""}
+    unmarked = command("import", "answers.csv", "--out", "none.jsonl")
+    assert unmarked.code == 1 and "nothing is said: fill in critique, good, poor" in unmarked.err
+    marked = [{**row, "response": f"def {row['response']}", "poor": "def", "score": "-0.5"} for row in rows]
+    with Path("marked.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(marked)
+    done = command("import", "marked.csv", "--out", "feedback.jsonl")
+    assert done.code == 0 and "records: 8" in done.err and "failed: 0" in done.err
+
+
+def test_sampled_answers_are_records_that_nobody_has_judged(command: Command, finished: Path, own: Path) -> None:
+    words = ("sample", ASK, "--with", "sft", "-k", "3", "--run.folder", finished, "--generation.temperature", "1")
+    assert command(*words, "--out", "answers.jsonl").code == 0
+    report = command("feedback-report", "answers.jsonl", "--json")
+    assert report.code == 0 and json.loads(report.out)["failed"] == {"unsupported": 3}
+    imported = command("import", "answers.jsonl", "--out", "imported.jsonl")
+    assert imported.code == 0 and "failed: 3" in imported.err, "an answer that nobody judged is no praise"
+    critic = ("--critic.kind", "my_own_critic:Short", "--task.name", "qa")
+    judged = command("annotate", "--responses", "answers.jsonl", "--out", "judged.jsonl", *critic)
+    assert judged.code == 0, judged.err
+    records = [json.loads(line) for line in Path("judged.jsonl").read_text().splitlines()]
+    assert [record["critique"] for record in records] == ["Too long."] * 3
+    assert command(*words, "--out", "said.jsonl", "--critique", *critic[:2]).code == 0
+    said = [json.loads(line) for line in Path("said.jsonl").read_text().splitlines()]
+    assert [(each["critique"], each["source"]["kind"]) for each in said] == [("Too long.", "program")] * 3
+    assert command(*words, "--out", ".").code == 1, "a folder is refused before anything is sampled"
 
 
 def test_try_keeps_the_conversation_until_it_is_told_to_begin_again(

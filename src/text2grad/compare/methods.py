@@ -190,6 +190,9 @@ def _fitted(name: str, work: Work, config: Config) -> Work:
         raise UsageError(f"{name} does not fit these settings: {problem}", "change them, or leave it out") from None
     if not work.trains_by_sampling:
         return work
+    if settings.ppo.still:
+        cure = f"--ppo.value_warmup {settings.ppo.steps // 4}, or more steps"
+        raise UsageError(f"{name}: {settings.ppo.still}", cure)
     critic = settings.critic
     model = UNIT_MODELS[critic.unit_model.units] if critic.kind == "unit_model" else MODELS.get(critic.kind)
     reads = (*work.reads, "reward_model") if model == "reward model" else work.reads  # how it is grounded

@@ -49,6 +49,8 @@ figures, and that of `dpo` is a rule of thumb, a twentieth of theirs: these thre
 """
 FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
 """Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers (docs/LOG.md)."""
+LEAST_LOSS = 0.1
+"""Where SFT ends. PENDING."""
 PPO_LR = 3e-4
 """Of adapters on the same model; measured."""
 MEASURED_ON = 135e6
@@ -160,6 +162,8 @@ def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, Derived]:
         rule = rule._replace(updates=UPDATES_WITH_STOPPING)
         return dict(_supervised(config, rule, facts, " unless stopped early"))
     found = dict(_supervised(config, rule, facts))
+    if stage == "sft" and "sft.epochs" in found:
+        found |= _Draft(config).offer("sft.least_loss", LEAST_LOSS, "nats a token, where answers still differ")
     return found | (dict(_weights_of_few(config, facts)) if stage == "offline" else {})
 
 

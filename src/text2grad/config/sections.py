@@ -23,6 +23,7 @@ from text2grad.train.settings import (
     OfflineSettings,
     PairSettings,
     PPOSettings,
+    SFTSettings,
     SupervisedSettings,
 )
 
@@ -332,7 +333,7 @@ class Config(Settings):
     task: TaskSettings
     policy: PolicySettings
     tiny: TinySettings = TinySettings()
-    sft: SupervisedSettings = SupervisedSettings()
+    sft: SFTSettings = SFTSettings()
     reward_model: RewardModelSettings = RewardModelSettings()
     scalar_model: ScalarModelSettings = ScalarModelSettings()
     unit_model: UnitModelSettings = UnitModelSettings()

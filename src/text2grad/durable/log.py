@@ -111,7 +111,7 @@ class RunLog:
         self._append("metrics.jsonl", {"step": step, **values})
         for logger in self._loggers:
             logger.log(step, values)
-        self.progress.done(step, " ".join(f"{name} {values[name]:.3g}" for name in self.show if name in values))
+        self.progress.done(step, " ".join(f"{name} {shown(values[name])}" for name in self.show if name in values))
 
     def sample(self, record: Mapping[str, Any]) -> None:
         """Append one token strip to samples.jsonl."""
@@ -126,6 +126,11 @@ class RunLog:
         line = (to_json(record) + "\n").encode("utf-8")
         with writing(self._paths[name]), self._paths[name].open("ab") as handle:
             handle.write(line)
+
+
+def shown(value: float) -> str:
+    """A figure for a line of progress: what rounding leaves of zero is zero."""
+    return f"{round(value, 9) + 0.0:.3g}"
 
 
 def _beginning(path: Path | None, length: int | None = None) -> dict[str, Any]:

@@ -7,10 +7,26 @@ import time
 from collections.abc import Callable
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
 LINE_SECONDS = 30.0
 """Where stderr is no terminal, at most one line in so many seconds, beside those of the first and the last step."""
+
+
+class TimeLeft(ProgressColumn):
+    """The time that is left, from all steps that were done.
+
+    Rich's own looks at the last half minute, in which a slow step may not have moved at all.
+    """
+
+    def __init__(self, left: Callable[[int], str]) -> None:
+        super().__init__()
+        self._left = left
+
+    def render(self, task: Task) -> Text:
+        """In words; empty until a step is done."""
+        return Text(self._left(int(task.completed)).removeprefix(", "))
 
 
 class ProgressLine:
@@ -24,7 +40,7 @@ class ProgressLine:
         self.title = title
         self.steps = steps
         console = Console(file=sys.stderr)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft(self._left))
         self._bar = Progress(*columns, console=console) if console.is_terminal and not silent else None
         self._task = self._bar.add_task(title, total=steps) if self._bar else None
         self._silent = silent

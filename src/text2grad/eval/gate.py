@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from text2grad.feedback import Critique, Failure, Judgement
 
 MOST_LOST = MOST_UNREADABLE = MOST_PRAISED = 0.5
 """Shares of quotes that are lost, of critiques that cannot be read, and of spoiled answers that are rewarded."""
-MOST_FORCED = 0.1
-"""Share of critiques that the token limit closes."""
+MOST_FORCED, MOST_CUT = 0.1, 0.5
+"""Shares of critiques that the token limit closes: from the first on a caution, from the second on a reason."""
+MOST_FAULTED, MOST_FAULTED_OF_FEW, FEWEST_CORRECTED = 0.25, 0.5, 4
+"""Shares of people's own corrections that are faulted, of at least so many and of fewer."""
 LEAST_SPREAD = 0.01
 """Standard deviation of verdicts; below it they are one and the same."""
 FEW, FEWEST_SPOILED = 20, 4
@@ -39,7 +41,9 @@ class GateFigures:
     `fresh_paid` the same of the policy's own answers, both of those (`spoiled`, `fresh`) whose critique can be
     read, as the others are not trained on. `spread`, `gold_spread`: standard deviations of the verdicts;
     `verdict_r` (`_low`, `_high`): their correlation, with Fisher's 95 % bounds. `by_label`: F1, and
-    that of random spans.
+    that of random spans. `corrected`: answers as people corrected them, held out, whose critique can be read;
+    `corrected_faulted`: the share in which it marks something poor, or that it gives a verdict below 0 where
+    verdicts are paid. `pays_spans`, `pays_verdict`: what the run's credit pays.
     """
 
     heldout: int = 0
@@ -61,27 +65,55 @@ class GateFigures:
     fresh_paid: float = 0.0
     spoiled: int = 0
     spoiled_paid: float = 0.0
+    corrected: int = 0
+    corrected_faulted: float = 0.0
+    pays_spans: bool = True
+    pays_verdict: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """The verdict on a reward model: `reasons` why it is not fit to train against, `cautions` where it is."""
+    """The verdict on a reward model: `reasons` why it is not fit to train against, `cautions` where it is.
+
+    `spans_alone`: that on the same reward model where its spans are paid and its verdict is not.
+    """
 
     fit: bool
     reasons: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     figures: GateFigures = GateFigures()
+    spans_alone: Gate | None = None
 
 
-def gate_figures(
-    cases: Sequence[SpanCase], fresh: Sequence[Paid], spoiled: Sequence[Paid], settings: CreditSettings, seed: int
-) -> GateFigures:
-    """The figures of a reward model on held-out records, on answers of the policy, and on spoiled answers."""
-    said = [case.predicted for case in cases] + [judgement for judgement, _ in (*fresh, *spoiled)]
+@dataclass(frozen=True)
+class Judged:
+    """What a reward model said of held-out records, of the policy's answers, of spoiled ones, and of held-out
+    answers as people corrected them."""
+
+    cases: Sequence[SpanCase] = ()
+    fresh: Sequence[Paid] = ()
+    spoiled: Sequence[Paid] = ()
+    corrected: Sequence[Judgement] = ()
+
+
+def check(judged: Judged, settings: CreditSettings, seed: int) -> Gate:
+    """The verdict under these credit settings, and where they pay both the one on spans alone."""
+    found = gate(gate_figures(judged, settings, seed))
+    if settings.by_score or not settings.outcome_weight:
+        return found
+    spans = settings.model_copy(update={"outcome_weight": 0.0})
+    return replace(found, spans_alone=gate(gate_figures(judged, spans, seed)))
+
+
+def gate_figures(judged: Judged, settings: CreditSettings, seed: int) -> GateFigures:
+    """The figures of a reward model, where answers are paid by these settings."""
+    answers = [judgement for judgement, _ in (*judged.fresh, *judged.spoiled)]
+    said = [*(case.predicted for case in judged.cases), *answers, *judged.corrected]
     lost, unreadable, forced = _failures(said)
-    own, marred = (_paid(answers, settings) for answers in (fresh, spoiled))
+    own, marred = (_paid(answers, settings) for answers in (judged.fresh, judged.spoiled))
+    faulted = [_faults(each, settings) for each in judged.corrected if isinstance(each, Critique)]
     return GateFigures(
-        **_heldout_figures(cases, settings, seed),
+        **_heldout_figures(judged.cases, settings, seed),
         lost=lost,
         unreadable=unreadable,
         forced=forced,
@@ -89,7 +121,21 @@ def gate_figures(
         fresh_paid=sum(own) / max(1, len(own)),
         spoiled=len(marred),
         spoiled_paid=sum(marred) / max(1, len(marred)),
+        corrected=len(faulted),
+        corrected_faulted=sum(faulted) / max(1, len(faulted)),
+        pays_spans=not settings.by_score,
+        pays_verdict=_pays_verdict(settings),
     )
+
+
+def _pays_verdict(settings: CreditSettings) -> bool:
+    return settings.by_score or settings.outcome_weight != 0
+
+
+def _faults(said: Critique, settings: CreditSettings) -> bool:
+    """Whether something that the settings pay for is said against an answer."""
+    marked = not settings.by_score and any(span.label < 0 for span in said.spans)
+    return marked or (_pays_verdict(settings) and said.score is not None and said.score < 0)
 
 
 def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: int) -> dict[str, Any]:
@@ -123,7 +169,7 @@ def _uses(cases: Sequence[SpanCase], label: int) -> bool:
 def _spreads(cases: Sequence[SpanCase], settings: CreditSettings) -> dict[str, float]:
     """Of the verdicts, and their correlation, where they are paid and the gold ones are known."""
     gold = [case.gold.score for case in cases if case.gold.score is not None]
-    if not gold or not (settings.by_score or settings.outcome_weight):
+    if not gold or not _pays_verdict(settings):
         return {}
     read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
     given = [each.score for each in read if each.score is not None]
@@ -152,9 +198,27 @@ def _paid(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
 
 
 def gate(figures: GateFigures) -> Gate:
-    """Fit or not, and why. What was not measured is a caution and never a reason."""
+    """Fit or not, and why. What is paid must have been measured on held-out records."""
     reasons = tuple(reason for rule in REASONS if (reason := rule(figures)))
     return Gate(fit=not reasons, reasons=reasons, cautions=tuple(_cautions(figures)), figures=figures)
+
+
+def _faults_corrections(found: GateFigures) -> str:
+    few = found.corrected < FEWEST_CORRECTED
+    if found.corrected_faulted <= (MOST_FAULTED_OF_FEW if few else MOST_FAULTED):
+        return ""
+    faulted = round(found.corrected_faulted * found.corrected)
+    return f"it finds fault with {faulted} of {found.corrected} held-out answers as people corrected them"
+
+
+def _not_measured(found: GateFigures) -> str:
+    if not found.heldout:
+        return "no critique is held out (task.heldout_share), so nobody knows how well it does"
+    if found.pays_spans and found.f1 is None:
+        return "no held-out critique marks words, so nobody knows how well it does"
+    if not found.pays_spans and found.gold_spread is None:
+        return "no held-out critique has a score, so nobody knows how well its verdicts do"
+    return ""
 
 
 def _worse_than_random(found: GateFigures) -> str:
@@ -170,10 +234,16 @@ def _one_verdict(found: GateFigures) -> str:
     return "" if told_apart else "it gives every answer the same verdict, where the annotations differ"
 
 
-def _other_verdicts(found: GateFigures) -> str:
-    if found.verdict_r is None or found.verdict_r > 0 or found.heldout < FEW:
+def _verdicts_of_chance(found: GateFigures) -> str:
+    if not found.pays_verdict or (found.gold_spread or 0.0) < LEAST_SPREAD or _one_verdict(found):
         return ""
-    return f"its verdicts do not follow those of the annotations (r {found.verdict_r:.2f})"
+    if found.verdict_r is None or found.verdict_r_low is None or found.verdict_r_high is None:
+        return "too few held-out answers have a verdict of both to compare them"
+    interval = f"r {found.verdict_r:.2f}, {found.verdict_r_low:.2f} to {found.verdict_r_high:.2f}"
+    if found.verdict_r <= 0 and found.heldout >= FEW:
+        return f"its verdicts do not follow those of the annotations ({interval})"
+    may_be_chance = found.verdict_r_low <= 0
+    return f"its verdicts may follow those of the annotations by chance ({interval})" if may_be_chance else ""
 
 
 def _praises_anything(found: GateFigures) -> str:
@@ -197,14 +267,33 @@ def _unreadable(found: GateFigures) -> str:
     return f"{100 * found.unreadable:.0f} % of its critiques cannot be read"
 
 
-REASONS = (_worse_than_random, _one_verdict, _other_verdicts, _praises_anything, _loses_quotes, _unreadable)
+def _cut(found: GateFigures) -> str:
+    return _of_cut(found) if found.forced > MOST_CUT else ""
+
+
+def _of_cut(found: GateFigures) -> str:
+    return (
+        f"{100 * found.forced:.0f} % of its critiques ran into the token limit, and their rest is lost"
+        " (reward_model.generation.max_new_tokens)"
+    )
+
+
+REASONS = (
+    _not_measured,
+    _faults_corrections,
+    _worse_than_random,
+    _one_verdict,
+    _verdicts_of_chance,
+    _praises_anything,
+    _loses_quotes,
+    _unreadable,
+    _cut,
+)
 
 
 def _cautions(found: GateFigures) -> list[str]:
     told = []
-    if found.f1 is None:
-        told.append("no held-out critique marks words, so nobody knows how well it does")
-    elif found.heldout < FEW:
+    if 0 < found.heldout < FEW:
         told.append(f"measured on {found.heldout} critiques only")
     for name, (f1, chance) in found.by_label.items():
         if f1 <= chance and not _worse_than_random(found):
@@ -212,14 +301,8 @@ def _cautions(found: GateFigures) -> list[str]:
     overlapping = found.f1_low is not None and found.random_f1 is not None and found.f1_low <= found.random_f1
     if overlapping and not _worse_than_random(found):
         told.append("its interval reaches down to chance")
-    by_chance = found.verdict_r_low is not None and found.verdict_r_low <= 0
-    if by_chance and not _other_verdicts(found):
-        told.append(f"its verdicts may follow those of the annotations by chance (r {found.verdict_r:.2f})")
-    if found.forced > MOST_FORCED:
-        told.append(
-            f"{100 * found.forced:.0f} % of its critiques ran into the token limit, and their rest is lost"
-            " (reward_model.generation.max_new_tokens)"
-        )
+    if MOST_FORCED < found.forced <= MOST_CUT:
+        told.append(_of_cut(found))
     if found.spoiled > 0 and 0 < found.fresh_paid <= found.spoiled_paid <= MOST_PRAISED:
         told.append("it rewards answers made unreadable on purpose as often as the policy's own")
     return told

@@ -152,7 +152,9 @@ def _import_remarks(
 def _imported(path: Path, kind: str, records: list[Feedback]) -> Imported:
     """The records with their figures, after a look at their ids."""
     if not records:
-        raise UserError(f"{path} has no records", "check that it is the right file")
+        unmarked = "of its responses nothing is said: fill in critique, good, poor, score or corrected"
+        cure = unmarked if kind in REMARKS else "check that it is the right file"
+        raise UserError(f"{path} has no records", cure)
     seen: set[str] = set()
     for number, record in enumerate(records, start=1):
         if leads_out(record.id):

@@ -296,6 +296,15 @@ def write_policy(policy: Policy, folder: Path) -> None:
     for head, name in zip(heads, (VALUE_FILE, SCORE_FILE, UNIT_FILE), strict=True):
         if head is not None:
             save_file({key: value.contiguous() for key, value in head.state_dict().items()}, str(folder / name))
+    make_readable(folder)
+
+
+def make_readable(folder: Path) -> None:
+    """Give the weights in a folder, which safetensors writes for their owner alone, the mode of any other file."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o666 & ~mask)
 
 
 def _save_model(model: Any, folder: Path) -> None:

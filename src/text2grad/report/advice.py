@@ -12,6 +12,8 @@ from text2grad.feedback import Feedback, read_jsonl
 Figures = Mapping[str, Any]
 Rule = tuple[Callable[[Figures], Any], str]
 """What is wrong if it is not zero (or None), and what to do; `{name}` is a figure, `{0}` the value."""
+FEW_REMARKS = 200
+"""Records up to which learning from the marks themselves is the first road, and a reward model the second."""
 LEAST_MOVED = 0.05
 """The share by which a loss must fall."""
 LOPSIDED, FEW = 0.2, 50
@@ -39,7 +41,13 @@ def judgement(figures: Figures) -> list[str]:
 def what_next(figures: Figures) -> list[str]:
     """What to write, or to mend, before training on this feedback; the next command if there is nothing."""
     found = [text.format(value, **figures) for test, text in RULES if (value := test(figures))]
-    return found or ["Nothing is missing: text2grad train-reward learns to write such feedback."]
+    if found:
+        return found
+    first = f"text2grad train --offline learns from it; from some {FEW_REMARKS} records on, also "
+    return [
+        f"Nothing is missing: {first if figures['records'] < FEW_REMARKS else ''}text2grad train-reward learns to"
+        " write such feedback."
+    ]
 
 
 RULES: tuple[Rule, ...] = (

@@ -16,6 +16,7 @@ Point = tuple[float, float]
 
 WIDTH, HEIGHT = 360.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 84.0, 10.0, 24.0
+DUST = 1e-12
 LABEL_GAP = 13.0
 LABEL_LENGTH = 12  # characters that fit right of the plot
 MAX_POINTS = 400
@@ -72,10 +73,21 @@ class Chart(NamedTuple):
     not_finite: int
 
 
+def without_dust(value: float) -> float:
+    """The value; what rounding leaves of zero, such as -1.4e-17, is zero."""
+    return value if abs(value) > DUST else 0.0
+
+
+def signed(value: float) -> str:
+    """A value with its sign and two digits; zero is +0.00."""
+    return f"{round(value, 2) + 0.0:+.2f}"
+
+
 def number(value: float | None) -> str:
     """A value for people: three significant digits, a true minus sign, no needless zeros."""
     if value is None or not math.isfinite(value):
         return "–"
+    value = without_dust(value)
     size = abs(value)
     if size and (size < 1e-3 or size >= 1e6):
         text = f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")

@@ -101,7 +101,8 @@ class Method(NamedTuple):
 class RunFolder:
     """Everything the report shows. `seeds` are the run folders inside this one; `notes` are warnings.
 
-    `model` says where the base weights come from; empty where the model's name says it.
+    `model` says where the base weights come from; empty where the model's name says it. `gate` is the verdict on
+    the reward model, empty where there is none.
     """
 
     path: Path
@@ -114,6 +115,7 @@ class RunFolder:
     feedback: list[Feedback]
     before_after: list[BeforeAfter]
     evaluation: dict[str, Row]
+    gate: Row
     seeds: list[RunFolder]
     notes: list[str] = field(default_factory=list)
 
@@ -159,6 +161,7 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
         feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
         before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
         evaluation=_read_evaluation(path / "evaluation"),
+        gate=_read_object(path / "reward_model" / "gate.json"),
         seeds=seeds,
         notes=notes,
     )

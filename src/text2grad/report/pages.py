@@ -30,7 +30,7 @@ def render_page(template: str, script: str = "", **values: Any) -> str:
     environment.filters |= {"number": number, "embedded": embedded}
     code, style = _asset(script) if script else "", _asset("page.css")
     policy = _content_security_policy(code, style)
-    page = environment.from_string(_asset(template))
+    page = environment.from_string(_asset("macros.html.j2") + _asset(template))
     return page.render(script=Markup(code), style=Markup(style), policy=policy, **values)
 
 

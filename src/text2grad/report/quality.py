@@ -15,8 +15,9 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Span, read_jsonl
-from text2grad.report.advice import judgement, what_next
+from text2grad.report.advice import judgement, what_next, worst_first
 from text2grad.report.pages import render_page, write_page
+from text2grad.report.samples import record_view
 from text2grad.unicode_words import units
 
 Offsets = list[tuple[int, int]]
@@ -27,8 +28,8 @@ DENSE_TOKENS_PER_TOKEN = 2
 """What a label for every single token costs to write, at the least: the token again, and its label (paper, table 12
 counts 273.3 tokens against 40.1 for UltraFeedback)."""
 PLACES = 5
-MOST_NAMED = 50
-"""Responses whose agreement the page names."""
+MOST_NAMED, MOST_SHOWN = 50, 200
+"""Responses whose agreement the page names, and records that it shows."""
 _SECTIONS = {
     "Quotes (paper, table 15)": """records spans exact normalised fuzzy unmatched ambiguous unmatched_rate refused
         repeated_records records_without_spans records_all_good omissions canaries canaries_moved""",
@@ -69,13 +70,13 @@ def report_quality(
     figures["agreement"] = dict(list(figures["agreement"].items())[:named])
     figures |= {"judgement": judgement(figures), "next": what_next(figures)}
     if page is not None:
-        write_page(page, quality_page(source.name, figures))
+        write_page(page, quality_page(source.name, figures, worst_first(source, MOST_SHOWN)))
         figures["out"] = str(page)
     return figures
 
 
-def quality_page(name: str, figures: dict[str, Any]) -> str:
-    """The figures as a static page: no script, no network."""
+def quality_page(name: str, figures: dict[str, Any], records: Sequence[Feedback]) -> str:
+    """Records as they were marked, and the figures, as a static page: no script, no network."""
     sections = {
         title: [(key.replace("_", " "), _shown(figures.get(key))) for key in keys.split()]
         for title, keys in _SECTIONS.items()
@@ -87,7 +88,16 @@ def quality_page(name: str, figures: dict[str, Any]) -> str:
     }
     agreement, failed = dict(list(figures["agreement"].items())[:MOST_NAMED]), figures["failed"]
     told = [*figures["judgement"], *figures["next"]]
-    values = {"told": told, "sections": sections, "lengths": lengths, "failed": failed, "agreement": agreement}
+    judged = figures["records"] - sum(failed.values())
+    shown = {"records": list(map(record_view, records)), "left_out": judged - len(records)}
+    values = {
+        **shown,
+        "told": told,
+        "sections": sections,
+        "lengths": lengths,
+        "failed": failed,
+        "agreement": agreement,
+    }
     return render_page("quality.html.j2", name=name, keys=_LENGTHS, **values)
 
 

@@ -13,7 +13,7 @@ from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
 from text2grad.feedback import Feedback, QuoteCounts, Span
-from text2grad.report.curves import number
+from text2grad.report.curves import number, without_dust
 from text2grad.report.folder import Method, Sample
 from text2grad.report.visible import all_visible, token_label, visible
 
@@ -84,7 +84,7 @@ def facts(sample: Sample) -> str:
 
 
 def _rounded(value: float | None) -> float | None:
-    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
+    return float(f"{without_dust(value):.4g}") if value is not None and math.isfinite(value) else None
 
 
 def pieces(response: str, spans: Sequence[Span], intervals: Sequence[tuple[int, int]] = ()) -> list[Piece]:
@@ -225,11 +225,13 @@ def examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
         lambda r: r.error is not None,
     )
     found = (next(filter(test, records), None) for test in wanted)
-    return [
-        {**dict(r), "pieces": _labelled(r), "lost": lost_quotes(r.meta.get("lost", ()), r.quotes)}
-        for r in found
-        if r is not None
-    ]
+    return [record_view(record) for record in found if record is not None]
+
+
+def record_view(record: Feedback) -> dict[str, Any]:
+    """A record as a page shows it: its fields, the response in pieces, and the quotes that gave no span."""
+    lost = lost_quotes(record.meta.get("lost", ()), record.quotes)
+    return {**dict(record), "pieces": _labelled(record), "lost": lost}
 
 
 def _labelled(record: Feedback) -> list[tuple[str, str, str]]:

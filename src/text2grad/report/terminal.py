@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from text2grad.feedback import Failure, Feedback, Judgement, Span
+from text2grad.report.curves import signed, without_dust
 from text2grad.report.folder import Sample
 from text2grad.report.tables import REWARD_MODEL_COLUMNS, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.visible import stripped
@@ -18,6 +19,11 @@ from text2grad.report.visible import stripped
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
 
+NO_TEXT = (
+    "no text yet, but parts of characters in any order. This model has to be trained longer, or be a larger one"
+)
+FEWEST_BROKEN, BROKEN = 3, 0.01
+"""Broken characters of what is no text, and their share: an answer that was cut may end in one."""
 NARROWEST = 36
 """Characters of a column of answers."""
 WIDEST = 10_000
@@ -117,13 +123,13 @@ def policy_table(figures: Mapping[str, Any]) -> Table:
 
 
 def _figure(value: Any) -> str:
-    return "–" if value is None else f"{value:.4g}" if is_number(value) else str(value)
+    return "–" if value is None else f"{without_dust(value):.4g}" if is_number(value) else str(value)
 
 
 def show_samples(console: Console, samples: Sequence[Sample], count: int = 5) -> None:
     """Print up to `count` samples: tokens coloured by the sign of delta, critique beneath."""
     for sample in samples[:count]:
-        score = "" if sample.score is None else f" · score {sample.score:+.2f}"
+        score = "" if sample.score is None else f" · score {signed(sample.score)}"
         console.print(Text(stripped(f"{sample.id} · step {sample.step}{score}"), style="bold"))
         console.print(coloured_tokens(sample, brackets=console.no_color or not console.is_terminal))
         console.print(_critique(sample))
@@ -202,6 +208,9 @@ def show_feedback(console: Console, records: Sequence[Feedback], figures: Mappin
 
 
 def _show_records(console: Console, records: Sequence[Feedback]) -> None:
+    if records and all(no_text(record.response) for record in records):
+        console.print(Text(f"{len(records)} answers are not shown: {NO_TEXT}", style="yellow"))
+        return
     brackets = console.no_color or not console.is_terminal
     for record in records:
         asked = " ".join(record.prompt[-1].content.split())
@@ -221,34 +230,55 @@ def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
     """The verdict on a reward model (`gate.json`) in words: what was measured, fit or not, and why."""
     found = verdict["figures"]
     lines = []
-    if found["f1"] is not None:
+    if found.get("f1") is not None:
         lines.append(
             f"F1 {found['f1']:.2f} ({found['f1_low']:.2f} to {found['f1_high']:.2f}) on {found['heldout']} held-out"
             f" critiques; random spans {found['random_f1']:.2f}, always neutral {found['neutral_f1']:.2f}"
+        )
+    if found.get("verdict_r") is not None:
+        lines.append(
+            f"its verdicts follow those of the annotations with r {found['verdict_r']:.2f}"
+            f" ({found['verdict_r_low']:.2f} to {found['verdict_r_high']:.2f})"
         )
     lines.append(
         f"it rewards {100 * found['fresh_paid']:.0f} % of {found['fresh']} fresh answers, and"
         f" {100 * found['spoiled_paid']:.0f} % of {found['spoiled']} made unreadable on purpose"
     )
+    if found.get("corrected"):
+        faulted = round(found["corrected_faulted"] * found["corrected"])
+        lines.append(
+            f"it finds fault with {faulted} of {found['corrected']} held-out answers as people corrected them"
+        )
+    alone = verdict.get("spans_alone")
     if verdict["fit"]:
         lines.append("Fit to train against.")
     else:
         lines += ["Not fit to train against:", *(f"- {reason}" for reason in verdict["reasons"])]
+        lines += ["Its spans alone are fit: train --credit.outcome_weight 0."] if alone and alone["fit"] else []
     return [*lines, *(f"Note: {caution}" for caution in verdict["cautions"])]
 
 
 def told_view(told: Told, brackets: bool) -> Group:
-    """One answer: its text, coloured where it was judged, and the judgement beneath."""
+    """One answer: its text, coloured where it was judged, and the judgement beneath; never what is no text."""
+    if no_text(told.response):
+        return Group(Text(f"({len(told.response)} characters: {NO_TEXT})", style="yellow"))
     if told.judgement is None:
         return Group(Text(stripped(told.response.rstrip())))
     if isinstance(told.judgement, Failure):
         why = f"no critique: {told.judgement.kind}: {told.judgement.message}"
         return Group(Text(stripped(told.response.rstrip())), Text(stripped(why), style="yellow"))
     spans, score = told.judgement.spans, told.judgement.score
-    text = Text(stripped(told.judgement.text), style="italic")
-    verdict = [] if score is None else [Text(f"score {score:+.2f}")]
+    words = f"(a critique that is {NO_TEXT})" if no_text(told.judgement.text) else told.judgement.text
+    text = Text(stripped(words), style="italic")
+    verdict = [] if score is None else [Text(f"score {signed(score)}")]
     reasons = [_reason(span) for span in spans if span.reason]
     return Group(coloured_spans(told.response, spans, brackets), *reasons, text, *verdict)
+
+
+def no_text(response: str) -> bool:
+    """Whether an answer is made of bytes that are no characters, as a model writes that has learned little."""
+    broken = response.count("\ufffd")
+    return broken >= FEWEST_BROKEN and broken >= BROKEN * len(response)
 
 
 def _reason(span: Span) -> Text:

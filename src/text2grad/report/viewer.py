@@ -17,6 +17,8 @@ from text2grad.report.folder import BeforeAfter, Row, RunFolder, read_run
 from text2grad.report.pages import render_page, write_page
 from text2grad.report.samples import STRIP_ROWS, counts_by_source, examples, sample_views
 from text2grad.report.tables import Results, is_number, results, reward_model_grid, reward_model_rates
+from text2grad.report.terminal import gate_lines
+from text2grad.report.verdict import sentences_of
 from text2grad.report.visible import visible
 
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
@@ -72,6 +74,9 @@ def sections(run: RunFolder) -> dict[str, Any]:
         "title": run.summary.get("title") or run.path.resolve().name,
         "facts": _facts(run.summary, run.model),
         **_results(run),
+        "opening": _opening(run),
+        "policies": _policies(run),
+        "gate": gate_lines(run.gate) if run.gate.get("figures") else [],
         "curves": _chart_group(_method_curves(run), MAIN),
         "clock": list(_against_seconds(_method_curves(run))),
         "supervised": _supervised(run),
@@ -97,6 +102,50 @@ def _facts(summary: Row, model: Row) -> list[tuple[str, str]]:
         ("peak memory", f"{memory:,.0f} MB" if memory else ""),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _opening(run: RunFolder) -> str:
+    """What there is, in one sentence."""
+    spans = sum(len(record.spans) for record in run.feedback)
+    marked = f"{len(run.feedback)} records of feedback with {spans} marked passages" if run.feedback else ""
+    names = [row.name for row in _policies(run)] or results(run.summary).names
+    trained = f"{len(names)} polic{'ies' if len(names) > 1 else 'y'}: {', '.join(names)}" if names else ""
+    said = "; ".join(filter(None, (marked, trained)))
+    measured = run.summary.get("rows") or any(row.cells for row in _policies(run))
+    unmeasured = " None was measured on held-out prompts yet (text2grad evaluate NAME)." if names else ""
+    return f"{said}.{'' if measured else unmeasured}" if said else ""
+
+
+class PolicyRow(NamedTuple):
+    """A policy of a run: steps of its training, what they did, and its main figures on held-out prompts by name."""
+
+    name: str
+    steps: int
+    told: str
+    cells: dict[str, str]
+
+
+def _policies(run: RunFolder) -> list[PolicyRow]:
+    trained = {"sft": run.sft, **{method.name: method.metrics for method in run.methods}}
+    return [
+        PolicyRow(visible(name), len(rows), " ".join(sentences_of(rows)), _measured(run.evaluation, name))
+        for name, rows in trained.items()
+        if rows
+    ]
+
+
+def _measured(evaluation: Mapping[str, Row], name: str) -> dict[str, str]:
+    """The first measure of each way to answer, on each task."""
+    found: dict[str, str] = {}
+    for key, figures in evaluation.items():
+        policy, _, task = key.partition(" on ")
+        if policy != name or not task:
+            continue
+        for way in ("greedy", "sampled"):
+            measure = next((each for each in figures if each.startswith(f"{way}_")), "")
+            if measure:
+                found[f"{task}: {measure.replace('_', ' ')}"] = _figure(figures[measure])
+    return found
 
 
 def _results(run: RunFolder) -> dict[str, Any]:

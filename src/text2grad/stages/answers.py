@@ -25,7 +25,7 @@ from text2grad.stages.prompts import task_of
 from text2grad.stages.results import measured_on, refuse_unwritable, write_results
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import question_of, refuse_shared_ids
-from text2grad.tasks.loaders import Row, bad_record, load_rows
+from text2grad.tasks.loaders import Row, bad_record, load_rows, reference_of
 
 if TYPE_CHECKING:
     from text2grad.eval.bertscore import Encoder
@@ -216,8 +216,8 @@ def _response(row: Row) -> str:
 
 
 def _own_example(row: Row, fallback: str) -> Example:
-    reference = row.get("reference")
-    if not isinstance(reference, str) or not reference.strip():
+    reference = reference_of(row, "reference")
+    if not reference:
         raise ValueError("the reference is empty")
     prompt: Any = next((row[name] for name in PROMPT_COLUMNS if row.get(name)), "")
     turns = [Message(role="user", content=prompt)] if isinstance(prompt, str) else prompt

@@ -17,7 +17,7 @@ import torch
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError
 from text2grad.policy.encode import load_tokenizer
-from text2grad.policy.load import is_adapter, load_model, merge_layers
+from text2grad.policy.load import is_adapter, load_model, make_readable, merge_layers
 from text2grad.report.pages import render_text
 from text2grad.stages.folder import MODEL_NOTE, find_policy, prepare
 from text2grad.stages.results import measured_on
@@ -61,6 +61,7 @@ def run_merge(
     tokenizer = load_tokenizer(str(source))
     model, kept = merged_model(str(source), dtype)
     model.save_pretrained(out, safe_serialization=True)
+    make_readable(out)
     tokenizer.save_pretrained(out)
     (out / SETTINGS_FILE).write_text(dump_config(config), encoding="utf-8")
     (out / "README.md").write_text(_card(config, target, license_name), encoding="utf-8")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
+from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.logged import answers_in
 from text2grad.stages.prompts import task_of
@@ -20,6 +23,7 @@ from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.train.offline import Logged, train_offline
 from text2grad.train.pairs import Pair
+from text2grad.train.supervised import longest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +47,15 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
         with ranks.barrier():
             folder = prepare(config)
             records, left_out = answers_in(source, config, task_of(config))
-            spans = sum(len(record.spans) for record in records)
-            if not spans and not config.credit.by_score:
+            if not any(record.spans for record in records) and not config.credit.by_score:
                 cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
                 raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
-            policy = load_policy(start_policy(config))
+            policy, found = load_policy(start_policy(config)), len(records)
             place = folder / "ppo" / name
+            records, problem = fitting(policy, records, config)
+            if problem and ranks.first:
+                print(f"left out: {problem}", file=sys.stderr)
+            left_out = {**left_out, "too_long": found - len(records)}
             answers = [Pair(record.id, record.prompt, record.response) for record in records]
         facts = facts_of_pairs(policy, answers)
         config = settled(config, "offline", place, policy, facts, resume, ranks)
@@ -62,8 +69,40 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
         if ranks.first:
             note_settings(config, place)
     return OfflineSummary(
-        answers=len(records), spans=spans, left_out=left_out, metrics=metrics, out=str(place / "policy")
+        answers=len(records),
+        spans=sum(len(record.spans) for record in records),
+        left_out=left_out,
+        metrics=metrics,
+        out=str(place / "policy"),
     )
+
+
+def fitting(policy: Policy, records: Sequence[Feedback], config: Config) -> tuple[list[Feedback], str]:
+    """The records whose prompt and answer fit the model; and of the others how many, the first and its length.
+
+    Raises:
+        UserError: none fits.
+    """
+    limit = longest(policy, config.offline)
+    lengths = [_tokens(policy, record) for record in records]
+    long = [(record, tokens) for record, tokens in zip(records, lengths, strict=True) if tokens > (limit or tokens)]
+    if not long:
+        return list(records), ""
+    first, tokens = long[0]
+    problem = (
+        f"{len(long)} of {len(records)} answers, which with their prompts exceed {limit} tokens:"
+        f" that of {first.id!r} has {tokens}"
+    )
+    if len(long) == len(records):
+        raise UserError(f"nothing to train on: {problem}", "shorten them, or take a model with a longer context")
+    out = {id(record) for record, _ in long}
+    return [record for record in records if id(record) not in out], problem
+
+
+def _tokens(policy: Policy, record: Feedback) -> int:
+    """Of a prompt and its answer."""
+    answer = record.meta.get(TOKEN_IDS) or encode_target(policy.tokenizer, record.response)
+    return len(encode_prompt(policy.tokenizer, record.prompt)) + len(answer)
 
 
 def logged(record: Feedback) -> Logged:

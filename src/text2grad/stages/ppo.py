@@ -9,11 +9,20 @@ from text2grad.config import Config, with_tiny_rates
 from text2grad.critics.probes import ProbedCritic
 from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
+from text2grad.errors import UserError
 from text2grad.policy.load import load_policy
 from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.gate import refuse_unfit_reward_model
-from text2grad.stages.on_step import heldout_curve, kept_policies, length_watched, noise_of, on_step_of, probes_of
+from text2grad.stages.on_step import (
+    heldout_curve,
+    kept_policies,
+    length_watched,
+    noise_of,
+    on_step_of,
+    probes_of,
+    variety_watched,
+)
 from text2grad.stages.prompts import task_of
 from text2grad.stages.settle import facts_of_prompts, settled
 from text2grad.stages.summary import Summary
@@ -34,6 +43,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
     with processes(config) as ranks, ExitStack() as stack:
         with ranks.barrier():
             folder = prepare(config)
+            if config.ppo.still:
+                raise UserError(config.ppo.still, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
             task = task_of(config)
             examples = task.examples("train")
             refuse_unfit(config.critic.kind, examples)
@@ -58,6 +69,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             kept_policies(config, policy, place, ranks),
             probes_of(critic, config.ppo.probe_every, ranks),
             length_watched(ranks),
+            variety_watched(config, ranks),
         )
         options = run_options(config, place, name, resume, ranks, inputs, beside)
         ppo = with_tiny_rates(config).ppo

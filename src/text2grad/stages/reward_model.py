@@ -27,6 +27,7 @@ from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
+from text2grad.report.advice import FEW_REMARKS
 from text2grad.stages.critics import critic_over, load_reward_model, reward_model_folder
 from text2grad.stages.folder import (
     note_settings,
@@ -37,7 +38,7 @@ from text2grad.stages.folder import (
     run_options,
     start_policy,
 )
-from text2grad.stages.gate import GATE_FILE, check_reward_model, release
+from text2grad.stages.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
 from text2grad.stages.judging import CRITIQUE_PARTS, comparison, open_judge
 from text2grad.stages.results import write_json
 from text2grad.stages.reward_data import (
@@ -45,6 +46,7 @@ from text2grad.stages.reward_data import (
     fitting,
     judged_cases,
     reward_data,
+    with_corrections,
     with_damage,
     without_repeats,
 )
@@ -62,12 +64,13 @@ JUDGE_PROMPT = "compare_critiques"
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelSummary(Summary):
-    """Records, pairs trained on and how many of them are spoiled answers, the last metrics, the rates on held-out
-    records, and the verdict.
+    """Records, pairs trained on, how many of them praise people's corrections and how many are spoiled answers, the
+    last metrics, the rates on held-out records, and the verdict.
     """
 
     records: int
     trained_on: int
+    corrections: int | None = None
     damaged: int | None = None
     metrics: Mapping[str, float] = inlined()
     rates: Mapping[str, float] = inlined()
@@ -83,11 +86,11 @@ class RewardModelEvaluation(Summary):
 
 
 class Trained(NamedTuple):
-    """Records, pairs that were trained on, spoiled answers added to the records, and the last metrics."""
+    """Records, pairs that were trained on, what was added to the records by its kind, and the last metrics."""
 
     records: int
     pairs: int
-    damaged: int
+    added: Mapping[str, int]
     metrics: Mapping[str, float]
 
 
@@ -104,7 +107,8 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
-        damaged=trained.damaged or None,
+        corrections=trained.added["corrections"] or None,
+        damaged=trained.added["damaged"] or None,
         metrics=trained.metrics,
         rates=rates,
         gate=None if found is None else asdict(found),
@@ -117,13 +121,17 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
     with ranks.barrier():
         folder = prepare(config)
         train, _ = reward_data(config)
+        if ranks.first and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
+            first = f"text2grad train --offline {folder / 'feedback.jsonl'}"
+            print(f"{len(train)} records are few for a reward model: {first} is the first road", file=sys.stderr)
         settings = learner_settings(config)
         policy = load_policy(settings)
         validation: list[Feedback] = []
         if config.reward_model.early_stopping is not None:
             train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
         chosen = without_repeats(train, config.reward_model.repeats)
-        shown = with_damage(chosen, config.reward_model, config.run.seed)
+        praised = with_corrections(chosen)
+        shown = [*praised, *with_damage(chosen, config.reward_model, config.run.seed)[len(chosen) :]]
         pairs = [pair for _, pair in fitting(policy, shown, config.reward_model)]
         if config.reward_model.verdict == "head":
             refuse_no_score(pairs)
@@ -153,7 +161,8 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
             (place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
         note_settings(config, folder)
         say_if_still(place, "reward_model.training", training.lr)
-    return Trained(len(train) + len(validation), len(pairs), len(shown) - len(chosen), metrics)
+    extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
+    return Trained(len(train) + len(validation), len(pairs), extra, metrics)
 
 
 def refuse_no_score(pairs: Sequence[Pair]) -> None:
@@ -267,6 +276,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
     cases = [case for _, case in found]
     report = reward_model_report(cases, config.credit.membership, config.run.seed)
+    report["gate"] = read_gate(gate_file(config))
     said = numbered([record for record, _ in found])
     source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
     records = [

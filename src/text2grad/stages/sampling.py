@@ -1,18 +1,23 @@
-"""Responses of a policy: the ids that were sampled, and the text read off them."""
+"""Responses of a policy: the ids that were sampled, the text read off them, and files of answers to be judged."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from text2grad.align import TokenTable
 from text2grad.durable.progress import counting
-from text2grad.feedback import Example
+from text2grad.feedback import Example, Failure, Feedback, Source, write_jsonl
+from text2grad.formats import table
+from text2grad.formats.export import write_rows
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
+from text2grad.report.terminal import Told
 
 TOKEN_IDS = "token_ids"
+NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")
 
 
 def sample(
@@ -23,3 +28,42 @@ def sample(
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     sampled = generate(policy, prompts, generation, told=counting("sampling")(len(prompts)))
     return [(item.ids, table.align(item.ids).text) for item in sampled]
+
+
+def repeated(examples: Sequence[Example], count: int) -> list[Example]:
+    """Each example `count` times in a row, under ids of their own where it is more than once."""
+    if count == 1:
+        return list(examples)
+    numbers = range(1, count + 1)
+    return [each.model_copy(update={"id": f"{each.id}#{number}"}) for each in examples for number in numbers]
+
+
+def to_mark(told: Iterable[tuple[Example, Sequence[Told]]], source: Source) -> list[Feedback]:
+    """Answers as records; `source` judged those that come with a judgement, and the others say that nobody did.
+
+    Such a record is no feedback: whatever learns from records leaves it out as a failure, and never takes it for an
+    answer without a fault.
+    """
+    records = []
+    for example, answers in told:
+        for each in answers:
+            name = f"{example.id}:{each.name}" if len(answers) > 1 else example.id
+            asked = Example(id=name, prompt=example.prompt, meta={"policy": each.name})
+            records.append(Feedback.of(asked, each.response, each.judgement or NOT_JUDGED, source))
+    return records
+
+
+def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
+    """Write answers for people or a critic to judge, and say how to go on.
+
+    A .csv is a spreadsheet with columns to fill in, which `import` reads; anything else is JSON Lines of records,
+    which `annotate`, `feedback-report` and `import` read.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if path.suffix.lower() == ".csv":
+        write_rows([table.row_of(record) for record in records], "csv", path)
+        return f"fill in good, poor, critique, score or corrected, then: text2grad import {path}"
+    write_jsonl(path, records)
+    return f"to have them judged: text2grad annotate --responses {path}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from text2grad.critics.prompted import judge_messages
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span
-from text2grad.policy.load import choose_device, load_policy
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.load import choose_device, load_policy, make_readable
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.report.advice import loss_advice
@@ -22,18 +25,30 @@ from text2grad.stages.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options
 from text2grad.stages.prompts import task_of
 from text2grad.stages.reward_data import reward_data, reward_pair
+from text2grad.stages.sampling import sample
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair
+from text2grad.train.settings import SFTSettings
+from text2grad.train.stopping import LossFloor
 from text2grad.train.supervised import train_supervised
+
+PART_OF_PASS = 0.25
+"""Over this part of a pass the loss is averaged that ends SFT: forty short answers are learned within a pass."""
+ASKED, LONGEST, LITTLE_LEFT = 32, 128, 0.9
+"""Held-out prompts that are asked after SFT, tokens of their references, and the share of references that it writes
+word for word from which there is little left to learn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SFTSummary(Summary):
-    """Examples that were imitated, the last metrics, and the policy's folder."""
+    """Examples that were imitated, of how many held-out prompts it writes the reference answer word for word, the
+    last metrics, and the policy's folder."""
 
     examples: int
+    heldout: int | None = None
+    word_for_word: int | None = None
     metrics: Mapping[str, float] = inlined()
     out: str
 
@@ -45,7 +60,8 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             folder = prepare(config)
             refuse_finished(config, resume)
             choose_device(config.policy.device)  # before a tiny model is made
-            examples = answered(task_of(config).examples("sft"))
+            task = task_of(config)
+            examples = answered(task.examples("sft"))
             base = base_policy(config, examples) if ranks.first else None
         base = ranks.broadcast(base)
         with ranks.barrier():
@@ -57,11 +73,65 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             if ranks.first:
                 note_settings(config, folder, begins=True)
         options = run_options(config, folder / "sft", "sft", resume, ranks, run_inputs(config, base))
-        metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
+        settings = with_tiny_rates(config).sft
+        metrics = train_supervised(policy, pairs, settings, options, stopping=_floor(settings, len(pairs)))
+        alike: list[bool] = []
         if ranks.first:
             note_settings(config, folder)
-            say_if_still(folder / "sft", "sft", with_tiny_rates(config).sft.lr)
-    return SFTSummary(examples=len(pairs), metrics=metrics, out=str(folder / "sft" / "policy"))
+            say_if_still(folder / "sft", "sft", settings.lr)
+            say_if_ended(settings, len(pairs), metrics)
+            alike = [] if ranks.sharded else word_for_word(policy, config, task.examples("heldout"))
+    return SFTSummary(
+        examples=len(pairs),
+        heldout=len(alike) or None,
+        word_for_word=sum(alike) if alike else None,
+        metrics=metrics,
+        out=str(folder / "sft" / "policy"),
+    )
+
+
+def _floor(settings: SFTSettings, examples: int) -> LossFloor | None:
+    if settings.least_loss is None:
+        return None
+    return LossFloor(settings.least_loss, math.ceil(PART_OF_PASS * examples / settings.batch_size))
+
+
+def say_if_ended(settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:
+    """One line on stderr if the loss was so low that training ended before its last update."""
+    planned, done = max(1, round(settings.epochs * examples / settings.batch_size)), int(metrics.get("steps", 0))
+    if 0 < done < planned:
+        print(
+            f"sft: ended after {done} of {planned} updates, with a loss below {settings.least_loss:g} nats a token:"
+            " more would leave it one answer to each prompt, and nothing to learn from what it samples"
+            " (--sft.least_loss null: all updates)",
+            file=sys.stderr,
+        )
+
+
+def word_for_word(policy: Policy, config: Config, heldout: Sequence[Example]) -> list[bool]:
+    """Whether the likeliest answer to each of the first held-out prompts is its reference answer, word for word.
+
+    One line on stderr says of how many. Long answers, which nobody expects word for word, are not asked for.
+    """
+    lengths = {each.id: len(encode_target(policy.tokenizer, each.reference)) for each in heldout if each.reference}
+    tokens = max((length for length in lengths.values() if length <= LONGEST), default=0)
+    room = None if policy.context is None else policy.context - tokens
+    asked = [
+        each
+        for each in heldout
+        if 0 < lengths.get(each.id, 0) <= LONGEST
+        and (room is None or len(encode_prompt(policy.tokenizer, each.prompt)) <= room)
+    ][:ASKED]
+    if not asked or not config.run.shown_prompts:
+        return []
+    greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
+    told = [text for _, text in sample(policy, asked, greedy)]
+    alike = [text.split() == each.reference.split() for text, each in zip(told, asked, strict=True)]
+    kind = "corrections" if all(each.meta.get("corrected") for each in asked) else "reference answers"
+    line = f"it writes {sum(alike)} of {len(alike)} held-out {kind} word for word"
+    meaning = "; train can hardly gain" if sum(alike) >= LITTLE_LEFT * len(alike) else ""
+    print(f"sft: {line}{meaning}", file=sys.stderr)
+    return alike
 
 
 def say_if_still(place: Path, section: str, lr: float) -> None:
@@ -105,6 +175,7 @@ def base_policy(config: Config, examples: Sequence[Example]) -> PolicySettings:
     folder = config.run.folder / "base"
     texts = [*tiny_texts(examples), *human_texts(config)]
     make_tiny_model(folder, texts, config.tiny, config.run.seed)
+    make_readable(folder)
     return config.policy.model_copy(update={"model": str(folder)})
 
 

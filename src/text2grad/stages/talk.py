@@ -12,7 +12,17 @@ from typing import Any
 from text2grad.config import TINY, Config
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Critic, Critique, Example, Message, Record, judgements_of, reading
+from text2grad.feedback import (
+    Critic,
+    Critique,
+    Example,
+    Message,
+    Record,
+    Source,
+    SourceKind,
+    judgements_of,
+    reading,
+)
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
@@ -101,6 +111,14 @@ def _critic(config: Config, wanted: bool, examples: Sequence[Example]) -> Iterat
         open_critic(config, config.critic.kind, None, runner, None, journal) as critic,
     ):
         yield critic
+
+
+def source_of(config: Config, critique: bool) -> Source:
+    """Who judges what `run_sample` shows: the run's critic, or people, who are yet to do so."""
+    kinds: dict[str, SourceKind] = {"prompted": "llm", "human": "human"}
+    kind = config.critic.kind
+    judge = kinds.get(kind, "reward_model" if kind.endswith("_model") else "program")
+    return Source(kind=judge if critique else "human")
 
 
 def policies_of(config: Config, names: Sequence[str]) -> list[tuple[str, PolicySettings]]:

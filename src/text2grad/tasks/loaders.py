@@ -249,6 +249,22 @@ def optional_text(row: Mapping[str, Any], *keys: str) -> str:
     return next((text for key in keys if isinstance(text := row.get(key), str) and text.strip()), "")
 
 
+def reference_of(row: Mapping[str, Any], *keys: str) -> str:
+    """The reference answer under the first of `keys` that holds text, or a list of one text; else "".
+
+    Raises:
+        ValueError: a list has several.
+    """
+    for key in keys:
+        value = row.get(key)
+        several = value if isinstance(value, list) else [value]
+        if len(several) > 1:
+            raise ValueError(f"{key!r} is a list of {len(several)} answers: put the one to learn or compare with")
+        if text := optional_text({key: several[0]} if several else {}, key):
+            return text
+    return ""
+
+
 def one_turn(id: str, content: str, reference: str, meta: Mapping[str, str]) -> Example:
     """An example that is one user turn; of `meta`, what is empty is left out."""
     kept = {name: text for name, text in meta.items() if text}

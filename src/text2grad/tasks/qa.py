@@ -11,7 +11,7 @@ from typing import Any
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Feedback, Message
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.loaders import DataTask, Row, Shape, load_rows, optional_text, text_of
+from text2grad.tasks.loaders import DataTask, Row, Shape, load_rows, optional_text, reference_of, text_of
 
 FINEGRAINED_KEYS = frozenset({"question", "passages", "prediction 1", "feedback"})
 DEFAULT_DATA = "HuggingFaceH4/ultrafeedback_binarized"
@@ -161,7 +161,7 @@ def question_example(row: Row, fallback_id: str) -> Example:
     prompt = [Message.model_validate(turn) for turn in value] if isinstance(value, list) and value else None
     prompt = prompt or [Message(role="user", content=text_of(row, "prompt"))]
     plain = () if any(row.get(name) for name in REMARKED) else ("response",)
-    return _example(row, fallback_id, prompt, optional_text(row, "reference", "corrected", *plain))
+    return _example(row, fallback_id, prompt, reference_of(row, "reference", "corrected", *plain))
 
 
 def _published_code(row: Row, fallback_id: str) -> Example:

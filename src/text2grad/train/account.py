@@ -40,6 +40,7 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "truncated": sum(sample.truncated for sample in answered.samples) / count,
         "response_length": float(lengths.mean()),
         **variety([sample.ids for sample in answered.samples]),
+        **same_answers(answered),
         **label_shares(answered),
         "kl": float(rollout.kl.sum(dim=1).mean()),
         "kl_token": float(adv.masked_mean(rollout.kl, mask)),
@@ -50,6 +51,18 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, learned)),
         "reward_length_correlation": float(adv.reward_length_correlation(sums, lengths)),
     }
+
+
+def same_answers(answered: Answered) -> dict[str, float]:
+    """`same_answers`: of the prompts with several answers, the share whose answers are all the same.
+
+    Nothing where no prompt has several.
+    """
+    by_prompt: dict[tuple[str, object], list[tuple[int, ...]]] = {}
+    for example, sample in zip(answered.examples, answered.samples, strict=True):
+        by_prompt.setdefault((example.id, example.prompt), []).append(tuple(sample.ids))
+    groups = [ids for ids in by_prompt.values() if len(ids) > 1]
+    return {"same_answers": sum(len(set(ids)) == 1 for ids in groups) / len(groups)} if groups else {}
 
 
 def label_shares(answered: Answered) -> dict[str, float]:

@@ -36,6 +36,17 @@ class SupervisedSettings(Settings):
     )
 
 
+class SFTSettings(SupervisedSettings):
+    """Fine-tuning on reference answers."""
+
+    least_loss: float | None = Field(
+        default=None,
+        gt=0,
+        description="loss in nats a token, mean over a quarter of a pass, below which training ends: with more of"
+        " it a policy says one thing only, and has nothing to learn from what it samples; null: all passes",
+    )
+
+
 class OfflineSettings(SupervisedSettings):
     """Training on annotated answers alone, no reward model and no sampling (`train --offline`)."""
 
@@ -293,3 +304,13 @@ class PPOSettings(Settings):
     def warmup_steps(self) -> int:
         """Steps that train only the value function; 0 without one."""
         return self.value_warmup if self.valued else 0
+
+    @property
+    def still(self) -> str:
+        """Why no step would change the policy; empty where one does."""
+        if self.warmup_steps < self.steps:
+            return ""
+        return (
+            f"all ppo.steps ({self.steps}) would be warm-up of the value function (ppo.value_warmup"
+            f" {self.value_warmup}), so the policy would stay as it is"
+        )

@@ -1,4 +1,5 @@
-"""Early stopping: a measure on validation data now and then, and the weights that measured best."""
+"""When training ends early: by a measure on validation data, whose best weights are kept, or by a loss so low that
+the policy would come to say one thing only."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ class EarlyStopping:
         """Whether it is time to measure after `done` of `total` steps."""
         return done % self._settings.every == 0 or done == total
 
-    def look(self, done: int, total: int) -> dict[str, float]:
-        """Measure after `done` of `total` steps if it is time; the metrics of the step.
+    def look(self, done: int, total: int, loss: float = 0.0) -> dict[str, float]:
+        """Measure after `done` of `total` steps if it is time, whatever the `loss`; the metrics of the step.
 
         All processes must call it.
         """
@@ -91,6 +92,50 @@ class EarlyStopping:
         trained = self._policy.trained()
         kept = {name.removeprefix(PREFIX): t for name, t in tensors.items() if name.startswith(PREFIX)}
         self._weights = {name: split_as(t.clone(), trained[name]) for name, t in kept.items()}
+
+
+class LossFloor:
+    """Says when to stop: once the mean training loss of the last `window` steps is below `least`, nats a token.
+
+    A loss of .1 is a chance of 9 in 10 for each token of the answers that were learned. The entropy of what is
+    sampled falls with it, and a policy that samples one answer only has nothing to compare. A part of
+    `durable.state.Training`.
+    """
+
+    def __init__(self, least: float, window: int) -> None:
+        self.least = least
+        self._window = window
+        self._losses: list[float] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether a whole window of steps had so low a loss."""
+        return len(self._losses) == self._window and sum(self._losses) < self.least * self._window
+
+    def due(self, done: int, total: int) -> bool:
+        """Never: it measures nothing of its own."""
+        return False
+
+    def look(self, done: int, total: int, loss: float) -> dict[str, float]:
+        """Take down the loss of a step; no metrics of its own."""
+        self._losses = [*self._losses, loss][-self._window :]
+        return {}
+
+    def restore_best(self) -> dict[str, float]:
+        """The weights are the last ones; nothing for the summary."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """None."""
+        return {}
+
+    def numbers(self) -> dict[str, Any]:
+        """The losses of the window, as JSON."""
+        return {"losses": self._losses}
+
+    def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Take over what `numbers` gave."""
+        self._losses = list(numbers["losses"])
 
 
 def _kept(tensor: Tensor) -> Tensor:

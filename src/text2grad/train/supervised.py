@@ -29,7 +29,7 @@ from text2grad.train.optimizers import clip_gradient, learning_rate_factor, make
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.stopping import EarlyStopping
+from text2grad.train.stopping import EarlyStopping, LossFloor
 
 DIVERGED = 2.0
 """A loss this many times that of guessing among all tokens stops the run."""
@@ -42,7 +42,7 @@ def train_supervised(
     options: RunOptions,
     section: str = "sft",
     heldout: Sequence[Pair] = (),
-    stopping: EarlyStopping | None = None,
+    stopping: EarlyStopping | LossFloor | None = None,
     label_weight: float = 0.0,
     verdicts: bool = False,
 ) -> dict[str, float]:
@@ -51,7 +51,8 @@ def train_supervised(
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
     several processes calls this with the same arguments. `section` is where the user finds `settings`. `heldout`
     pairs are measured at the end. With `stopping` the run may end early, and the policy is the one that measured
-    best. `label_weight` is that of the label head's loss on marked texts (`policy.label_head`); 0: no such head.
+    best, or the last one. `label_weight` is that of the label head's loss on marked texts (`policy.label_head`); 0:
+    no such head.
     `verdicts`: the scores of the pairs are learned by a head (`policy.score_head`), which is saved with the policy.
 
     Raises:
@@ -109,7 +110,7 @@ def descend(
     settings: SupervisedSettings,
     options: RunOptions,
     section: str,
-    stopping: EarlyStopping | None = None,
+    stopping: EarlyStopping | LossFloor | None = None,
 ) -> dict[str, float]:
     """One gradient step for each batch, in a run's folder; returns the last metrics. Changes the policy in place.
 
@@ -143,7 +144,7 @@ def descend(
             metrics["lr"] = float(schedule.get_last_lr()[0])
             schedule.step()
             if stopping:
-                metrics |= stopping.look(step + 1, len(batches))
+                metrics |= stopping.look(step + 1, len(batches), metrics["loss"])
             run.note(step, metrics)
             if stopping and stopping.over:
                 break

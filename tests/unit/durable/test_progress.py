@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rich.progress import Task, TaskID
 
 from text2grad.durable import progress
 from text2grad.durable.progress import CountLine, ProgressLine, in_words
@@ -61,6 +62,23 @@ def test_what_is_left_is_told_from_the_steps_done_here(clock: Clock, capsys: pyt
     with ProgressLine("x", 100) as line:
         steps(line, clock, range(90, 91), sampling=10.0, update=10.0)
     assert capsys.readouterr().err == "x: 91/100 score 0.5, 3 min left\n"
+
+
+def test_a_bar_has_the_time_left_of_all_steps_done(clock: Clock) -> None:
+    """Five steps of 34 seconds, looked at within a step: never less than nothing, nor what half a minute shows."""
+    line = ProgressLine("x", 20)
+    column = progress.TimeLeft(line._left)
+    shown = []
+    with line:
+        for step in range(5):
+            shown.append(str(column.render(progress_task(step))))
+            clock.now += 34.0
+            line.done(step, "")
+    assert shown == ["", "11 min left", "10 min left", "10 min left", "9 min left"]
+
+
+def progress_task(done: int) -> Task:
+    return Task(TaskID(0), "x", 20, done, _get_time=lambda: 0.0)
 
 
 def test_a_silent_one_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,9 @@ def test_one_record_twice_is_one_opinion_and_the_least_agreement_comes_first(tmp
     assert (found["several_annotators"], list(found["agreement"])) == (2, ["x", "y"])
     assert found["agreement"]["x"] < 0 < found["agreement"]["y"] == 1 and found["repeated_records"] == 3
     assert list(report_quality(file, named=1)["agreement"]) == ["x"]
-    assert "Agreement by response" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "Agreement by response" in page
+    assert page.count('<details class="example" open>') == 6 and '<mark class="good" title="">One</mark>' in page
 
 
 def test_a_dense_annotation_is_priced_at_the_discount_the_record_had(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import random
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,34 @@ def _poisoned(value: Any, key: str = "") -> Any:
     if isinstance(value, list):
         return [_poisoned(item, key) for item in value]
     return value + HOSTILE if isinstance(value, str) and key not in STRUCTURE else value
+
+
+def test_a_run_that_was_not_compared_opens_with_its_policies_and_the_gate(run: Path, tmp_path: Path) -> None:
+    """One sentence, a row for each policy, whether the reward model is fit; all other figures are folded away."""
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / "summary.json").unlink()
+    figures = {"f1": None, "fresh_paid": 0.5, "fresh": 4, "spoiled_paid": 0.0, "spoiled": 8, "corrected": 16}
+    gate = {"fit": False, "reasons": ["it marks by chance"], "cautions": ["few"]}
+    written = {**gate, "figures": {**figures, "corrected_faulted": 15 / 16}}
+    (folder / "reward_model" / "gate.json").write_text(json.dumps(written))
+    measured = folder / "evaluation" / "qa"
+    measured.mkdir(parents=True)
+    (measured / "text2grad.json").write_text(json.dumps({"greedy_rouge_l": 0.25, "greedy_other": 1, "answers": 3}))
+    page = build_report(folder).read_text(encoding="utf-8")
+    wanted = [
+        "records of feedback with",
+        "policies: sft, text2grad",
+        'class="policies"',
+        "qa: greedy rouge l",
+        "0.25",
+    ]
+    wanted += ["The reward model is not fit to train against", "fault with 15 of 16 held-out", "it marks by chance"]
+    places = [page.index(each) for each in [*wanted, "All evaluation figures"]]
+    assert places == sorted(places)
+    assert '<details class="fold"><summary>All evaluation figures' in page
+    (folder / "reward_model" / "gate.json").write_text("{}")
+    assert "fit to train against" not in build_report(folder).read_text(encoding="utf-8")
 
 
 def test_a_run_with_sft_only_says_which_commands_make_the_rest(run: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from text2grad.report.folder import Sample
 from text2grad.report.terminal import (
     evaluation_table,
     gate_lines,
+    no_text,
     policy_table,
     results_table,
     reward_model_table,
@@ -216,3 +217,36 @@ def test_the_verdict_stands_below_five_critiques() -> None:
     show_gate(Console(file=out, width=100, _environ={}), [said] * 6, verdict)
     assert out.getvalue().count("m1: When?\na [-bad-] answer\n") == 5
     assert out.getvalue().endswith("Fit to train against.\n")
+
+
+BROKEN = "s\ufffdY, \ufffdcos\ufffd due or\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BROKEN, True),
+        ("A name: \ufffd\ufffd", False),  # too few: an answer cut within an emoji
+        ("\ufffd\ufffd\ufffd" + "A long answer that quotes a broken page. " * 20, False),
+        ("", False),
+        ("日本語。", False),
+    ],
+)
+def test_bytes_that_are_no_characters_are_no_text(text: str, expected: bool) -> None:
+    assert no_text(text) is expected
+
+
+def test_what_a_model_cannot_write_yet_is_not_shown() -> None:
+    """Of answers one line says why, of a critique in its place; a page of broken bytes says nothing."""
+    prompt = (Message(role="user", content="When?"),)
+    said = Feedback(id="m1", prompt=prompt, response=BROKEN, source=Source(kind="reward_model"))
+    figures = {"f1": None, "fresh": 6, "fresh_paid": 0.0, "spoiled": 0, "spoiled_paid": 0.0}
+    verdict = {"fit": True, "reasons": [], "cautions": [], "figures": figures}
+    shown = []
+    for records in ([said] * 6, [said, said.model_copy(update={"response": "Fine.", "critique": BROKEN})]):
+        out = io.StringIO()
+        show_gate(Console(file=out, width=100, _environ={}), records, verdict)
+        shown.append(" ".join(out.getvalue().split()))
+        assert "\ufffd" not in shown[-1]
+    assert shown[0].startswith("5 answers are not shown: no text yet") and "m1" not in shown[0]
+    assert "(18 characters: no text yet" in shown[1] and "Fine. (a critique that is no text yet" in shown[1]

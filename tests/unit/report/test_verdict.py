@@ -42,10 +42,39 @@ def test_a_policy_that_is_far_away_is_warned_of(tmp_path: Path) -> None:
     assert written(tmp_path, scores([0.1, 0.2], kl=1.5))[1].endswith("too far to be trusted unread.")
 
 
-def test_a_critic_without_scores_gets_no_sentence_about_them(tmp_path: Path) -> None:
+def test_a_critic_without_scores_is_told_by_its_rewards(tmp_path: Path) -> None:
     assert written(tmp_path, [{"kl_token": 0.01}] * 2) == ["It is 0.010 nats a token from where it started."]
-    with_a_gap = [{"score": 0.25, "kl_token": 0.01}, {"kl_token": 0.01}, {"score": 0.25, "kl_token": 0.01}]
-    assert "from +0.25 to +0.25" in written(tmp_path, with_a_gap)[0]
+    with_a_gap = [{"score": 0.25, "kl_token": 0.01}, {"kl_token": 0.01}, {"score": 0.5, "kl_token": 0.01}]
+    assert "from +0.25 to +0.50" in written(tmp_path, with_a_gap)[0]
+    rising = [{"delta_sum": 0.1 * n} for n in range(20)]
+    assert written(tmp_path, rising)[0].startswith(
+        "The reward of an answer went from +0.05 to +1.85: the answers pl"
+    )
+    verdicts = [{**row, "score": 0.0} for row in rising]
+    assert written(tmp_path, verdicts)[0].startswith("The critic gives every answer the same score; the reward of")
+
+
+@pytest.mark.parametrize("rows", [[{"score": 0.0}], [{"delta_sum": -1.0}], [{"score": 0.5, "delta_sum": 1.5}]])
+def test_rewards_that_are_all_equal_are_no_case_for_more_steps(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    [said] = written(tmp_path, rows * 20)
+    assert said.startswith("Every answer earned the same in every step") and "ppo.lr" not in said
+
+
+def test_more_steps_are_not_advised_where_the_score_fell(tmp_path: Path) -> None:
+    wavering = [0.3 if n % 2 else -0.3 for n in range(20)]
+    assert "More steps, or a higher ppo.lr, would tell." in written(tmp_path, scores([*wavering, -0.2, 0.5]))[0]
+    down = written(tmp_path, scores([-0.22, -0.9, -0.1, -0.86]))[0]
+    assert down == "The critic's score went from -0.22 to -0.86: no more than its steps vary."
+
+
+@pytest.mark.parametrize("kl", [-0.004, -1e-9, 0.0, 0.0009])
+def test_a_distance_is_never_below_zero(tmp_path: Path, kl: float) -> None:
+    said = written(tmp_path, [{"kl_token": kl}] * 3)
+    assert said == ["It has hardly moved: less than 0.001 nats a token from where it started."]
+
+
+def test_what_rounding_leaves_of_zero_is_zero(tmp_path: Path) -> None:
+    assert "went from +0.00 to +0.20" in written(tmp_path, scores([-1.39e-17, 0.2]))[0]
 
 
 def test_supervised_runs_and_pairs(tmp_path: Path) -> None:

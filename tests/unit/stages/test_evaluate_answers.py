@@ -73,6 +73,15 @@ def test_a_file_is_measured_without_a_model(tmp_path: Path) -> None:
     assert list(json.loads(gathered.read_text())) == ["qa", "summarization"]
 
 
+def test_a_list_of_one_reference_is_that_reference(tmp_path: Path) -> None:
+    listed = [{**row, "reference": [row["reference"]]} for row in ROWS]
+    plain, of_lists = (
+        run_evaluate_answers(config_in(tmp_path / name), [write(tmp_path / f"{name}.jsonl", rows)]).as_dict()
+        for name, rows in (("plain", ROWS), ("lists", listed))
+    )
+    assert plain["rouge_l"] == of_lists["rouge_l"]
+
+
 def test_references_of_the_task_are_found_by_id(tmp_path: Path) -> None:
     posts = [{"id": f"t{n}", "title": "", "post": f"post {n}", "ideal_human_summary": "it rains"} for n in range(3)]
     data = str(write(tmp_path / "posts.jsonl", posts))
@@ -98,6 +107,8 @@ def test_letters_of_any_system(tmp_path: Path) -> None:
 BAD: list[tuple[list[dict[str, Any]], str]] = [
     ([{"id": "p", "reference": "x"}], r"record 1: no column 'response' \(fix or remove record 1\)"),
     ([ROWS[0], {**ROWS[1], "reference": " "}], "record 2: the reference is empty"),
+    ([{**ROWS[0], "reference": ["x", "y"]}], "'reference' is a list of 2 answers: put the one to learn or compare"),
+    ([{**ROWS[0], "reference": []}], "the reference is empty"),
     ([{**ROWS[0], "response": 3}], "the response is not text"),
     ([{"response": "x"}], "neither a 'reference' nor the 'id' of a prompt"),
     ([{"id": "humaneval-1", "response": "x"}], "no held-out prompt 'humaneval-1'.*answers of another task"),

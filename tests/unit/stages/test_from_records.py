@@ -93,6 +93,18 @@ def test_offline_writes_a_policy_that_evaluate_finds(config: Config) -> None:
     assert evaluate.policy_name(config, "offline") == summary["out"]
 
 
+def test_an_answer_that_is_too_long_is_left_out_and_named(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = record("b", "so " * 4000 + "b", id="essay")
+    summary = run_train_offline(config, file_of(config, [*RECORDS, long]), "offline").as_dict()
+    assert (summary["answers"], summary["too_long"]) == (5, 1)
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("left out")]
+    assert "1 of 6 answers" in line and "that of 'essay' has" in line
+    with pytest.raises(UserError, match=r"nothing to train on: 1 of 1 answers, .* 'essay' has \d+ \(shorten them"):
+        run_train_offline(config, file_of(config, [long]), "alone")
+
+
 @pytest.mark.parametrize(
     ("records", "words"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,20 @@ def logits(model: object) -> torch.Tensor:
 
 def adapted(config: Config) -> Policy:
     return load_policy(PolicySettings(model=str(config.run.folder / "ppo" / "text2grad" / "policy")))
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_weights_may_be_read_by_whoever_may_read_the_rest(config: Config, tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        run_merge(config, "text2grad", tmp_path / "merged", "mit", None)
+        save_policy(load_policy(PolicySettings(model=str(tmp_path / "merged"))), tmp_path / "policy")
+    finally:
+        os.umask(before)
+    for folder in (tmp_path / "merged", tmp_path / "policy"):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
+        assert any(path.suffix == ".safetensors" for path in files)
 
 
 def test_others_load_it_and_it_says_the_same(config: Config, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pytest import approx
 
 from span_cases import TEXT, UNREADABLE, critique, word_span, words_aligned
-from text2grad.train.account import label_shares
+from text2grad.feedback import Example, Message
+from text2grad.policy.generate import Sample
+from text2grad.train.account import label_shares, same_answers
 from text2grad.train.rollout import Answered
 
 
@@ -17,3 +19,12 @@ def test_shares_of_good_and_poor_tokens_leave_failures_out() -> None:
     assert found == {"good_tokens": approx(3 / 13), "poor_tokens": approx(1 / 13)}
     nothing = label_shares(Answered([], [], places[2:], [UNREADABLE], []))
     assert nothing == {"good_tokens": 0.0, "poor_tokens": 0.0}
+
+
+def test_prompts_whose_answers_are_all_the_same() -> None:
+    """Two answers to each of two prompts, of which one has the same twice; and one answer to a third."""
+    examples = [Example(id=id, prompt=(Message(role="user", content=id),)) for id in ("a", "b", "a", "b", "c")]
+    answers = [[1, 2], [1, 2], [1, 2], [3], [1, 2]]
+    samples = [Sample(ids, False) for ids in answers]
+    assert same_answers(Answered(examples, samples, [], [], [])) == {"same_answers": 0.5}
+    assert same_answers(Answered(examples[3:], samples[3:], [], [], [])) == {}
