@@ -7,11 +7,8 @@ names it.
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +21,7 @@ from pydantic import ValidationError
 from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
 from text2grad.tasks.base import Split, TaskSettings, in_split, rouge_l
+from text2grad.tasks.sheets import decoded, is_table, table_rows
 
 Row = dict[str, Any]
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
@@ -131,7 +129,7 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
         UserError: the file or data set cannot be loaded, or has no rows.
     """
     path = Path(data)
-    local = path.exists() or path.name.endswith((".json", ".jsonl", ".jsonl.gz", ".csv", ".tsv"))
+    local = path.exists() or path.name.endswith((".json", ".jsonl", ".jsonl.gz")) or is_table(path)
     split = split or hub_data(data).train
     rows = list(islice(read_rows(path) if local else _hub_rows(data, split), limit))
     if not rows:
@@ -141,7 +139,7 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Rows of a .jsonl (or .jsonl.gz) file, of a .json file with a list of objects or of objects by id, or of a
-    table with a header: .csv with commas, semicolons or tabs, or .tsv without quotes.
+    table with a header (`tasks.sheets`).
 
     Raises:
         UserError: the file is missing, is not UTF-8 or not of its kind, has something else than objects, or unpacks
@@ -151,13 +149,13 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """`read_rows`, each with where it is: `line 3`, or `record 3` of a .json file."""
+    """`read_rows`, each with where it is: `line 3`, `record 3` of a .json file, `row 3` of a table."""
     if path.suffix.lower() in SPREADSHEETS:
         raise UserError(f"{path} is a spreadsheet, not text", "save it as CSV (UTF-8) first")
     with reading(path):
-        text = (_unpacked(path) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8-sig")
-    if path.suffix in (".csv", ".tsv"):
-        yield from ((f"line {number}", row) for number, row in _table_rows(path, text))
+        text = decoded(path, _unpacked(path) if path.suffix == ".gz" else path.read_bytes())
+    if is_table(path):
+        yield from table_rows(path, text)
         return
     # Not splitlines(): JSON allows U+2028 inside a string.
     lines = ".jsonl" in path.suffixes
@@ -178,28 +176,6 @@ def _unpacked(path: Path) -> bytes:
     if len(data) > most:
         raise UserError(f"{path} unpacks to more than {most >> 20} MiB", "unpack it yourself, if you trust it")
     return data
-
-
-def delimiter_of(header: str) -> str:
-    """What parts the cells of a table: the comma, semicolon or tab that is most often in its first line."""
-    outside = re.sub(r'"[^"]*"', "", header)
-    return max(",;\t", key=outside.count)
-
-
-def _table_rows(path: Path, text: str) -> Iterator[tuple[int, Row]]:
-    """The rows of a table, each with the line in which it begins."""
-    bare: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    options = bare if path.suffix == ".tsv" else {"delimiter": delimiter_of(text.partition("\n")[0])}
-    reader = csv.DictReader(io.StringIO(text, newline=""), **options)
-    try:
-        begins = reader.line_num + 1 if reader.fieldnames else 1  # the header is read by asking for it
-        for row in reader:
-            if None in row or None in row.values():
-                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "correct that line")
-            yield begins, dict(row)
-            begins = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}: {error}", "mend the table") from error
 
 
 def convert_rows(
