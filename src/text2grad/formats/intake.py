@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,10 @@ from text2grad.formats import (
     prodigy,
     remarks,
     squality,
-    table,
 )
+from text2grad.formats.columns import parse_map, plain_name
 from text2grad.tasks.loaders import Row, bad_record, convert_rows, placed_rows
+from text2grad.tasks.sheets import is_table
 
 
 class Format(Protocol):
@@ -49,11 +51,9 @@ EXPORTS: Mapping[str, Format] = {
     "slf5k": drafts.SLF5K,
     "ilf": drafts.ILF,
     "ultrafeedback": drafts.ULTRAFEEDBACK,
-    "csv": table,
-    "remarks": remarks,
 }
 REMARKS = ("csv", "remarks")
-KINDS = ("auto", "feedback", "finegrained_qa", "squality", *EXPORTS, "mqm")
+KINDS = ("auto", "feedback", "finegrained_qa", "squality", *EXPORTS, *REMARKS, "mqm")
 KNOWN_BY: Mapping[str, frozenset[str]] = {
     "finegrained_qa": finegrained.KEYS,
     "squality": squality.NESTED_KEYS,
@@ -61,6 +61,7 @@ KNOWN_BY: Mapping[str, frozenset[str]] = {
     "mqm": mqm.KEYS,
     "feedback": frozenset({"id", "prompt", "response", "source"}),
     **{name: module.KEYS for name, module in EXPORTS.items()},
+    **dict.fromkeys(REMARKS, remarks.KEYS),
 }
 """The first that fits; of remarks, which have least, the last."""
 
@@ -124,7 +125,7 @@ def import_feedback(
     if kind == "feedback":
         return _imported(path, kind, list(read_jsonl(path, Feedback)))
     if kind in REMARKS:
-        return _import_remarks(path, kind, places, rows, remarks.parse_map(names))
+        return _import_remarks(path, kind, places, rows, parse_map(names))
     return _imported(path, kind, _read(rows, path, kind, context_characters))
 
 
@@ -136,17 +137,15 @@ def _known(kind: str, path: Path, names: Sequence[str]) -> str:
         return kind
     if kind != "auto":
         raise UsageError(f"--map is for tables and remarks, not for {kind}", "leave it out, or --kind remarks")
-    return "csv" if path.suffix in table.SUFFIXES else "remarks"
+    return "csv" if is_table(path) else "remarks"
 
 
 def _import_remarks(
     path: Path, kind: str, places: Sequence[str], rows: list[Row], names: Mapping[str, str]
 ) -> Imported:
-    rows = remarks.renamed(path, rows, names) if names else rows
-    ignored = remarks.check_names(path, rows, guess=not names) if rows else []
-    imported = _imported(path, kind, _read(rows, path, kind, None))
-    losses = (f"{place}: {loss}" for place, row in zip(places, rows, strict=True) for loss in remarks.losses(row))
-    return imported.model_copy(update={"losses": tuple(losses), "ignored": tuple(ignored)})
+    read = remarks.read(path, places, rows, kind, names)
+    imported = _imported(path, kind, read.records)
+    return imported.model_copy(update={"losses": (*read.notes, *read.losses), "ignored": read.ignored})
 
 
 def _imported(path: Path, kind: str, records: list[Feedback]) -> Imported:
@@ -188,17 +187,28 @@ def _read(rows: list[Row], path: Path, kind: str, context_characters: int | None
 
 
 def merged(existing: Iterable[Feedback], new: Iterable[Feedback]) -> list[Feedback]:
-    """Both, in their order; a record about the same response from the same data set is replaced in its place.
+    """Both, in their order; what the same person said of the same response before is replaced in its place.
 
-    So a second file adds to the first, and importing one file twice changes nothing.
+    So a second file adds to the first, and importing one file twice changes nothing. Of several remarks of one
+    person on one response, the k-th replaces the k-th.
     """
-    kept = {_identity(record): record for record in existing}
-    return list((kept | {_identity(record): record for record in new}).values())
+    return list((_numbered(existing) | _numbered(new)).values())
+
+
+def _numbered(records: Iterable[Feedback]) -> dict[tuple[object, ...], Feedback]:
+    seen: Counter[tuple[str, ...]] = Counter()
+    found: dict[tuple[object, ...], Feedback] = {}
+    for record in records:
+        key = _identity(record)
+        seen[key] += 1
+        found[*key, seen[key]] = record
+    return found
 
 
 def _identity(record: Feedback) -> tuple[str, ...]:
-    source = record.source
-    return data_set_of(record), source.kind, source.model, record.id, record.response
+    """A table and the same remarks from anywhere else are one data set: what is exported comes back edited."""
+    source, annotator = record.source, str(record.meta.get("annotator", ""))
+    return source.kind, source.model, record.id, record.response, annotator
 
 
 def data_set_of(record: Feedback) -> str:
@@ -216,10 +226,12 @@ def reports_by_data_set(records: Iterable[Feedback]) -> dict[str, ImportReport]:
 
 def _kind_of(rows: Sequence[Row], path: Path) -> str:
     for name, keys in KNOWN_BY.items():
-        if rows and keys <= rows[0].keys() and (name != "csv" or path.suffix in table.SUFFIXES):
+        if rows and keys <= rows[0].keys() and (name != "csv" or is_table(path)):
             return name.partition(",")[0]
-    if path.suffix in table.SUFFIXES:
+    if is_table(path):
         return "csv"  # which says what column is missing
+    if "response" in map(plain_name, rows[0] if rows else ()):
+        return "remarks"
     keys_there = ", ".join(map(str, rows[0]))[:200] if rows else ""
     cure = f"name its keys: --map response=KEY,critique=KEY, or --kind {'|'.join(KINDS[1:])}; keys: {keys_there}"
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)

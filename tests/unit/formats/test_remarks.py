@@ -12,7 +12,8 @@ import pytest
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.formats.intake import Imported, import_feedback
-from text2grad.formats.remarks import nearest, unmarked
+from text2grad.formats.markup import unmarked
+from text2grad.wire.nearest import nearest
 
 DUE = "It is due next week."
 
@@ -131,7 +132,7 @@ def test_columns_of_any_name_and_any_delimiter(tmp_path: Path, mark: str, quote:
 def test_the_line_of_a_table_is_where_its_row_begins(tmp_path: Path) -> None:
     text = 'prompt,response,poor\np,"two\nlines",three\n,,\np,one,\np,one,two\n'
     found = table(tmp_path, text)
-    assert [loss.partition(":")[0] for loss in found.losses] == ["line 2", "line 5", "line 6"]
+    assert [loss.partition(":")[0] for loss in found.losses] == ["row 2", "row 4 (line 5)", "row 5 (line 6)"]
     assert len(found.records) == 2
 
 
