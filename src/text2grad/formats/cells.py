@@ -20,6 +20,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 _SHARE = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(?:/|of|out of)\s*(\d+(?:\.\d+)?)")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _COMMA = re.compile(r"[+-]?(?:0?|\d+),\d+")
+_EXPONENT = re.compile(r"[+-]?\d+(?:\.\d*)?[eE][+-]?\d{1,3}")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _REPR_OF_TURNS = re.compile(r"""\s*\[\s*\{\s*'(?:role|content)'\s*:""")
 _TURNS = re.compile(r"""\s*\[\s*\{\s*"(?:role|content)"\s*:""")
@@ -181,7 +182,7 @@ def score_of(value: Any, scale: Scale = DECLARED) -> float | None:
     word = shown.casefold()
     label = verdict(word) if verdict(word) is not None else POLARITY.get(word) if word.isalpha() else None
     if label is None:
-        raise ValueError(f"the score {shown[:20]!r} is not a number")
+        raise ValueError(f"the score {shown[:20]!r} is not a number (none: leave the cell empty)")
     return float(label)
 
 
@@ -205,5 +206,7 @@ def plain_number(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = unicodedata.normalize("NFKC", value).strip().replace("−", "-").replace("–", "-")
+    if _EXPONENT.fullmatch(text):
+        return float(text)
     with_point = _COMMA.search(text) and not _THOUSANDS.fullmatch(text)
     return re.sub(r"(?<=\d),(?=\d)|^,(?=\d)", ".", text) if with_point else text

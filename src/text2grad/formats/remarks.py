@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, Label, Message, QuoteCounts, Span, first_error, to_json
 from text2grad.formats.cells import is_filled, list_of, scores_of, text_of, turns_of
 from text2grad.formats.columns import SAYS, check_names, renamed
@@ -56,9 +57,9 @@ class Read(NamedTuple):
     """
 
     records: list[Feedback]
-    losses: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    losses: tuple[str, ...]
+    ignored: tuple[str, ...]
+    scales: tuple[str, ...]
 
 
 def read(
@@ -67,9 +68,9 @@ def read(
     rows: Sequence[Row],
     dataset: str,
     names: Mapping[str, str] | None = None,
-    scales: Mapping[str, Scale] | None = None,
+    given: Mapping[str, Scale] | None = None,
 ) -> Read:
-    """All remarks of a file. `names` are columns by our names, `scales` those of the ratings ("": of the score).
+    """All remarks of a file. `names` are columns by our names, `given` scales of ratings ("": of the score).
 
     A remark has its id from its prompt, response and annotator, wherever it stands; the same remark twice is one.
 
@@ -78,8 +79,8 @@ def read(
     """
     rows = renamed(path, places, rows, names)
     ignored = check_names(path, places, rows, guess=not names) if rows else []
-    scores = scores_of(rows, scales or {})
-    kept: dict[str, str] = {}
+    scores = scores_of(rows, given or {})
+    kept: dict[str, tuple[str, list[str]]] = {}
     records: list[Feedback] = []
     losses: list[str] = []
     bad: list[tuple[str, str]] = []
@@ -90,9 +91,9 @@ def read(
         except ValueError as error:
             bad.append((place, first_error(error) if isinstance(error, ValidationError) else str(error)))
             continue
-        same = to_json([found and found.model_dump(), *lost])
-        if found is not None and (first := kept.setdefault(same, place)) != place:
-            lost = [f"the same remark as in {first}: left out"]
+        first, known = kept.setdefault(to_json(found.model_dump()), (place, lost)) if found else (place, lost)
+        if first != place:
+            lost = [f"the same remark as in {first}: left out"] if lost == known else lost
         elif found is not None:
             records.append(found)
             asked, first = prompts.setdefault(found.id, (found.prompt, place))
@@ -102,11 +103,14 @@ def read(
     bad += _without_prompt(places, rows) if not bad else []
     if bad:
         raise bad_rows(path, bad, _cure(bad))
+    if rows and not records:
+        said = [*scores.problems, *losses, "no row says anything of a response"]
+        raise UserError(f"{path}: {said[0]}", f"one of {', '.join(SAYS)} is needed")
     return Read(records, (*losses, *scores.problems), tuple(ignored), scores.notes)
 
 
 def _cure(bad: Iterable[tuple[str, str]]) -> str:
-    scores = any("score" in fault for _, fault in bad)
+    scores = any("is not between" in fault for _, fault in bad)
     return "of another scale, say it from worst to best: --scale 1..5" if scores else "correct these rows"
 
 

@@ -122,6 +122,15 @@ def parse_scales(options: Sequence[str]) -> dict[str, Scale]:
     return found
 
 
+def of_options(options: Iterable[object]) -> Scale | None:
+    """The scale that the possible answers of a question are: numbers, or words of a known order."""
+    shown = [str(option).strip() for option in options]
+    numbers = [number for option in shown if (number := number_of(option)) is not None]
+    if shown and len(numbers) == len(shown) and min(numbers) < max(numbers):
+        return Scale(min(numbers), max(numbers))
+    return _order(shown)
+
+
 def number_of(value: object) -> float | None:
     """A finite number, or a text that is one (`4`, `4.0`); None for anything else, True and False included."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
@@ -180,17 +189,18 @@ def read_values(name: str, values: Iterable[object], scale: Scale | None = None)
     """How all values that one question (or column) has in a file are read; `scale`: as it was declared."""
     filled = [value for value in values if value is not None and str(value).strip()]
     numbers = [number for value in filled if (number := number_of(value)) is not None]
-    words = list(dict.fromkeys(str(value).strip() for value in filled if number_of(value) is None))
+    words = list(dict.fromkeys(_shown(value) for value in filled if number_of(value) is None))
     declared = scale is not None and scale.declared == BY_OPTION
     is_bad = bool(_IS_BAD.search(name)) and not declared
     if scale is None and not is_bad:
         scale = fitting(numbers) or _order(words)
     reading = Reading(name, None if is_bad else scale)
-    without = [str(value).strip() for value in filled if reading.score(value) is None]
+    without = [_shown(value) for value in filled if reading.score(value) is None]
+    scored = {_shown(value): score for value in filled if (score := reading.score(value)) is not None}
     return Reading(
         name,
         reading.scale,
-        line=_line(name, reading, numbers, words),
+        line=_line(name, reading.scale, bool(numbers), {word: scored[word] for word in words if word in scored}),
         problem=_problem(name, reading.scale, without, len(filled), is_bad) if without else "",
         rates=bool(numbers) or len(without) < len(filled),
     )
@@ -199,25 +209,32 @@ def read_values(name: str, values: Iterable[object], scale: Scale | None = None)
 def _order(words: Sequence[str]) -> Scale | None:
     """The known order of exactly these words."""
     said = {word.casefold() for word in words}
-    return next((ordered(order, "a known order") for order in ORDERS if set(order) == said), None)
+    return next((ordered(order, "a known order, worst first") for order in ORDERS if set(order) == said), None)
 
 
 def _said(name: str, value: object) -> float | None:
-    """The score of a verdict, or of yes and no as the answer to a question whose name is a verdict."""
-    if isinstance(value, str) and (found := verdict(value)) is not None:
-        return found
+    """The score of a verdict (or of several labels, if they agree), or of yes and no as the answer to a question
+    whose name is a verdict.
+    """
+    words = value if isinstance(value, list) else [value]
+    found = {score for word in words if (score := verdict(word)) is not None}
+    if found:
+        return found.pop() if len(found) == 1 else None
     answer = _YES_NO.get(str(value).strip().casefold())
     sign = -1.0 if _IS_BAD.search(name) else 1.0 if _IS_GOOD.search(name) else None
     return None if answer is None or sign is None else sign if answer else -sign
 
 
-def _line(name: str, reading: Reading, numbers: Sequence[float], words: Sequence[str]) -> str:
+def _line(name: str, scale: Scale | None, numbers: bool, words: Mapping[str, float]) -> str:
     """What was read as what."""
-    scale = reading.scale
     if scale and (scale.words or numbers):
         return f"{'ratings ' * (not scale.words)}{scale} read as -1 to 1 ({name}: {scale.declared})"
-    said = [f"{word!r} read as {score:g}" for word in words if (score := reading.score(word)) is not None]
+    said = [f"{word!r} read as {score:g}" for word, score in words.items()]
     return f"{', '.join(said)} ({name})" if said else ""
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value).strip()
 
 
 def _problem(name: str, scale: Scale | None, without: Sequence[str], of: int, is_bad: bool) -> str:

@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import UserError
 
-SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".md")
-"""Of files that are read as tables, in whatever case; `.txt` is what Excel writes as "Unicode text"."""
-_TABBED = (".tsv", ".tab", ".txt")
+_MARKDOWN, _TABBED = (".md", ".markdown"), (".tsv", ".tab", ".txt")
 _MOST_NAMED = 5
 _SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
 _RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
@@ -43,9 +41,11 @@ class Line(NamedTuple):
         return f"row {self.row}" + (f" (line {self.line})" if self.line != self.row else "")
 
 
-def is_table(path: Path) -> bool:
-    """Whether a file is read as a table, by its name."""
-    return path.suffix.lower() in SUFFIXES
+def is_table(path: Path, text: str = "") -> bool:
+    """Whether a file is read as a table: by its name, or as Excel's "Unicode text", with tabs between its cells."""
+    suffix = path.suffix.lower()
+    tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
+    return tabs or suffix in (".csv", ".tsv", ".tab", *_MARKDOWN)
 
 
 def decoded(path: Path, data: bytes) -> str:
@@ -74,7 +74,7 @@ def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         UserError: the table cannot be read, a column is there twice, or rows have too many or few cells (which).
     """
-    lines = _markdown(path, text) if path.suffix.lower() == ".md" else _delimited(path, text)
+    lines = _markdown(path, text) if path.suffix.lower() in _MARKDOWN else _delimited(path, text)
     if not lines:
         return
     names = _names(path, lines)
@@ -124,9 +124,6 @@ def _refuse_ragged(path: Path, lines: Iterable[Line], width: int) -> None:
 
 
 def _delimited(path: Path, text: str) -> list[Line]:
-    if path.suffix.lower() == ".txt" and "\t" not in text.partition("\n")[0]:
-        cure = "if it has another form, give it the ending that says so: .csv, .jsonl, .json"
-        raise UserError(f"{path}: a .txt file is read as a table with tabs, and its first line has none", cure)
     said = _SEPARATOR.match(text)
     text = text[said.end() :] if said else text
     before = int(said is not None)

@@ -92,6 +92,7 @@ def test_label_studio_counts_utf16_units_and_a_program_may_count_code_points(tmp
     tasks = [
         {
             "id": 3,
+            "label_config": '<View><Text name="text" value="$text"/><Rating name="rating" toName="text"/></View>',
             "data": {"text": TEXT, "question": "When?"},
             "annotations": [{"id": 1, "result": results}, {"result": []}],
         }
