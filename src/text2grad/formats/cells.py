@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from text2grad.errors import UsageError
 from text2grad.feedback import Message, from_json
 from text2grad.formats.columns import RATINGS
 from text2grad.formats.marks import POLARITY
@@ -46,7 +47,8 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
         return ""
     if name == "critique" and isinstance(value, list) and all(isinstance(each, str) for each in value):
         return "\n".join(value)
-    if name in ("id", "annotator") and isinstance(value, int | float) and value == int(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in ("id", "annotator") and number and value == int(value):
         return str(int(value))
     raise ValueError(f"the {name} is {kind_of(value)}, not text; write it as text, in quotation marks")
 
@@ -113,8 +115,9 @@ def list_of(value: Any, name: str) -> list[Any]:
 
 
 class Scores(NamedTuple):
-    """The score of a row, and what is told of the whole column: how it was read, and what has no score."""
+    """The column that has the scores, the score of a row, how the column was read, and what of it has no score."""
 
+    name: str
     of: Score
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -124,12 +127,19 @@ def scores_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scores:
     """How the scores of a file are read: `score` is from -1 to 1 unless `given` ("" or its name) has its scale.
 
     Of a rating the scale is given or shown by all values (`formats.scale`). `4/5` and `80 %` say it themselves.
+
+    Raises:
+        UsageError: `given` is of a rating that the file has not.
     """
-    if any(is_filled(row.get("score")) for row in rows):
+    there = [name for name in ("score", *RATINGS) if any(is_filled(row.get(name)) for row in rows)]
+    if given and not set(given) & {"", *there}:
+        known = f"ratings there: {', '.join(there) or 'none'}"
+        raise UsageError(f"--scale: the file has no rating {next(iter(given))!r}", known)
+    if not there:
+        return Scores("", lambda row: None)
+    name = next((name for name in there if name in given), there[0])
+    if name == "score":
         return _declared(rows, given.get("score") or given.get(""))
-    name = next((each for each in RATINGS if any(is_filled(row.get(each)) for row in rows)), "")
-    if not name:
-        return Scores(lambda row: None)
     values = [plain_number(row[name]) for row in rows if is_filled(row.get(name)) and share_of(row[name]) is None]
     reading = read_values(name, values, given.get(name) or given.get(""))
 
@@ -141,7 +151,7 @@ def scores_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scores:
         return reading.score(plain_number(value)) if share is None else share
 
     lines = [reading.line, *_shares(row.get(name) for row in rows)]
-    return Scores(score, tuple(filter(None, lines)), tuple(filter(None, [reading.problem])))
+    return Scores(name, score, tuple(filter(None, lines)), tuple(filter(None, [reading.problem])))
 
 
 def _declared(rows: Sequence[Row], given: Scale | None) -> Scores:
@@ -151,7 +161,7 @@ def _declared(rows: Sequence[Row], given: Scale | None) -> Scores:
     if not given and len(rows) > 1 and numbers == {0.0, 1.0}:
         notes.append("scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)")
     notes += _shares(row.get("score") for row in rows)
-    return Scores(lambda row: score_of(row.get("score"), scale), tuple(notes))
+    return Scores("score", lambda row: score_of(row.get("score"), scale), tuple(notes))
 
 
 def _shares(values: Iterable[Any]) -> list[str]:

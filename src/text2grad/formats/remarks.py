@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, Label, Message, QuoteCounts, Span, first_error, to_json
 from text2grad.formats.cells import is_filled, list_of, scores_of, text_of, turns_of
-from text2grad.formats.columns import SAYS, check_names, renamed
+from text2grad.formats.columns import RATINGS, SAYS, check_names, plain_name, renamed
 from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed
 from text2grad.formats.markup import Unmarked, has_markup, unmarked
 from text2grad.formats.scale import Scale
@@ -77,9 +77,13 @@ def read(
     Raises:
         UserError: no column is the response, or rows cannot be read (which, all of them).
     """
+    ours = {theirs: name for name, theirs in (names or {}).items()}
+    given = {ours.get(name, plain_name(name)): scale for name, scale in (given or {}).items()}
     rows = renamed(path, places, rows, names)
     ignored = check_names(path, places, rows, guess=not names) if rows else []
-    scores = scores_of(rows, given or {})
+    scores = scores_of(rows, given)
+    others = [name for name in ("score", *RATINGS) if name != scores.name]
+    ignored += [name for name in others if any(is_filled(row.get(name)) for row in rows)]
     kept: dict[str, tuple[str, list[str]]] = {}
     records: list[Feedback] = []
     losses: list[str] = []
@@ -269,8 +273,8 @@ def _quotes(
     nameless = []
     for span in spans:
         label = POLARITY.get(_name(span).casefold())
-        text = str(span.get("text") or span.get("quote") or "").strip()
-        if not text:
+        written = str(span.get("text") or span.get("quote") or "")
+        if not (text := written.strip() or written):
             raise ValueError("a span has no 'text'")
         if label is None:
             nameless.append(span)

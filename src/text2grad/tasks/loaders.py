@@ -305,7 +305,7 @@ def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
 
 def _json_rows(path: Path, text: str) -> list[Any]:
     try:
-        content = from_json(text)
+        content = from_json(text, keys_once=True)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _not_json(path)) from error
     if isinstance(content, dict):

@@ -127,9 +127,10 @@ def _delimited(path: Path, text: str) -> list[Line]:
     said = _SEPARATOR.match(text)
     text = text[said.end() :] if said else text
     before = int(said is not None)
-    mark = said[1] if said else "\t" if path.suffix.lower() in _TABBED else _delimiter(text.partition("\n")[0])
-    if mark == "\t" and (bare := _without_quoting(text, before)):
+    tabbed = path.suffix.lower() in _TABBED
+    if tabbed and not said and (bare := _without_quoting(text, before)):
         return bare
+    mark = said[1] if said else "\t" if tabbed else _delimiter(text.lstrip("\r\n").partition("\n")[0])
     return list(_quoted(path, text, mark, before))
 
 

@@ -146,9 +146,10 @@ def _places(wanted: str, there: _Folded, response: str) -> list[Interval]:
     found = []
     for position in every_place(wanted, there.text) if wanted else ():
         end_there = position + len(wanted)
+        if _splits(there, position) or _splits(there, end_there):
+            continue
         start, end = there.origins[position], max(there.origins[position:end_there]) + 1
-        whole = not (_splits(there, position) or _splits(there, end_there))
-        if whole and not (inside_word(response, start) or inside_word(response, end)):
+        if not (inside_word(response, start) or inside_word(response, end)):
             found.append((start, end))
     return found
 

@@ -10,18 +10,22 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from text2grad.feedback import Place
 
 LEAST_ALIKE = 0.5
 """Of `difflib`'s ratio, from which on a passage is worth naming."""
+SAME_BEGINNING, OTHER_LENGTH = 0.1, 0.05
+"""What the most votes for a beginning, and another number of words, are worth beside that ratio."""
 MOST_WORDS, MOST_VOTES, MOST_COMPARED = 30, 300, 6
 """Words of a quote that are looked at, places that vote, and places that are compared."""
-_WORD = re.compile(r"\S+")
+_ALONE = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_ALONE}]|[^\s{_ALONE}]+")
+"""What spaces part; in scripts that put none between words, every character."""
 
 
 class _Words(NamedTuple):
@@ -33,18 +37,21 @@ class _Words(NamedTuple):
 
 def nearest(quote: str, text: str) -> str:
     """The words of a text that are most like a quote, at least by half; "" if none are."""
-    words = [word.casefold() for word in quote.split()[:MOST_WORDS]]
+    words = list(islice(_WORD.finditer(quote), MOST_WORDS))
     there = _indexed(text)
-    beginnings = list(_beginnings(words, there))
+    if not (words and there.places):
+        return ""
+    beginnings = _beginnings([word[0].casefold() for word in words], there)
     matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(" ".join(words))
+    matcher.set_seq2(quote[words[0].start() : words[-1].end()].casefold())
     best, found = LEAST_ALIKE, ""
-    for count in (len(words), len(words) + 1, len(words) - 1):
-        for first in beginnings if not found else ():
+    for first, votes in beginnings:
+        for count in (len(words), len(words) + 1, len(words) - 1):
             passage = _passage(text, there.places, first, count)
             matcher.set_seq1(passage.casefold())
-            if matcher.quick_ratio() > best and (ratio := matcher.ratio()) > best:
-                best, found = ratio, passage
+            for_it = SAME_BEGINNING * votes - OTHER_LENGTH * (count != len(words))
+            if matcher.quick_ratio() + for_it > best and (ratio := matcher.ratio()) > LEAST_ALIKE:
+                best, found = max((best, found), (ratio + for_it, passage))
     return found
 
 
@@ -65,8 +72,8 @@ def _trigrams(word: str) -> set[str]:
     return {padded[i : i + 3] for i in range(len(padded) - 2)} | {"".join(pair) for pair in pairwise(padded)}
 
 
-def _beginnings(words: Sequence[str], there: _Words) -> Iterator[int]:
-    """The words of the text at which the quote most likely begins, likeliest first."""
+def _beginnings(words: Sequence[str], there: _Words) -> list[tuple[int, float]]:
+    """The words of the text at which the quote most likely begins, likeliest first, with their votes (most: 1)."""
     known = [
         (there.trigrams[trigram], offset)
         for offset, word in enumerate(words)
@@ -80,7 +87,8 @@ def _beginnings(words: Sequence[str], there: _Words) -> Iterator[int]:
         left -= len(places)
         if left <= 0:
             break
-    return (first for first, _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))[:MOST_COMPARED])
+    most = sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))[:MOST_COMPARED]
+    return [(first, count / most[0][1]) for first, count in most]
 
 
 def _passage(text: str, places: Sequence[Place], first: int, count: int) -> str:
