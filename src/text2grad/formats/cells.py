@@ -47,9 +47,8 @@ def text_of(row: Mapping[str, Any], name: str) -> str:
         return ""
     if name == "critique" and isinstance(value, list) and all(isinstance(each, str) for each in value):
         return "\n".join(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name in ("id", "annotator") and number and value == int(value):
-        return str(int(value))
+    if name in ("id", "annotator") and (number := number_of(value)) is not None and number.is_integer():
+        return str(int(number))
     raise ValueError(f"the {name} is {kind_of(value)}, not text; write it as text, in quotation marks")
 
 

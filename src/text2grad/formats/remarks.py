@@ -29,8 +29,10 @@ from text2grad.wire.quotes import Quote, Resolved, in_order, occurrences, resolv
 
 KEYS = frozenset({"response"})
 AS_PEOPLE_QUOTE = LocateSettings(ignore_case=True)
-NO_SPANS, NO_CRITIQUE = "none", '""'
-"""In the cell of spans or of the critique: there is none, and none is made of anything else."""
+NO_SPANS = "none"
+"""In the cell of spans: there are none, and none are made of anything else."""
+AS_IT_IS = '""'
+"""In front of the critique of a row with exact spans: it is what follows; if that is nothing, there is none."""
 _OPENING, _CLOSING = "\"'“‘„«`", "\"'”’“»`"
 
 
@@ -202,8 +204,9 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
     if not marked and corrected and not omissions:
         spans, omissions = edits(remark.response.text, corrected)
     written = text_of(row, "critique")
+    literal = remark.exact and written.startswith(AS_IT_IS)
     critique = Critique(
-        text="" if written == NO_CRITIQUE else written or _of_reasons(remark),
+        text=written.removeprefix(AS_IT_IS) if literal else written or _of_reasons(remark),
         spans=spans,
         score=score,
         quotes=remark.counts,

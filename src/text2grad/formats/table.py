@@ -14,7 +14,7 @@ from text2grad.formats.cells import score_of, turns_of
 from text2grad.formats.columns import COLUMNS as COLUMNS
 from text2grad.formats.marks import LABELS, Mark
 from text2grad.formats.markup import marked_up
-from text2grad.formats.remarks import NO_CRITIQUE, NO_SPANS, read_row
+from text2grad.formats.remarks import AS_IT_IS, NO_SPANS, read_row
 from text2grad.tasks.loaders import Row
 
 _SAME = ("id", "prompt", "response", "critique", "spans", "score")
@@ -46,7 +46,7 @@ def _rows(record: Feedback) -> Iterator[Row]:
     yield {**row, "response": marked_up(record.response, marks)}
     exact = {**row, "spans": to_json(spans) if spans else NO_SPANS}
     yield exact
-    yield {**exact, "critique": record.critique or NO_CRITIQUE}
+    yield {**exact, "critique": AS_IT_IS + record.critique}
 
 
 def _is_read_back(row: Row, record: Feedback) -> bool:
