@@ -131,7 +131,7 @@ class Quality:
     def add(self, record: Feedback) -> None:
         """Count one record."""
         self.records += 1
-        self.seen[_digest(record.id, record.response, str(record.meta.get("annotator", "")))] += 1
+        self.seen[_digest(record.id, record.response)] += 1
         self.usage.update(record.usage)
         self.counts["priced"] += "usd" in record.usage
         self.counts.update(record.quotes.model_dump())
