@@ -218,7 +218,7 @@ def _left(opinions: Iterable[Opinion]) -> Iterator[str]:
     why, aside, misplaced = Counter[str](), Counter[str](), Counter[str]()
     for each in opinions:
         why.update([each.skipped] if each.skipped else [])
-        aside.update(each.aside)
+        aside.update(each.aside.keys())
         misplaced.update(each.misplaced)
     yield from (f"{reason}: {count} not read" for reason, count in why.items())
     yield from (f"{name}: kept in meta.aside, it is no verdict on the response: {n}" for name, n in aside.items())
