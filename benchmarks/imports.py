@@ -1,7 +1,7 @@
 """Are files of other tools imported right, or refused with a cure that cures?
 
 Every folder of `tests/formats` has a file in the shape and under the name that a tool gives it, and, written by
-hand, `expected.json`: what `text2grad import FILE` must make of it. The real command runs on a copy of the folder.
+hand, `expected.json`: what `import` must make of it. The real command runs on a copy of the folder.
 
 - `records`: response, spans (start, words, label) and score of every record, and more where the file has more;
   `arguments`: the options given. `says`: words that the command prints.
