@@ -14,7 +14,17 @@ from typing import Any, NamedTuple
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, from_json, reading
 from text2grad.formats.marks import LABELS, Mark, fits
-from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, text_in
+from text2grad.formats.opinions import (
+    SCORE_SCALE,
+    Names,
+    Opinion,
+    Tool,
+    answered,
+    own_scales,
+    skipped,
+    text_in,
+    unfolded,
+)
 from text2grad.formats.scale import Scale, of_options
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
@@ -93,7 +103,7 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     Raises:
         ValueError: the record has no text.
     """
-    fields = _fields(row)
+    fields = unfolded(_fields(row))
     field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
     people: dict[str, Opinion] = {}
@@ -155,7 +165,7 @@ def _configured(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
         options = of.get("options") or of.get("values") or of.get("labels") or []
         values = [each.get("value") if isinstance(each, dict) else each for each in options]
         if scale := of_options(values):
-            scales[str(of["name"])] = scale
+            scales[str(of["name"])] = replace(scale, declared=f"as {Path(source).name} says")
     return Names(declared=fields, scales=scales, source=source)
 
 

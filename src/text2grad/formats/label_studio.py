@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, from_json
 from text2grad.formats.marks import BROWSER, LABELS, Mark, fits, settled
-from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped
+from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, unfolded
 from text2grad.formats.scale import Scale, number_of, of_options, verdict
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
@@ -41,7 +41,7 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     Raises:
         ValueError: the task has no text.
     """
-    data = row["data"]
+    data = unfolded(row["data"])
     names.response(data)
     id = str(data.get("id") or row.get("id") or fallback_id)
     annotations = row.get("annotations") or row.get("completions") or []
@@ -240,6 +240,7 @@ def _configurations(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, str]
 
 
 def _configured(view: ElementTree.Element, source: str) -> Names:
+    said = f"as {Path(source).name} says"
     shown: dict[str, str] = {}
     scales: dict[str, Scale] = {}
     for tag in view.iter():
@@ -247,11 +248,11 @@ def _configured(view: ElementTree.Element, source: str) -> Names:
         if value.startswith("$"):
             shown[name] = value[1:]
         if tag.tag == "Rating":
-            scales[name] = Scale(1, int(tag.get("maxRating", "5")))
+            scales[name] = Scale(1, int(tag.get("maxRating", "5")), said)
         elif tag.tag in ("Number", "Slider") and tag.get("min") and tag.get("max"):
-            scales[name] = Scale(float(tag.get("min", "")), float(tag.get("max", "")))
+            scales[name] = Scale(float(tag.get("min", "")), float(tag.get("max", "")), said)
         elif tag.tag == "Choices" and (scale := of_options(each.get("value", "") for each in tag.iter("Choice"))):
-            scales[name] = scale
+            scales[name] = replace(scale, declared=said)
     about = {tag.get("name", ""): shown[tag.get("toName", "")] for tag in view.iter() if tag.get("toName") in shown}
     shown |= about
     return Names(declared=shown, scales=scales, source=source)

@@ -51,11 +51,19 @@ class Mark(NamedTuple):
         Raises:
             ValueError: its offsets are not whole numbers.
         """
-        start, end = value["start"], value["end"]
-        if not isinstance(start, int) or not isinstance(end, int):
-            raise ValueError(f"offsets {start!r} and {end!r} are not whole numbers")
+        start, end = _whole(value["start"]), _whole(value["end"])
+        if start is None or end is None:
+            raise ValueError(f"offsets {value['start']!r} and {value['end']!r} are not whole numbers")
         label, text, reason = (str(value.get(name) or "") for name in ("label", "text", "reason"))
         return cls(start, end, label, text, reason)
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, also where it is written as text or as 3.0."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    known = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
+    return int(value) if known else None
 
 
 class Counting(NamedTuple):
@@ -79,6 +87,8 @@ def settled(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> l
     they begin and end where words do, and else as the `tool` is known to count. What could still be one of several
     is nothing.
     """
+    if not marks:
+        return []
     tables = {counting: _steps(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
     bare = [mark for mark in marks if not mark.text]
     live = [each for each in COUNTINGS if all(not m.text or _at(m, tables[each], text) for m in marks)] or COUNTINGS

@@ -7,6 +7,7 @@ Only the whole file tells on which scale the ratings are (`scale`), and only the
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -120,11 +121,28 @@ class Opinion:
     skipped: str = ""
     misplaced: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def says_something(self) -> bool:
+        """Whether there is anything in it."""
+        return bool(self.marks or self.comments or self.ratings or self.aside or self.corrected or self.failure)
+
     def without_mark(self, about: str) -> Opinion:
         """This opinion, with one more mark that is on the text `about`, or ("") that may be on any."""
         why = f"on {about!r} and not on the response" if about else "that may be on any of several texts"
         cure = "" if about else " (if they are on the response, name it: --map response=KEY)"
         return replace(self, misplaced={**self.misplaced, why + cure: self.misplaced.get(why + cure, 0) + 1})
+
+
+def unfolded(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row whose one text is a conversation that ends with the assistant, as its last turn and those before."""
+    talks = [value for value in row.values() if isinstance(value, list) and value and all(map(_is_turn, value))]
+    if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):
+        return row
+    return {**row, "prompt": talks[0][:-1], "response": talks[0][-1]["content"]}
+
+
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() >= {"role", "content"}
 
 
 def skipped(id: str, why: str) -> Opinion:
@@ -213,7 +231,7 @@ def _record(tool: Tool, opinion: Opinion, scales: Scales, labels: Mapping[str, L
     return human_record(opinion.id, opinion.prompt, opinion.response, critique, meta)
 
 
-def _left(opinions: Iterable[Opinion]) -> Iterator[str]:
+def _left(opinions: Sequence[Opinion]) -> Iterator[str]:
     """What of a file is no opinion, or is kept aside, a line for each kind with its count."""
     why, aside, misplaced = Counter[str](), Counter[str](), Counter[str]()
     for each in opinions:
@@ -223,6 +241,8 @@ def _left(opinions: Iterable[Opinion]) -> Iterator[str]:
     yield from (f"{reason}: {count} not read" for reason, count in why.items())
     yield from (f"{name}: kept in meta.aside, it is no verdict on the response: {n}" for name, n in aside.items())
     yield from (f"marks {reason}: {count}" for reason, count in misplaced.items())
+    if empty := sum(not (o.skipped or o.says_something) for o in opinions):
+        yield f"records in which nothing was marked, rated or written: {empty}"
 
 
 def _unlabelled(opinions: Iterable[Opinion], labels: Mapping[str, Label]) -> Iterator[str]:
@@ -231,7 +251,8 @@ def _unlabelled(opinions: Iterable[Opinion], labels: Mapping[str, Label]) -> Ite
     if found := Counter(names):
         shown = ", ".join(f"{name!r} ({count})" for name, count in found.most_common(6))
         example = next(iter(found)) or "LABEL"
-        yield f"labels that neither praise nor blame give no span: {shown} (say which do: --map 'poor={example}')"
+        cure = f"say which do: --map {shlex.quote(f'poor={example}')}"
+        yield f"labels that neither praise nor blame give no span: {shown} ({cure})"
 
 
 def mapped(words: Sequence[str], kind: str) -> dict[str, tuple[str, ...]]:

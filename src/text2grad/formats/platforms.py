@@ -18,7 +18,8 @@ _DOCCANO = ("label", "labels", "entities", "cats")
 
 
 def _is_doccano(row: Row) -> bool:
-    return ("text" in row or "data" in row) and any(isinstance(row.get(key), list) for key in _DOCCANO)
+    shown = isinstance(row.get("text"), str) or isinstance(row.get("data"), str)
+    return shown and any(isinstance(row.get(key), list | str) for key in _DOCCANO)
 
 
 def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -35,7 +36,7 @@ def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     opinion = Opinion(text_in(row, "id") or fallback_id, row[field], names.prompt(texts))
     opinion = replace(opinion, annotator=text_in(told, "annotator", "username", "user"))
     for key in _DOCCANO:
-        found = row.get(key) or []
+        found = [row[key]] if isinstance(row.get(key), str) else row.get(key) or []
         opinion = replace(opinion, marks=(*opinion.marks, *(_entity(each) for each in found if _is_entity(each))))
         words = [each for each in found if isinstance(each, str)]
         for word in words if any(" " in word for word in words) else [words]:

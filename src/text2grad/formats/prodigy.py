@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from text2grad.feedback import Feedback
 from text2grad.formats.marks import CODE_POINTS, LABELS, Mark
 from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, text_in
-from text2grad.formats.scale import Scale, of_options
+from text2grad.formats.scale import of_options
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 
@@ -53,7 +52,7 @@ def _judged(opinion: Opinion, row: Row, told: Row, names: Names) -> Opinion:
     if "options" in row:
         texts = {str(each.get("id")): each.get("text") or each.get("id") for each in row["options"]}
         picked = [texts.get(str(each), each) for each in row.get("accept") or ()]
-        opinion = answered("choice", _numbers(picked, row), names, opinion) if accepted else opinion
+        opinion = answered("choice", picked, names, opinion) if accepted else opinion
     elif row.get("spans") is not None:
         opinion = replace(opinion, marks=tuple(map(Mark.of, row["spans"] or ())) if accepted else ())
     elif not opinion.comments and not opinion.ratings:
@@ -67,20 +66,10 @@ def _opposite(label: str, names: Names) -> str:
     return f"not {label}" if said is None else LABELS[-said]
 
 
-def _numbers(picked: list[Any], row: Row) -> list[Any]:
-    """The options that were picked, by their ids where these are numbers and the texts are not."""
-    ids = list(row.get("accept") or ())
-    return ids if _option_scale(row, "id") else picked
-
-
-def _option_scale(row: Row, key: str) -> Scale | None:
-    return of_options(each.get(key, "") for each in row.get("options") or ())
-
-
 def declared(path: Path, rows: Sequence[Row]) -> Names:
-    """The options of a choice are its scale, where they are numbers or words of a known order."""
-    first = next((row for row in rows if row.get("options")), {})
-    scale = _option_scale(first, "id") or _option_scale(first, "text")
+    """The options of a choice are its scale, where what they show is numbers, or words of a known order."""
+    options: list[Row] = next((row["options"] for row in rows if row.get("options")), [])
+    scale = of_options(each.get("text") or each.get("id") for each in options)
     return Names(scales={**own_scales(rows), **({"choice": scale} if scale else {})}, source=str(path))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,18 +43,21 @@ ORDERS = (
 """Graded words, worst first; read as such where a question has exactly these."""
 STEPPED = ((0, 1), (1, 5), (0, 5), (1, 7), (1, 10), (0, 10))
 """Scales of whole steps that values alone can show: where each step occurs and nothing lies outside."""
+DEGREES = frozenset({"excellent", "great", "very good", "very bad", "very poor", "terrible", "awful"})
+"""Words of a longer scale than good and bad: beside another word of their side they are no verdict."""
 OVERALL = ("score", "overall", "overall_rating", "overall_score", "rating", "overall_quality", "quality", "verdict")
 """Names of the one rating that is about the whole response, of several."""
 _IS_BAD = re.compile(
     r"(?i)(?:^|[^a-z])(?:is|has|contains)?[ _-]*(?:toxic\w*|harm(?:ful\w*)?|error\w*|severity|hallucinat\w*|bias\w*"
-    r"|wrong\w*|bad|incorrect\w*|risk\w*|offens\w*|unsafe|fault\w*|mistake\w*|difficult\w*|redundan\w*|problem\w*"
+    r"|wrong\w*|bad|incorrect\w*|risk\w*|offens\w*|unsafe|fault\w*|mistake\w*|difficult\w*|confiden\w*|certain\w*|length|duration|redundan\w*|problem\w*"
     r"|issue\w*|unhelpful\w*|violat\w*|poor|negative|dislike\w*|downvote\w*|reject\w*|fail\w*)(?:$|[^a-z])"
 )
 _IS_GOOD = re.compile(
     r"(?i)(?:^|[^a-z])(?:score|rating|verdict|thumbs?|votes?|feedback|good|correct\w*|helpful\w*|lik(?:e|ed)|quality"
     r"|accept\w*|approv\w*|upvote\w*|pass(?:ed)?|positive|accura\w*|overall)(?:$|[^a-z])"
 )
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:\s*(?:stars?|points?|★|⭐)|\s*[-–:=)]\s+\S.*)?")
+_STARS = re.compile(r"[★⭐]+☆*")
 _YES_NO: Mapping[str, bool] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
 
 
@@ -132,9 +136,13 @@ def of_options(options: Iterable[object]) -> Scale | None:
 
 
 def number_of(value: object) -> float | None:
-    """A finite number, or a text that is one (`4`, `4.0`); None for anything else, True and False included."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        return float(value)
+    """A finite number, or a text that is one: `4`, `4.0`, `4 stars`, `4 - good`, `★★★★☆`. None for anything else,
+    True and False included.
+    """
+    if isinstance(value, str):
+        found = _NUMBER.fullmatch(value.strip())
+        stars = _STARS.fullmatch(value.strip())
+        return float(found[1]) if found else float(len(value.strip().rstrip("☆"))) if stars else None
     known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if known and isinstance(value, int | float) else None
 
@@ -167,12 +175,13 @@ def verdict(word: object) -> float | None:
 @dataclass(frozen=True)
 class Reading:
     """How the values of one question are read: on a scale, else word by word. `line` says it, in the user's terms;
-    `problem` says what has no score and names the cure.
+    `problem` says what has no score and names the cure. `graded` words are on a scale whose order is not known.
+    `rates`: this is a rating at all.
     """
 
     name: str
     scale: Scale | None = None
-    bad: bool = False
+    graded: bool = False
     line: str = ""
     problem: str = ""
     rates: bool = False
@@ -180,7 +189,7 @@ class Reading:
     def score(self, value: object) -> float | None:
         """The score of a value; None: it has none, and `problem` says so."""
         on_scale = self.scale.score(value) if self.scale else None
-        if on_scale is not None or (self.scale and self.scale.words):
+        if on_scale is not None or self.graded or (self.scale and self.scale.words):
             return on_scale
         return _said(self.name, value)
 
@@ -194,16 +203,23 @@ def read_values(name: str, values: Iterable[object], scale: Scale | None = None)
     is_bad = bool(_IS_BAD.search(name)) and not declared
     if scale is None and not is_bad:
         scale = fitting(numbers) or _order(words)
-    reading = Reading(name, None if is_bad else scale)
+    reading = Reading(name, None if is_bad else scale, graded=scale is None and _is_graded(words))
     without = [_shown(value) for value in filled if reading.score(value) is None]
     scored = {_shown(value): score for value in filled if (score := reading.score(value)) is not None}
     return Reading(
         name,
         reading.scale,
+        reading.graded,
         line=_line(name, reading.scale, bool(numbers), {word: scored[word] for word in words if word in scored}),
-        problem=_problem(name, reading.scale, without, len(filled), is_bad) if without else "",
-        rates=bool(numbers) or len(without) < len(filled),
+        problem=_problem(reading, without, len(filled), is_bad) if without else "",
+        rates=bool(numbers) or reading.graded or len(without) < len(filled),
     )
+
+
+def _is_graded(words: Iterable[str]) -> bool:
+    """Whether words are steps of a longer scale: one of `DEGREES` beside another of its side."""
+    said = {word.casefold(): score for word in words if (score := verdict(word))}
+    return any(word in DEGREES and list(said.values()).count(score) > 1 for word, score in said.items())
 
 
 def _order(words: Sequence[str]) -> Scale | None:
@@ -237,21 +253,22 @@ def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value).strip()
 
 
-def _problem(name: str, scale: Scale | None, without: Sequence[str], of: int, is_bad: bool) -> str:
+def _problem(reading: Reading, without: Sequence[str], of: int, is_bad: bool) -> str:
     """What gives no score, why, and what would."""
-    shown = ", ".join(sorted(set(without))[:6])[:80]
-    option = f"--scale '{name}=" if " " in name else f"--scale {name}="
-    end = "'" if " " in name else ""
-    if scale is not None:
-        return f"{name}: not on the scale {scale}, so without a score: {shown} ({len(without)} of {of})"
-    numeric = all(number_of(value) is not None for value in without)
-    if is_bad and numeric:
-        return f"{name}: more may be worse, so {of} ratings give no score (say worst..best: {option}5..1{end})"
-    if numeric:
-        cure = f"say worst..best: {option}1..5{end}"
-        return f"{name}: nothing says what scale {shown} are on, so they give no score ({cure})"
-    cure = f"if they rate, name them from worst to best: {option}poor,fair,good{end}"
-    return f"{name}: neither praise nor blame by itself, so without a score: {shown} ({cure})"
+    name, shown = reading.name, ", ".join(sorted(set(without))[:6])[:80]
+    if reading.scale is not None:
+        return f"{name}: not on the scale {reading.scale}, so without a score: {shown} ({len(without)} of {of})"
+    example = (
+        "poor,fair,good" if any(number_of(value) is None for value in without) else "5..1" if is_bad else "1..5"
+    )
+    option = f"--scale {shlex.quote(f'{name}={example}')}"
+    cure = f"say worst..best: {option}"
+    if example == "5..1":
+        return f"{name}: more may not be better, so {shown} give no score ({cure})"
+    if example == "1..5":
+        return f"{name}: nothing says on what scale ratings such as {shown} are, so they give no score ({cure})"
+    why = "steps of a scale whose order is not known" if reading.graded else "neither praise nor blame by itself"
+    return f"{name}: {why}, so without a score: {shown} (if they rate, name them from worst to best: {option})"
 
 
 @dataclass(frozen=True)
@@ -298,7 +315,9 @@ class Scales:
     def lines(self) -> tuple[str, ...]:
         """What of the ratings was read, and as what."""
         main = self.readings.get(self.main)
-        return (main.line,) if main and main.line else ()
+        others = [name for name, each in self.readings.items() if each.rates and name != self.main]
+        kept = f"kept in meta.ratings, not in the score: {', '.join(others)} (to take one: --map score=NAME)"
+        return (*((main.line,) if main and main.line else ()), *((kept,) if main and others else ()))
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -314,7 +333,8 @@ def _main(names: Sequence[str]) -> tuple[str, str]:
     found = names if len(names) == 1 else overall
     if len(found) == 1 or not names:
         return (found[0] if found else ""), ""
-    return "", f"several ratings and none is the verdict: {', '.join(names)} (say which: --map 'score={names[0]}')"
+    cure = f"say which: --map {shlex.quote(f'score={names[0]}')}"
+    return "", f"several ratings and none is the verdict: {', '.join(names)} ({cure})"
 
 
 def _refuse_outside(readings: Iterable[Reading]) -> None:
