@@ -88,8 +88,8 @@ Start = Annotated[
     str | None, name_option("--from", help="Start from this policy: a run's name, a folder. [default: sft]")
 ]
 READ_KINDS = (
-    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, mqm, finegrained_qa, squality, defacto, slf5k,"
-    " ilf, ultrafeedback."
+    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, brat, labelbox, lighttag, inception, "
+    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback."
 )
 WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
 MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."

@@ -10,6 +10,9 @@ from types import ModuleType
 import pytest
 from commands import Command
 
+from text2grad.cli import READ_KINDS
+from text2grad.formats.intake import KINDS
+
 ROOT = Path(__file__).parents[2]
 CASES = sorted(path.parent for path in (ROOT / "tests" / "formats").glob("*/expected.json"))
 
@@ -52,3 +55,7 @@ def test_what_differs_is_a_fault(command: Command, imports: ModuleType, tmp_path
 
     found = imports.faults(case, tmp_path / "case", run)
     assert len(found) == 2 and "never said" in found[0] and "[[6, 'so', -1]]" in found[1]
+
+
+def test_the_help_names_every_kind() -> None:
+    assert sorted(READ_KINDS.rstrip(".").split(", ")) == sorted(KINDS)
