@@ -168,8 +168,10 @@ def test_every_block_is_run_or_read_by_a_test() -> None:
 
 def test_the_ways_to_write_a_remark_are_the_same(tmp_path: Path) -> None:
     _, remarks = fenced(text_of(DATA), "json")
-    (tmp_path / "remarks.jsonl").write_text(remarks, "utf-8")
-    records = import_feedback(tmp_path / "remarks.jsonl", "auto", None).records
+    records = []
+    for line in remarks.splitlines():
+        (tmp_path / "remarks.jsonl").write_text(line, "utf-8")
+        records += import_feedback(tmp_path / "remarks.jsonl", "auto", None).records
     told = {(each.response, *((span.start, span.text, span.label) for span in each.spans)) for each in records}
     assert len(records) == 3 and told == {("It is due next week.", (10, "next week", -1))}
     assert all("the mail says friday" in each.critique.casefold() for each in records)

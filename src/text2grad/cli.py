@@ -87,8 +87,8 @@ Start = Annotated[
     str | None, name_option("--from", help="Start from this policy: a run's name, a folder. [default: sft]")
 ]
 READ_KINDS = (
-    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, mqm, finegrained_qa, squality, defacto, slf5k,"
-    " ilf, ultrafeedback."
+    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, brat, labelbox, lighttag, inception, "
+    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback."
 )
 WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
 MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."
@@ -138,6 +138,12 @@ def import_feedback(
             "--map", metavar="OURS=YOURS", help="Names of your columns: response=answer,critique=comment."
         ),
     ] = UNSET,
+    scales: Annotated[
+        list[str],
+        typer.Option(
+            "--scale", metavar="[NAME=]WORST..BEST", help="What ratings are on: 1..5, stars=1..10, poor,fair,good."
+        ),
+    ] = UNSET,
     out: FeedbackOut = None,
     config: Configuration = UNSET,
     as_json: AsJson = False,
@@ -146,11 +152,13 @@ def import_feedback(
 
     Reads critiques written by people (or by any tool) and finds the words they talk about: quotes, offsets, or
     mark-up in the response, [-poor words-]{why} and [+good words+]. Names every line of which something was not
-    used, such as a quote that is not in the response.
+    used, such as a quote that is not in the response. A rating becomes a score only where its scale is known: from
+    the file, or by --scale.
 
     \b
     Examples:
       text2grad import remarks.jsonl --out feedback.jsonl
+      text2grad import label-studio.json --scale 1..5 --out feedback.jsonl
       text2grad import table.csv --map response=answer,critique=comment --out feedback.jsonl
     """
     if not config and out is None:
@@ -158,7 +166,7 @@ def import_feedback(
     chosen = _configuration(context, config or DEMO)
     from text2grad.stages.intake import run_import
 
-    run_stage(lambda: run_import(chosen, source, kind, out, names), as_json)
+    run_stage(lambda: run_import(chosen, source, kind, out, names, scales), as_json)
 
 
 @app.command("export")

@@ -307,21 +307,30 @@ class ExcessiveJSONError(json.JSONDecodeError):
     """JSON that is refused for its size: nested too deeply, or an integer of thousands of digits."""
 
 
-def from_json(text: str) -> Any:
+def from_json(text: str, keys_once: bool = False) -> Any:
     """The value of a JSON text: every reader of what others wrote uses this.
 
     Raises:
-        json.JSONDecodeError: it is not JSON.
+        json.JSONDecodeError: it is not JSON; or, with `keys_once`, an object has a key twice.
         ExcessiveJSONError: an integer has thousands of digits, or it is nested more than `DEEPEST_JSON` deep.
     """
     if text.count("[") + text.count("{") > DEEPEST_JSON and _depth(text) > DEEPEST_JSON:
         raise ExcessiveJSONError("nested too deeply", text, 0)
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once if keys_once else None)
     except json.JSONDecodeError:
         raise
     except ValueError as error:
         raise ExcessiveJSONError("an integer of thousands of digits", text, 0) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise json.JSONDecodeError(f"the key {twice[:40]!r} is there twice", "", 0)
+    return found
 
 
 def _depth(text: str) -> int:
@@ -374,7 +383,7 @@ def json_lines(
         if not line.strip():
             continue
         try:
-            yield number, from_json(line)
+            yield number, from_json(line, keys_once=True)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}:{number}: not JSON: {error.msg}", cure) from error
 

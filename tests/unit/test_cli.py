@@ -90,12 +90,12 @@ def run(stages: Stages, capsys: pytest.CaptureFixture[str], tmp_path: Path, monk
         (
             ["import", "in.json", "--kind", "squality", "--out", "o.jsonl"],
             "run_import",
-            (Path("in.json"), "squality", Path("o.jsonl"), []),
+            (Path("in.json"), "squality", Path("o.jsonl"), [], []),
         ),
         (
             ["import", "in.json", "--config", "human_qa"],
             "run_import",
-            (Path("in.json"), "auto", None, []),
+            (Path("in.json"), "auto", None, [], []),
         ),
         (["annotate"], "run_annotate", (None, None, False, AnnotateOptions())),
         (["annotate", "--pairs"], "run_annotate", (None, None, True, AnnotateOptions())),

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from text2grad.errors import UserError
+from text2grad.critics.votes import voted
 from text2grad.feedback import Example, Failure, Feedback, Judgement, Source
 
 
 class HumanCritic:
     """Answers with what people said about exactly this response to exactly this example; else `unsupported`.
 
-    Raises:
-        UserError: two records say different things about one response to one example.
+    Of several opinions every span stays, weighted by the share of those who marked it, and the score is their mean.
     """
 
     source = Source(kind="human")
 
     def __init__(self, records: Iterable[Feedback]) -> None:
-        self._known: dict[tuple[str, str], Judgement] = {}
+        self._known: dict[tuple[str, str], list[Judgement]] = {}
         for record in records:
-            key, judgement = (record.id, record.response), record.judgement()
-            if self._known.setdefault(key, judgement) != judgement:
-                raise UserError(f"two critiques of one response to {record.id!r}", "give each review its own id")
+            opinions = self._known.setdefault((record.id, record.response), [])
+            if (judgement := record.judgement()) not in opinions:
+                opinions.append(judgement)
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Look up each pair; a response without a review gives a `Failure`."""
         return [
-            self._known.get((example.id, response))
-            or Failure(kind="unsupported", message=f"{example.id}: this response has no review")
+            voted(opinions, share=0.0)
+            if (opinions := self._known.get((example.id, response)))
+            else Failure(kind="unsupported", message=f"{example.id}: this response has no review")
             for example, response in zip(examples, responses, strict=True)
         ]

@@ -1,55 +1,194 @@
-"""Argilla's records, of version 2 and 1: text fields, and what each person answered to span and text questions."""
+"""Argilla's records, of version 2 (nested, or flat as data sets have them) and 1: what each person answered.
+
+Which text a span question is on, and on which scale a rating question is, stands in the settings of the data set:
+`settings.json` (or `.argilla/settings.json`) beside the records, or a file that has both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from text2grad.feedback import Critique, Feedback
-from text2grad.formats.marks import LABELS, PROMPT_KEYS, RESPONSE_KEYS, Mark, first_text, marked_record, score_of
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, from_json, reading
+from text2grad.formats.marks import LABELS, Mark, fits
+from text2grad.formats.opinions import (
+    SCORE_SCALE,
+    Names,
+    Opinion,
+    Tool,
+    answered,
+    own_scales,
+    skipped,
+    text_in,
+    unfolded,
+)
+from text2grad.formats.scale import Scale, of_options
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 
-KEYS = frozenset({"fields", "responses"})
+
+class Answer(NamedTuple):
+    """What somebody answered to one question."""
+
+    question: str
+    value: Any
+    who: str
+    status: str
 
 
-def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
-    """One record per person who submitted something; drafts and discarded answers are left aside.
+def _is_nested(row: Row) -> bool:
+    return isinstance(row.get("fields"), dict) and "responses" in row
+
+
+def _is_flat(row: Row) -> bool:
+    return any(f"{name}.users" in row for name in row if name.endswith(".responses")) or any(
+        map(_is_column, row.values())
+    )
+
+
+def _is_column(value: Any) -> bool:
+    """Whether a column of version 1 as a data set has what people answered to a question."""
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, dict) and first.keys() >= {"user_id", "value", "status"}
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    """The texts that were judged. In a flat row these are the columns without a dot that are no answers."""
+    if _is_nested(row):
+        return dict(row["fields"])
+    left_out = ("id", "status", "external_id", "metadata", "_server_id")
+    return {
+        name: value
+        for name, value in row.items()
+        if "." not in name and "-suggestion" not in name and name not in left_out and not _is_column(value)
+    }
+
+
+def _answers(row: Row) -> Iterator[Answer]:
+    responses = row.get("responses")
+    if isinstance(responses, dict):  # version 2: question -> answers
+        yield from (_answer(question, each) for question, found in responses.items() for each in found or ())
+    elif isinstance(responses, list):  # version 1: person -> question -> answer
+        for person in responses:
+            for question, each in (person.get("values") or {}).items():
+                yield _answer(question, {**person, "value": each["value"]})
+    for name, column in row.items():
+        if name.endswith(".responses"):
+            who, status = row.get(f"{name}.users") or [], row.get(f"{name}.status") or []
+            for number, value in enumerate(column or ()):
+                of = {key: all[number] for key, all in (("user_id", who), ("status", status)) if number < len(all)}
+                yield _answer(name.removesuffix(".responses"), {**of, "value": value})
+        elif _is_column(column) and name != "responses":
+            yield from (_answer(name, each) for each in _transposed(column))
+
+
+def _transposed(column: Any) -> list[dict[str, Any]]:
+    """A list of answers, also where it is written as an answer of lists."""
+    if isinstance(column, list):
+        return column
+    return [dict(zip(column, values, strict=True)) for values in zip(*column.values(), strict=True)]
+
+
+def _answer(question: str, of: Mapping[str, Any]) -> Answer:
+    who = of.get("user_id")
+    return Answer(question, of.get("value"), "" if who is None else str(who), str(of.get("status") or "submitted"))
+
+
+def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """One opinion per person who submitted something; what is a draft, was discarded, or was suggested is skipped.
 
     Raises:
         ValueError: the record has no text.
     """
-    fields = row["fields"]
-    response, prompt = first_text(fields, RESPONSE_KEYS, needed=True), first_text(fields, PROMPT_KEYS)
-    id = str(row.get("external_id") or row.get("id") or fallback_id)
-    people = _by_person(row["responses"])
-    for who, values in people.items():
-        lists = [value for value in values if isinstance(value, list)]
-        marks = [Mark.of(mark) for each in lists for mark in each if isinstance(mark, dict) and "start" in mark]
-        texts = [value for value in values if isinstance(value, str)]
-        score = next((score for value in values if (score := score_of(value)) is not None), None)
-        critique = Critique(text="\n".join(texts), score=score)
-        meta = {"dataset": "argilla", "annotator": who}
-        yield marked_record(id if len(people) == 1 else f"{id}-{who}", prompt, response, critique, marks, meta)
+    fields = unfolded(_fields(row))
+    field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
+    texts = {name: text for name, text in fields.items() if isinstance(text, str)}
+    people: dict[str, Opinion] = {}
+    answers = list(_answers(row))
+    meant = [each for each in answers if each.status == "submitted"]
+    prompt = names.prompt({name: text for name, text in fields.items() if name != field})
+    for each in meant:
+        found = people.get(each.who, Opinion(id, texts[field], prompt, annotator=each.who))
+        people[each.who] = _with(found, each, texts, field, names)
+    several = len(people) > 1
+    yield from (replace(each, id=f"{id}-{each.annotator}" if several else id) for each in people.values())
+    yield from (skipped(id, f"answers with the status {each.status!r}") for each in answers if each not in meant)
+    if not answers:
+        suggested = row.get("suggestions") or any(name.endswith(".suggestion") for name in row)
+        yield skipped(id, "records with suggestions alone" if suggested else "records that nobody answered")
 
 
-def _by_person(responses: Any) -> dict[str, list[Any]]:
-    """Person -> the values they submitted, in the order of the questions."""
-    if isinstance(responses, dict):  # version 2: question -> answers
-        answers = [(answer, [answer.get("value")]) for each in responses.values() for answer in each]
-    else:  # version 1: person -> question -> answer
-        answers = [
-            (answer, [each["value"] for each in (answer.get("values") or {}).values()]) for answer in responses
-        ]
-    found: dict[str, list[Any]] = {}
-    for answer, values in answers:
-        if answer.get("status", "submitted") == "submitted":
-            found.setdefault(str(answer.get("user_id") or ""), []).extend(values)
-    return found
+def _with(opinion: Opinion, answer: Answer, texts: Mapping[str, str], field: str, names: Names) -> Opinion:
+    question, value = answer.question, answer.value
+    if not (isinstance(value, list) and any(isinstance(each, dict) for each in value)):
+        return answered(question, value, names, opinion)
+    if not all("start" in each for each in value):
+        return replace(opinion, aside={**opinion.aside, question: value})
+    about = names.about(question, texts, field)
+    if about == field:
+        return replace(opinion, marks=(*opinion.marks, *map(Mark.of, value)))
+    for _ in value:
+        opinion = opinion.without_mark(about)
+    return opinion
+
+
+def declared(path: Path, rows: Sequence[Row]) -> Names:
+    """What the settings say; without them, the one text in which all spans of a question can be."""
+    for source in (path.parent / ".argilla" / "settings.json", path.with_name("settings.json"), path):
+        if source.is_file() and source.suffix.lower() == ".json":
+            with reading(source):
+                found = _settings(from_json(source.read_text(encoding="utf-8-sig")))
+            if found:
+                return _configured(found, str(source))
+    return Names(declared=dict(_only_text(rows)), scales=own_scales(rows))
+
+
+def _settings(content: Any) -> list[Any]:
+    """The questions in a file of settings, or in one of records that has its settings."""
+    inside = content.get("settings", content) if isinstance(content, dict) else {}
+    found = inside.get("questions") if isinstance(inside, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _configured(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
+    fields: dict[str, str] = {}
+    scales: dict[str, Scale] = {}
+    for question in questions:
+        of = {**question, **(question.get("settings") or {})}
+        if "name" not in of:
+            raise UserError(f"{source}: a question has no name", "take the settings.json that Argilla wrote")
+        if isinstance(of.get("field"), str):
+            fields[str(of["name"])] = of["field"]
+        options = of.get("options") or of.get("values") or of.get("labels") or []
+        values = [each.get("value") if isinstance(each, dict) else each for each in options]
+        if scale := of_options(values):
+            scales[str(of["name"])] = replace(scale, declared=f"as {Path(source).name} says")
+    return Names(declared=fields, scales=scales, source=source)
+
+
+def _only_text(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Each span question with the only text in which all its spans can be."""
+    possible: dict[str, set[str]] = {}
+    for row in rows:
+        texts = {name: text for name, text in _fields(row).items() if isinstance(text, str)}
+        for answer in _answers(row):
+            values = answer.value if isinstance(answer.value, list) else []
+            spans = [each for each in values if isinstance(each, dict) and "start" in each]
+            for mark in map(Mark.of, spans):
+                held = {name for name, text in texts.items() if fits(mark, text)}
+                possible[answer.question] = possible.get(answer.question, held) & held
+    yield from ((question, next(iter(held))) for question, held in possible.items() if len(held) == 1)
+
+
+NESTED = Tool("argilla", _is_nested, opinions, declared)
+FLAT = Tool("argilla", _is_flat, opinions, declared)
 
 
 def row_of(record: Feedback) -> Row:
-    """A record as Argilla 2 has it; `records` reads it back."""
+    """A record as Argilla 2 has it; `opinions` reads it back."""
     who = str(record.meta.get("annotator", ""))
     spans = [
         {"start": s.start, "end": s.end, "label": LABELS[s.label], **({"reason": s.reason} if s.reason else {})}
@@ -62,4 +201,4 @@ def row_of(record: Feedback) -> Row:
         if value is not None
     }
     fields = {"prompt": conversation_text(record.prompt), "response": record.response}
-    return {"id": record.id, "fields": fields, "responses": responses}
+    return {"id": record.id, "fields": fields, "responses": responses, "metadata": SCORE_SCALE}

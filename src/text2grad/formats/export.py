@@ -104,8 +104,9 @@ def write_rows(rows: Sequence[Row], kind: str, out: Path) -> None:
     """
     refuse_folder(out)
     partial = out.with_name(out.name + ".partial")
+    encoding = "utf-8-sig" if kind == "csv" else "utf-8"  # without it Excel reads another code page, and saves that
     try:
-        with writing(out), partial.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        with writing(out), partial.open("w", encoding=encoding, errors="replace", newline="") as file:
             _write(rows, kind, file)
             os.replace(partial, out)
     finally:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl
+from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl, to_json
 from text2grad.formats import (
     argilla,
     defacto,
@@ -16,12 +18,16 @@ from text2grad.formats import (
     finegrained,
     label_studio,
     mqm,
+    platforms,
     prodigy,
     remarks,
     squality,
-    table,
 )
+from text2grad.formats.columns import parse_map, plain_name
+from text2grad.formats.opinions import Names, Opinion, Tool, mapped, records_of
+from text2grad.formats.scale import Scale, parse_scales
 from text2grad.tasks.loaders import Row, bad_record, convert_rows, placed_rows
+from text2grad.tasks.sheets import is_table
 
 
 class Format(Protocol):
@@ -42,18 +48,29 @@ class Format(Protocol):
 
 
 EXPORTS: Mapping[str, Format] = {
-    "label_studio": label_studio,
-    "argilla": argilla,
-    "prodigy": prodigy,
     "defacto": defacto,
     "slf5k": drafts.SLF5K,
     "ilf": drafts.ILF,
     "ultrafeedback": drafts.ULTRAFEEDBACK,
-    "csv": table,
-    "remarks": remarks,
 }
+TOOLS: Sequence[Tool] = (
+    label_studio.TASKS,
+    label_studio.FLAT,
+    platforms.LABELBOX,
+    platforms.LIGHTTAG,
+    platforms.INCEPTION,
+    platforms.LANGSMITH,
+    platforms.PHOENIX,
+    platforms.BRAT,
+    argilla.NESTED,
+    argilla.FLAT,
+    prodigy.TASKS,
+    platforms.DOCCANO,
+)
+"""In the order in which a file is tried."""
+TOOL_NAMES = tuple(dict.fromkeys(tool.name for tool in TOOLS))
 REMARKS = ("csv", "remarks")
-KINDS = ("auto", "feedback", "finegrained_qa", "squality", *EXPORTS, "mqm")
+KINDS = ("auto", "feedback", "finegrained_qa", "squality", *TOOL_NAMES, *EXPORTS, *REMARKS, "mqm")
 KNOWN_BY: Mapping[str, frozenset[str]] = {
     "finegrained_qa": finegrained.KEYS,
     "squality": squality.NESTED_KEYS,
@@ -61,6 +78,7 @@ KNOWN_BY: Mapping[str, frozenset[str]] = {
     "mqm": mqm.KEYS,
     "feedback": frozenset({"id", "prompt", "response", "source"}),
     **{name: module.KEYS for name, module in EXPORTS.items()},
+    **dict.fromkeys(REMARKS, remarks.KEYS),
 }
 """The first that fits; of remarks, which have least, the last."""
 
@@ -89,64 +107,147 @@ class ImportReport(Record):
 class Imported(Record):
     """All records of a file, in its order, and what was found.
 
-    `losses` names every line of which something was not used, and why; `ignored` the columns that were not read.
+    `scales` says how ratings were read; `losses` names every line of which something was not used, and why;
+    `ignored` the columns that were not read.
     """
 
     records: list[Feedback]
     report: ImportReport
+    scales: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Said:
+    """What the command line says of a file: names of columns, fields and questions (`--map`), and scales of ratings
+    by question (`--scale`; "": of the score).
+    """
+
+    names: Sequence[str] = ()
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+
+
 def import_feedback(
-    path: str | Path, kind: str = "auto", context_characters: int | None = None, names: Sequence[str] = ()
+    path: str | Path,
+    kind: str = "auto",
+    context_characters: int | None = None,
+    names: Sequence[str] = (),
+    scales: Sequence[str] = (),
 ) -> Imported:
     """Read people's feedback as records.
 
     `kind`: `remarks` or `csv` (a response and what somebody said of it: `formats.remarks`), `finegrained_qa`
     (train_feedback.json and dev_feedback.json of FineGrainedRLHF), `squality` (all-responses.jsonl of SQuALITY's
-    human evaluation), a tool's export (`EXPORTS`), `mqm` (.tsv), `feedback` (our own records), or `auto`.
+    human evaluation), a tool's export (`TOOLS`), a data set's (`EXPORTS`), `mqm` (.tsv), `feedback` (our own
+    records), or `auto`.
     `context_characters` must be what the policy's task uses (`TaskSettings`), so that both see one prompt.
-    `names` says which columns or keys remarks are in, where they have other names: `response=answer`.
+    `names` says which columns, keys or fields are meant, where they have other names: `response=answer`.
+    `scales` says what ratings are on, the worst first: `1..5`, or of one question `helpful=1..5`.
 
     Raises:
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
-    path, kind = Path(path), _known(kind, path, names)
+    path, said = Path(path), Said(names, parse_scales(scales))
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}")
     if kind == "feedback":
-        return _imported(path, kind, list(read_jsonl(path, Feedback)))
-    found = list(placed_rows(path))
+        return _own(path, said)
+    found = [("document", platforms.brat_row(path))] if path.suffix.lower() == ".ann" else list(placed_rows(path))
     if not found and kind == "auto":
         what = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {what}", "check that it is the right file")
     places, rows = [place for place, _ in found], [row for _, row in found]
-    kind = _kind_of(rows, path) if kind == "auto" else kind
-    if kind == "feedback":
-        return _imported(path, kind, list(read_jsonl(path, Feedback)))
+    tool = _tool_of(rows, kind)
+    if tool is not None:
+        return _import_tool(path, tool, rows, said)
+    kind = _kind_of(rows, path, bool(names)) if kind == "auto" else kind
     if kind in REMARKS:
-        return _import_remarks(path, kind, places, rows, remarks.parse_map(names))
+        return _import_remarks(path, kind, places, rows, said)
+    if kind == "feedback":
+        return _own(path, said)
+    _refuse_said(kind, said)
     return _imported(path, kind, _read(rows, path, kind, context_characters))
 
 
-def _known(kind: str, path: Path, names: Sequence[str]) -> str:
-    """The kind of a file as far as the command line tells it."""
-    if kind not in KINDS:
-        raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}")
-    if not names or kind in REMARKS:
-        return kind
-    if kind != "auto":
-        raise UsageError(f"--map is for tables and remarks, not for {kind}", "leave it out, or --kind remarks")
-    return "csv" if path.suffix in table.SUFFIXES else "remarks"
+def _own(path: Path, said: Said) -> Imported:
+    """Records of our own."""
+    _refuse_said("feedback", said)
+    return _imported(path, "feedback", list(read_jsonl(path, Feedback)))
 
 
-def _import_remarks(
-    path: Path, kind: str, places: Sequence[str], rows: list[Row], names: Mapping[str, str]
-) -> Imported:
-    rows = remarks.renamed(path, rows, names) if names else rows
-    ignored = remarks.check_names(path, rows, guess=not names) if rows else []
-    imported = _imported(path, kind, _read(rows, path, kind, None))
-    losses = (f"{place}: {loss}" for place, row in zip(places, rows, strict=True) for loss in remarks.losses(row))
-    return imported.model_copy(update={"losses": tuple(losses), "ignored": tuple(ignored)})
+def _refuse_said(kind: str, said: Said) -> None:
+    for option, given in (("--map", said.names), ("--scale", said.scales)):
+        if given:
+            raise UsageError(f"{option} is for tables, remarks and tools, not for {kind}", "leave it out")
+
+
+def _tool_of(rows: Sequence[Row], kind: str) -> Tool | None:
+    """The tool whose export this is: the one asked for, else the one that knows the first row that any knows."""
+    if kind in TOOL_NAMES:
+        own = [tool for tool in TOOLS if tool.name == kind]
+        return next((tool for tool in own if any(map(tool.known, rows))), own[0])
+    if kind != "auto" or not rows:
+        return None
+    if any(keys <= rows[0].keys() for name, keys in KNOWN_BY.items() if name not in REMARKS):
+        return None
+    return next((tool for tool in TOOLS if tool.known(rows[0])), None)
+
+
+def _import_tool(path: Path, tool: Tool, rows: list[Row], said: Said) -> Imported:
+    """The records of a tool's file."""
+    try:
+        declared = tool.declared(path, rows)
+    except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
+        declared = Names()
+    names = replace(declared, chosen=mapped(said.names, tool.name))
+
+    def read(row: Row, fallback_id: str) -> list[Opinion]:
+        if not tool.known(row):
+            raise ValueError(f"not a {tool.name} record")
+        return list(tool.opinions(row, fallback_id, names))
+
+    opinions = list(convert_rows(rows, path, frozenset(), read, f"{tool.name} record"))
+    told = records_of(tool, opinions, names, said.scales)
+    if not told.records:
+        raise UserError(
+            f"{path}: nobody's opinion is in it: {'; '.join(told.losses)}", "export what people answered"
+        )
+    imported = _imported(path, tool.name, told.records)
+    return imported.model_copy(update={"scales": told.lines, "losses": (*imported.losses, *told.losses)})
+
+
+def _import_remarks(path: Path, kind: str, places: Sequence[str], rows: list[Row], said: Said) -> Imported:
+    names = parse_map(said.names)
+    read = remarks.read(path, places, [_with_paths(row, names) for row in rows], kind, names, said.scales)
+    imported = _imported(path, kind, read.records)
+    return imported.model_copy(update={"scales": read.scales, "losses": read.losses, "ignored": read.ignored})
+
+
+def _with_paths(row: Row, names: Mapping[str, str]) -> Row:
+    """A row with what `names` reach by dots inside its values (`outputs.answer`, `feedback.0.comment`) as keys."""
+    inside = {name: _inside(row, name) for name in names.values() if name not in row and "." in name}
+    return {**row, **{name: value for name, value in inside.items() if value is not None}}
+
+
+def _inside(value: Any, name: str) -> Any:
+    for part in name.split("."):
+        if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            return None
+    return value
+
+
+def _paths(value: Any, name: str = "") -> Iterator[str]:
+    """The names of all texts and numbers in a value, by dots."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from _paths(each, f"{name}.{key}" if name else str(key))
+    if not isinstance(value, dict | list) and value is not None:
+        yield name
 
 
 def _imported(path: Path, kind: str, records: list[Feedback]) -> Imported:
@@ -155,26 +256,29 @@ def _imported(path: Path, kind: str, records: list[Feedback]) -> Imported:
         unmarked = "of its responses nothing is said: fill in critique, good, poor, score or corrected"
         cure = unmarked if kind in REMARKS else "check that it is the right file"
         raise UserError(f"{path} has no records", cure)
-    seen: set[str] = set()
+    asked: dict[str, object] = {}
     for number, record in enumerate(records, start=1):
         if leads_out(record.id):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
-        if kind in EXPORTS and record.id in seen:
-            raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice"))
-        seen.add(record.id)
-    losses = () if kind == "feedback" else tuple(line for record in records for line in _losses(record))
-    return Imported(records=records, report=_report(kind, records), losses=losses)
+        question = record.prompt if any(turn.content for turn in record.prompt) else record.response
+        if kind != "feedback" and asked.setdefault(record.id, question) != question:
+            raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice, for another text"))
+    kept = records if kind == "feedback" else list({to_json(each.model_dump()): each for each in records}.values())
+    losses = [] if kind == "feedback" else [line for record in kept for line in _losses(record)]
+    if again := len(records) - len(kept):
+        losses.append(f"the same remark of the same person again, left out: {again}")
+    return Imported(records=kept, report=_report(kind, kept), losses=tuple(losses))
 
 
 def _losses(record: Feedback) -> list[str]:
     """What of a record that a tool wrote gave no span, by its id."""
     counts = record.quotes
     told = {
-        counts.unmatched: "not where they say, or not in the response",
-        counts.ambiguous: "in the response more than once",
-        counts.no_polarity: "neither praise nor criticism by their label",
+        "not where they say, or not in the response": counts.unmatched,
+        "in the response more than once": counts.ambiguous,
+        "neither praise nor criticism by their label": counts.no_polarity,
     }
-    return [f"record {record.id}: marks {what}: {count}" for count, what in told.items() if count]
+    return [f"record {record.id}: marks {what}: {count}" for what, count in told.items() if count]
 
 
 def _read(rows: list[Row], path: Path, kind: str, context_characters: int | None) -> list[Feedback]:
@@ -190,17 +294,28 @@ def _read(rows: list[Row], path: Path, kind: str, context_characters: int | None
 
 
 def merged(existing: Iterable[Feedback], new: Iterable[Feedback]) -> list[Feedback]:
-    """Both, in their order; a record about the same response from the same data set is replaced in its place.
+    """Both, in their order; what the same person said of the same response before is replaced in its place.
 
-    So a second file adds to the first, and importing one file twice changes nothing.
+    So a second file adds to the first, and importing one file twice changes nothing. Of several remarks of one
+    person on one response, the k-th replaces the k-th.
     """
-    kept = {_identity(record): record for record in existing}
-    return list((kept | {_identity(record): record for record in new}).values())
+    return list((_numbered(existing) | _numbered(new)).values())
+
+
+def _numbered(records: Iterable[Feedback]) -> dict[tuple[object, ...], Feedback]:
+    seen: Counter[tuple[str, ...]] = Counter()
+    found: dict[tuple[object, ...], Feedback] = {}
+    for record in records:
+        key = _identity(record)
+        seen[key] += 1
+        found[*key, seen[key]] = record
+    return found
 
 
 def _identity(record: Feedback) -> tuple[str, ...]:
-    source = record.source
-    return data_set_of(record), source.kind, source.model, record.id, record.response
+    """A table and the same remarks from anywhere else are one data set: what is exported comes back edited."""
+    source, annotator = record.source, str(record.meta.get("annotator", ""))
+    return source.kind, source.model, record.id, record.response, annotator
 
 
 def data_set_of(record: Feedback) -> str:
@@ -216,14 +331,22 @@ def reports_by_data_set(records: Iterable[Feedback]) -> dict[str, ImportReport]:
     return {name: _report(name, group) for name, group in groups.items()}
 
 
-def _kind_of(rows: Sequence[Row], path: Path) -> str:
+def _kind_of(rows: Sequence[Row], path: Path, mapped: bool) -> str:
+    if mapped:
+        return "csv" if is_table(path) else "remarks"
     for name, keys in KNOWN_BY.items():
-        if rows and keys <= rows[0].keys() and (name != "csv" or path.suffix in table.SUFFIXES):
+        if rows and keys <= rows[0].keys() and (name != "csv" or is_table(path)):
             return name.partition(",")[0]
-    if path.suffix in table.SUFFIXES:
+    first = rows[0] if rows else {}
+    if is_table(path):
         return "csv"  # which says what column is missing
-    keys_there = ", ".join(map(str, rows[0]))[:200] if rows else ""
-    cure = f"name its keys: --map response=KEY,critique=KEY, or --kind {'|'.join(KINDS[1:])}; keys: {keys_there}"
+    if "response" in map(plain_name, first):
+        return "remarks"
+    if {"chosen", "rejected"} <= first.keys() or {"preferred_output", "non_preferred_output"} <= first.keys():
+        cure = f"learn from them by: text2grad train-reward --pairs {path}"
+        raise UserError(f"{path}: these are pairs of answers, and no feedback on one", cure)
+    texts = ", ".join(_paths(first))[:300]
+    cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys there: {texts}"
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 

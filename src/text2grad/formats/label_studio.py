@@ -1,87 +1,149 @@
-"""Label Studio's JSON export: labelled regions of a text, comments on regions, comments and ratings on the whole.
+"""Label Studio: labelled regions of a text, choices, ratings and comments, as JSON, JSON-MIN, CSV and TSV.
 
-Its offsets count UTF-16 units, because browsers do; they are converted both ways.
+Its editor counts UTF-16 units and a line end as one, and shows a line end as backslash and n. Offsets belong to the
+text that a region's `to_name` shows. The scale of a rating is in the labeling configuration alone, which an export
+does not have: it is read from the task's `label_config`, or from an .xml file beside the export.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
-from text2grad.feedback import Critique, Feedback
-from text2grad.formats.marks import LABELS, PROMPT_KEYS, RESPONSE_KEYS, Mark, first_text, marked_record, score_of
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, from_json
+from text2grad.formats.marks import BROWSER, LABELS, Mark, fits, settled
+from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, unfolded
+from text2grad.formats.scale import Scale, number_of, of_options, verdict
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 
-KEYS = frozenset({"data", "annotations"})
+Result = Mapping[str, Any]
+_ASIDE = ("relation", "pairwise", "ranker", "taxonomy")
+_OWN_COLUMNS = ("annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement", "id")
 
 
-def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
-    """One record per annotation of a task.
+def _is_task(row: Row) -> bool:
+    return isinstance(row.get("data"), dict) and bool(row.keys() & {"annotations", "completions", "predictions"})
+
+
+def _is_flat(row: Row) -> bool:
+    return row.keys() >= {"annotation_id", "annotator", "lead_time"}
+
+
+def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """One opinion per annotation of a task; those that were cancelled, and predictions of a model, are skipped.
 
     Raises:
         ValueError: the task has no text.
     """
-    data = row["data"]
-    response = first_text(data, RESPONSE_KEYS, needed=True)
+    data = unfolded(row["data"])
+    names.response(data)
     id = str(data.get("id") or row.get("id") or fallback_id)
-    kept = [annotation for annotation in row["annotations"] if not annotation.get("was_cancelled")]
-    for number, annotation in enumerate(kept, start=1):
+    annotations = row.get("annotations") or row.get("completions") or []
+    whole = [each for each in annotations if not (each.get("was_cancelled") or each.get("skipped"))]
+    yield from (skipped(id, "annotations that were cancelled") for _ in annotations[len(whole) :])
+    yield from (skipped(id, "predictions of a model") for _ in row.get("predictions") or ())
+    if not annotations and not row.get("predictions"):
+        yield skipped(id, "tasks without an annotation")
+    for number, annotation in enumerate(whole, start=1):
         results = [result for result in annotation.get("result", []) if isinstance(result, dict)]
-        who = annotation.get("completed_by", "")
-        who = str(who.get("email") or who.get("id") or "") if isinstance(who, dict) else str(who)
-        whole, comments = _comments(results)
-        text = "\n".join(whole) or first_text(data, ("critique",))
-        critique = Critique(text=text, score=_score(results))
-        name = id if len(kept) == 1 else f"{id}-{annotation.get('id', number)}"
-        meta, marks = {"dataset": "label_studio", "annotator": who}, _marks(results, comments, response)
-        yield marked_record(name, first_text(data, PROMPT_KEYS), response, critique, marks, meta)
+        name = id if len(whole) == 1 else f"{id}-{annotation.get('id', number)}"
+        opinion = _read(Opinion(name), data, results, names)
+        yield replace(opinion, annotator=_annotator(annotation.get("completed_by")))
 
 
-def _marks(results: Iterable[Mapping[str, Any]], comments: Mapping[str, str], response: str) -> Iterator[Mark]:
+def _annotator(who: Any) -> str:
+    known = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
+    return "" if known is None else str(known)
+
+
+def _read(opinion: Opinion, data: Mapping[str, Any], results: Sequence[Result], names: Names) -> Opinion:
+    """An opinion with what all results of one annotation say."""
+    field = names.response(data)
+    texts = {name: text for name, text in data.items() if isinstance(text, str)}
+    opinion = replace(opinion, response=texts[field], prompt=names.prompt(data))
+    groups = _regions(results)
+    for region, *own in groups.values():
+        opinion = _marked(opinion, region, own, _about(region, texts, field, names), field, names)
     for result in results:
-        value = result.get("value", {})
-        names = value.get("labels") or value.get("hypertextlabels") or []
-        if not names or "start" not in value:
-            continue
-        where = value.get("globalOffsets") or value
-        text = str(value.get("text") or "")
-        start, end, *_ = Mark.of(where)
-        first, last = _code_point(response, start), _code_point(response, end)
-        # Where only the numbers as they stand quote the text, a program wrote code points.
-        if not text or response[first:last] == text or response[start:end] != text:
-            start, end = first, last
-        for name in names:
-            yield Mark(start, end, str(name), text, comments.get(str(result.get("id")), ""))
+        if str(result.get("id")) not in groups:
+            opinion = _whole(opinion, result, texts, field, names)
+    if not opinion.comments and isinstance(data.get("critique"), str):
+        opinion = replace(opinion, comments=tuple(filter(None, [data["critique"]])))
+    return opinion
 
 
-def _code_point(text: str, unit: int) -> int:
-    """The code point at an offset in UTF-16 units; -1 outside the text."""
-    units = text.encode("utf-16-le", "surrogatepass")
-    inside = 0 <= 2 * unit <= len(units)
-    return len(units[: 2 * unit].decode("utf-16-le", "ignore")) if inside else -1
-
-
-def _utf16_offset(text: str, place: int) -> int:
-    """How many UTF-16 units stand before a code point."""
-    return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
-
-
-def _comments(results: Iterable[Mapping[str, Any]]) -> tuple[list[str], dict[str, str]]:
-    """What was written about the whole text, and about each region: in a text area that shares its id, or in the
-    region's own note.
-    """
-    regions: dict[str, list[str]] = {str(r.get("id")): [] for r in results if "start" in r.get("value", {})}
-    whole: list[str] = []
+def _regions(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Region -> its own result, then what else was said of it (which repeats its id)."""
+    found: dict[str, list[Result]] = {}
     for result in results:
-        note = result["meta"].get("text") if isinstance(result.get("meta"), dict) else None
-        area = result["value"].get("text") if result.get("type") == "textarea" else None
-        place = regions.get(str(result.get("id")))
-        if place is None:
-            whole += _words(area)
-        else:
-            place += [*_words(note), *_words(area)]
-    return whole, {id: " ".join(words) for id, words in regions.items()}
+        if "start" in _value(result) and result.get("type") != "textarea":
+            found.setdefault(str(result.get("id")), []).append(result)
+    for result in results:
+        if result.get("type") == "textarea" and str(result.get("id")) in found:
+            found[str(result.get("id"))].append(result)
+    return {id: sorted(group, key=lambda each: not _labels(each)) for id, group in found.items()}
+
+
+def _labels(result: Result) -> list[str]:
+    value = _value(result)
+    return [label for kind in ("labels", "hypertextlabels") for label in _words(value.get(kind))]
+
+
+def _value(result: Result) -> Mapping[str, Any]:
+    value = result.get("value")
+    return value if isinstance(value, dict) else {}
+
+
+def _about(region: Result, texts: Mapping[str, str], field: str, names: Names) -> str:
+    """The text a region is on: as the configuration says, by the name of what it marks, or where its quote is."""
+    tag, quote = str(region.get("to_name") or ""), _value(region).get("text")
+    if not tag or tag in names.declared or tag in texts:
+        return names.declared.get(tag, tag or field)
+    if source := str(region.get("source") or "").removeprefix("$"):
+        return source
+    if len(texts) > 1 and isinstance(quote, str) and quote:
+        mark = _mark(region, "", quote)
+        held = [name for name, text in texts.items() if fits(mark, text)] or [
+            name for name, text in texts.items() if settled([mark], text, BROWSER)[0].start >= 0
+        ]
+        return held[0] if len(held) == 1 else ""
+    return names.about(tag, texts, field)
+
+
+def _mark(region: Result, label: str, quote: str, reason: str = "") -> Mark:
+    value = _value(region)
+    start, end, *_ = Mark.of({**(value.get("globalOffsets") or value), "label": label})
+    return Mark(start, end, label, quote, reason)
+
+
+def _marked(
+    opinion: Opinion, region: Result, own: Sequence[Result], about: str, field: str, names: Names
+) -> Opinion:
+    """An opinion with a mark for each label of a region, and what was written about it in text areas and notes."""
+    if about != field:
+        return opinion.without_mark(about)
+    said = [word for each in own if each.get("type") == "textarea" for word in _words(_value(each).get("text"))]
+    note = region["meta"].get("text") if isinstance(region.get("meta"), dict) else None
+    choices = [word for each in (region, *own) for word in _words(_value(each).get("choices"))]
+    known, labels = names.labels(), _labels(region)
+    if not any(label.strip().casefold() in known for label in labels):
+        labels = [word for word in choices if verdict(word)] or labels or [""]
+    reason = " ".join([*_words(note), *said, *(word for word in choices if word not in labels)])
+    quote = _value(region).get("text")
+    marks = [_mark(region, label, quote if isinstance(quote, str) else "", reason) for label in labels]
+    rated = {
+        f"{each.get('from_name')} of a region": _value(each)[kind]
+        for each in own
+        for kind in ("rating", "number")
+        if kind in _value(each)
+    }
+    return replace(opinion, marks=(*opinion.marks, *marks), aside={**opinion.aside, **rated})
 
 
 def _words(value: Any) -> list[str]:
@@ -89,19 +151,124 @@ def _words(value: Any) -> list[str]:
     return [str(word) for word in found if str(word).strip()]
 
 
-def _score(results: Iterable[Mapping[str, Any]]) -> float | None:
-    """A rating of 1 to 5 stars as -1 to 1; a number in [-1, 1] as it is."""
-    for result in results:
-        value = result.get("value", {})
-        if result.get("type") == "rating" and isinstance(value.get("rating"), int | float):
-            return max(-1.0, min(1.0, (float(value["rating"]) - 3) / 2))
-        if result.get("type") == "number" and isinstance(value.get("number"), int | float):
-            return score_of(value["number"])
-    return None
+def _whole(opinion: Opinion, result: Result, texts: Mapping[str, str], field: str, names: Names) -> Opinion:
+    """An opinion with one result about the whole text; of another text, it is kept aside."""
+    kind, value = str(result.get("type") or ""), _value(result)
+    name = str(result.get("from_name") or kind)
+    tag = str(result.get("to_name") or "")
+    if kind in _ASIDE or not value:
+        return replace(opinion, aside={**opinion.aside, name: value or kind})
+    if (about := names.declared.get(tag, tag)) in texts and about != field:
+        return replace(opinion, aside={**opinion.aside, f"{name} of {about}": value})
+    for answer in (value.get("rating"), value.get("number"), value.get("choices")):
+        opinion = answered(name, answer, names, opinion)
+    words = tuple(_words(value.get("text"))) if kind in ("textarea", "") else ()
+    if words and names.is_corrected(name):
+        return replace(opinion, corrected="\n".join(words))
+    return replace(opinion, comments=(*opinion.comments, *words))
+
+
+# JSON-MIN, CSV and TSV: a row per annotation, the data and the answers side by side.
+
+
+def flat_opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinion of a flat row.
+
+    Raises:
+        ValueError: it has no text.
+    """
+    data = {name: _decoded(value) for name, value in row.items() if name not in _OWN_COLUMNS}
+    field = names.response({name: value for name, value in data.items() if name not in names.scales})
+    others = {field, names.key(data, "prompt", ("prompt", "question", "instruction"))}
+    results = [
+        result for name, value in data.items() if name not in others for result in _results(name, value, names)
+    ]
+    texts = {name: value for name, value in data.items() if isinstance(value, str) and name in others}
+    id = str(row.get("id") or fallback_id)
+    opinion = _read(Opinion(id), texts, results, names)
+    yield replace(opinion, annotator=_annotator(_decoded(row.get("annotator"))))
+
+
+def _decoded(value: Any) -> Any:
+    """A cell that holds JSON as what it holds."""
+    if isinstance(value, str) and value[:1] in "[{" and value[-1:] in "]}":
+        try:
+            return from_json(value)
+        except json.JSONDecodeError:
+            return value
+    return value
+
+
+def _results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any]]:
+    """The answers to one question as JSON has them."""
+    for number, each in enumerate(value if isinstance(value, list) else [value]):
+        common = {"from_name": name, "to_name": name * (name in names.declared), "id": f"{name}-{number}"}
+        if isinstance(each, dict):
+            yield {**common, "type": "textarea" if set(each) == {"text"} else "", "value": each}
+        elif isinstance(each, str) and (names.is_comment(name) or names.is_corrected(name)):
+            yield {**common, "type": "textarea", "value": {"text": [each]}}
+        elif isinstance(each, str) and number_of(each) is None and each:
+            yield {**common, "type": "choices", "value": {"choices": [each]}}
+        elif each not in (None, ""):
+            yield {**common, "type": "number", "value": {"number": each}}
+
+
+# The labeling configuration.
+
+
+def declared(path: Path, rows: Sequence[Row]) -> Names:
+    """What the labeling configuration says: the text that a tag shows, and the scale of a question."""
+    for source, text in _configurations(path, rows):
+        try:
+            return _configured(ElementTree.fromstring(text), source)
+        except ElementTree.ParseError as error:
+            raise UserError(
+                f"{source}: not a labeling configuration: {error}", "correct it, or move it away"
+            ) from error
+    return Names(scales=own_scales(rows))
+
+
+def _configurations(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    own = (row.get("label_config") or (row.get("project") or {}) for row in rows[:1])
+    for each in own:
+        text = each.get("label_config") if isinstance(each, dict) else each
+        if isinstance(text, str):
+            yield str(path), text
+    for name in (f"{path.stem}.xml", "label_config.xml", "config.xml"):
+        if (beside := path.with_name(name)).is_file():
+            yield str(beside), beside.read_text(encoding="utf-8-sig")
+
+
+def _configured(view: ElementTree.Element, source: str) -> Names:
+    said = f"as {Path(source).name} says"
+    shown: dict[str, str] = {}
+    scales: dict[str, Scale] = {}
+    for tag in view.iter():
+        name, value = tag.get("name", ""), tag.get("value", "")
+        if value.startswith("$"):
+            shown[name] = value[1:]
+        if tag.tag == "Rating":
+            scales[name] = Scale(1, int(tag.get("maxRating", "5")), said)
+        elif tag.tag in ("Number", "Slider") and tag.get("min") and tag.get("max"):
+            scales[name] = Scale(float(tag.get("min", "")), float(tag.get("max", "")), said)
+        elif tag.tag == "Choices" and (scale := of_options(each.get("value", "") for each in tag.iter("Choice"))):
+            scales[name] = replace(scale, declared=said)
+    about = {tag.get("name", ""): shown[tag.get("toName", "")] for tag in view.iter() if tag.get("toName") in shown}
+    shown |= about
+    return Names(declared=shown, scales=scales, source=source)
+
+
+TASKS = Tool("label_studio", _is_task, opinions, declared, BROWSER)
+FLAT = Tool("label_studio", _is_flat, flat_opinions, declared, BROWSER)
+
+
+def _utf16_offset(text: str, place: int) -> int:
+    """How many UTF-16 units stand before a code point."""
+    return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
 
 
 def row_of(record: Feedback) -> Row:
-    """A record as a task that Label Studio imports, with its annotation; `records` reads it back."""
+    """A record as a task that Label Studio imports, with its annotation; `opinions` reads it back."""
     result: list[dict[str, Any]] = []
     for number, span in enumerate(record.spans):
         common = {"id": f"span-{number}", "from_name": "label", "to_name": "response"}
@@ -119,4 +286,5 @@ def row_of(record: Feedback) -> Row:
         result.append({**whole, **number_value})
     data = {"id": record.id, "prompt": conversation_text(record.prompt), "response": record.response}
     who = str(record.meta.get("annotator", ""))
-    return {"data": data, "annotations": [{"result": result, **({"completed_by": who} if who else {})}]}
+    annotation = {"result": result, **({"completed_by": who} if who else {})}
+    return {"data": data, "annotations": [annotation], "meta": SCORE_SCALE}

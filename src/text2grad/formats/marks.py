@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from text2grad.feedback import Critique, Example, Feedback, Judgement, Label, Message, QuoteCounts, Source, Span
+from text2grad.feedback import (
+    Critique,
+    Example,
+    Feedback,
+    Judgement,
+    Label,
+    Message,
+    Place,
+    QuoteCounts,
+    Source,
+    Span,
+)
+from text2grad.formats.scale import VERDICTS
 from text2grad.unicode_words import units
+from text2grad.wire.locate import inside_word
 from text2grad.wire.quotes import in_order
 
 LABELS: dict[Label, str] = {1: "good", -1: "poor"}
 """The names that are written; `POLARITY` has those that are read, in whatever case."""
-GOOD_WORDS = ("good", "positive", "praise", "correct", "strength", "+", "+1", "1")
-POOR_WORDS = ("poor", "bad", "negative", "wrong", "error", "incorrect", "weakness", "fault", "-", "-1")
-POLARITY: dict[str, Label] = {**dict.fromkeys(GOOD_WORDS, 1), **dict.fromkeys(POOR_WORDS, -1)}
-RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")
-PROMPT_KEYS = ("prompt", "question", "instruction", "source", "post", "input")
+POLARITY: dict[str, Label] = {
+    **{word: (1 if score > 0 else -1) for word, score in VERDICTS.items() if score},
+    **dict.fromkeys(("strength", "+", "+1", "1"), 1),
+    **dict.fromkeys(("error", "weakness", "fault", "-", "-1"), -1),
+}
+_PIECE = re.compile(r"\r\n|[\s\S]")
 
 
 class Mark(NamedTuple):
@@ -37,19 +52,136 @@ class Mark(NamedTuple):
         Raises:
             ValueError: its offsets are not whole numbers.
         """
-        start, end = value["start"], value["end"]
-        if not isinstance(start, int) or not isinstance(end, int):
-            raise ValueError(f"offsets {start!r} and {end!r} are not whole numbers")
+        start, end = _whole(value["start"]), _whole(value["end"])
+        if start is None or end is None:
+            raise ValueError(f"offsets {value['start']!r} and {value['end']!r} are not whole numbers")
         label, text, reason = (str(value.get(name) or "") for name in ("label", "text", "reason"))
         return cls(start, end, label, text, reason)
 
 
-def placed(marks: Iterable[Mark], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
-    """The spans of marks, in order, and how many marks gave none and why."""
+def _whole(value: Any) -> int | None:
+    """A whole number, also where it is written as text or as 3.0."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    known = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
+    return int(value) if known else None
+
+
+class Counting(NamedTuple):
+    """What one step of an offset is: a code point, or a UTF-16 unit; and whether a line end of two characters
+    (CRLF) is one step, as it is in a browser.
+    """
+
+    utf16: bool = False
+    crlf_is_one: bool = False
+
+
+CODE_POINTS, BROWSER = Counting(), Counting(utf16=True, crlf_is_one=True)
+COUNTINGS = (CODE_POINTS, Counting(utf16=True), BROWSER, Counting(crlf_is_one=True))
+
+
+def settled(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
+    """The marks in code points of `text`, whatever their offsets count; -1 where that cannot be told.
+
+    What a mark quotes tells: its offsets are counted so that they have the quote, else it is the quote's only
+    place. Marks that quote nothing are counted as those of the same text are; if that leaves several ways, so that
+    they begin and end where words do, and else as the `tool` is known to count. What could still be one of several
+    is nothing.
+    """
+    if not marks:
+        return []
+    tables = {counting: _steps(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
+    bare = [mark for mark in marks if not mark.text]
+    live = [each for each in COUNTINGS if all(not m.text or _at(m, tables[each], text) for m in marks)] or COUNTINGS
+    found: dict[Counting | None, tuple[Place, ...]] = {
+        each: tuple(_interval(mark, tables[each]) for mark in bare) for each in live
+    }
+    edged = {places for places in found.values() if all(_on_edges(text, *place) for place in places)}
+    ways = next(
+        (ways for ways in (edged, set(found.values()), {found.get(tool)}) if len(ways) == 1),
+        {None},
+    )
+    places = iter(ways.pop() or [(-1, -1)] * len(bare))
+    return [_quoted(mark, tables, text) if mark.text else _moved(mark, *next(places)) for mark in marks]
+
+
+def _moved(mark: Mark, start: int, end: int) -> Mark:
+    return mark._replace(start=start, end=end)
+
+
+def _steps(text: str, counting: Counting) -> dict[int, int]:
+    """Offset -> code point, of every place that an offset can name."""
+    found, offset = {0: 0}, 0
+    for index, character in enumerate(text, start=1):
+        inside_crlf = counting.crlf_is_one and text[index - 1 : index + 1] == "\r\n"
+        offset += 0 if inside_crlf else 2 if counting.utf16 and ord(character) > 0xFFFF else 1
+        if not inside_crlf:
+            found[offset] = index
+    return found
+
+
+def _interval(mark: Mark, steps: Mapping[int, int]) -> tuple[int, int]:
+    return steps.get(mark.start, -1), steps.get(mark.end, -1)
+
+
+def _at(mark: Mark, steps: Mapping[int, int], text: str) -> bool:
+    start, end = _interval(mark, steps)
+    return 0 <= start < end and same_text(mark.text, text[start:end])
+
+
+def _on_edges(text: str, start: int, end: int) -> bool:
+    return 0 <= start < end and not (inside_word(text, start) or inside_word(text, end))
+
+
+def _quoted(mark: Mark, tables: Mapping[Counting, Mapping[int, int]], text: str) -> Mark:
+    for steps in tables.values():
+        if _at(mark, steps, text):
+            start, end = _interval(mark, steps)
+            return _moved(mark, start, end)._replace(text=text[start:end])
+    places = list(_places(_one_line(mark.text), text))
+    if len(places) == 1:
+        return mark._replace(start=places[0][0], end=places[0][1], text=text[slice(*places[0])])
+    return _moved(mark, -1, -1)
+
+
+def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where a quote stands in a text, both as an editor shows them."""
+    shown, begins = "", []
+    for piece in _PIECE.finditer(text):
+        begins += [piece.start(), *[-1] * (len(_one_line(piece[0])) - 1)]
+        shown += _one_line(piece[0])
+    begins.append(len(text))
+    place = shown.find(quote)
+    while quote and place >= 0:
+        start, end = begins[place], begins[place + len(quote)]
+        if start >= 0 and end >= 0:
+            yield start, end
+        place = shown.find(quote, place + 1)
+
+
+def fits(mark: Mark, text: str) -> bool:
+    """Whether a mark's offsets, in one counting or another, have its quote; one without a quote, whole words."""
+    tables = (_steps(text, counting) for counting in COUNTINGS)
+    return any(_at(mark, each, text) if mark.text else _on_edges(text, *_interval(mark, each)) for each in tables)
+
+
+def same_text(quote: str, found: str) -> bool:
+    """Whether a quote is a piece of text as it stands, or as an editor shows it: a line end as backslash and n."""
+    return quote == found or _one_line(quote) == _one_line(found)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\\n").replace("\xa0", " ")
+
+
+def placed(
+    marks: Iterable[Mark], response: str, labels: Mapping[str, Label] = POLARITY
+) -> tuple[tuple[Span, ...], QuoteCounts]:
+    """The spans of marks, in order, and how many marks gave none and why. `labels`: their names in lower case."""
     counts: Counter[str] = Counter()
     spans: dict[tuple[int, int, int], Span] = {}
     for start, end, name, text, reason in marks:
-        label = POLARITY.get(name.strip().casefold())
+        label = labels.get(name.strip().casefold())
         found = response[start:end]
         if not 0 <= start < end <= len(response) or (text and found != text):
             counts["unmatched"] += 1

@@ -19,6 +19,7 @@ from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import Row, convert_rows, load_rows, text_of
 
 SIDES = ("chosen", "rejected")
+OPENAI_SIDES = ("preferred_output", "non_preferred_output")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,13 @@ def _distinct(found: Iterable[Preference | None]) -> Pairs:
 
 
 def _pairs_of(row: Row, fallback_id: str) -> Iterator[Preference | None]:
+    if all(side in row for side in OPENAI_SIDES):
+        turns = {ours: row[theirs] for ours, theirs in zip(SIDES, OPENAI_SIDES, strict=True)}
+        row = {
+            "id": row.get("id"),
+            "prompt": row["input"]["messages"],
+            **{k: v[-1]["content"] for k, v in turns.items()},
+        }
     if any(side in row for side in SIDES):
         yield _pair(row, fallback_id)
         return

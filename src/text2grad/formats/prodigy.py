@@ -1,43 +1,89 @@
-"""Prodigy's JSON Lines: a text, labelled spans (code points), and what the annotator answered."""
+"""Prodigy's JSON Lines: labelled spans (code points), a label, a choice, or the text alone, and its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from text2grad.feedback import Critique, Failure, Feedback
-from text2grad.formats.marks import LABELS, PROMPT_KEYS, Mark, first_text, human_record, marked_record, score_of
+from text2grad.feedback import Feedback
+from text2grad.formats.marks import CODE_POINTS, LABELS, Mark
+from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, text_in
+from text2grad.formats.scale import of_options
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 
-KEYS = frozenset({"text", "spans", "answer"})
+ANSWERS = ("accept", "reject", "ignore")
+_TEXTS = ("text", "response", "output", "completion", "html")
 
 
-def records(row: Row, fallback_id: str) -> Iterator[Feedback]:
-    """The record of a line. One the annotator rejected or ignored is kept as a failure: it says nothing.
+def _is_task(row: Row) -> bool:
+    shown = row.keys() & {"text", "response", "html", "options"}
+    return row.get("answer") in ANSWERS and bool(shown)
+
+
+def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinion of a line. What the annotator ignored is skipped; spans, or a choice, that were rejected are kept
+    as a failure: what is right instead is not said. A label that was rejected is the opposite of one accepted.
 
     Raises:
         ValueError: the line has no text, or an offset is not a whole number.
     """
-    response = first_text(row, ("text",), needed=True)
-    told = {**row, **meta} if isinstance(meta := row.get("meta"), dict) else row
-    id, prompt = first_text(told, ("id",)) or fallback_id, first_text(told, PROMPT_KEYS)
-    if row["answer"] != "accept":
-        failure = Failure(kind="unsupported", message=f"the annotator said {row['answer']}")
-        yield human_record(id, prompt, response, failure, {"dataset": "prodigy"})
+    told = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
+    chosen = {"response": names.chosen.get("response", _TEXTS), **names.chosen}
+    own = replace(names, chosen=chosen)
+    field, id = own.response(row), text_in(told, "id") or fallback_id
+    if row["answer"] == "ignore":
+        yield skipped(id, "answers 'ignore'")
         return
-    text = first_text(told, ("critique", "user_input", "comment"))
-    critique = Critique(text=text, score=score_of(row.get("score")))
-    meta = {"dataset": "prodigy", "annotator": first_text(row, ("_annotator_id", "_session_id"))}
-    yield marked_record(id, prompt, response, critique, map(Mark.of, row["spans"]), meta)
+    prompt = names.prompt({name: value for name, value in told.items() if name != field})
+    who = text_in(row, "_annotator_id", "_session_id")
+    yield _judged(Opinion(id, row[field], prompt, annotator=who), row, told, names)
+
+
+def _judged(opinion: Opinion, row: Row, told: Row, names: Names) -> Opinion:
+    accepted = row["answer"] == "accept"
+    for key in (*names.chosen.get("critique", ("critique", "user_input", "comment")), "corrected", "score"):
+        opinion = answered(key, told.get(key), names, opinion)
+    if label := row.get("label"):
+        if accepted:
+            return answered("label", label, names, opinion)
+        return replace(opinion, ratings={**opinion.ratings, "label": _opposite(str(label), names)})
+    if "options" in row:
+        texts = {str(each.get("id")): each.get("text") or each.get("id") for each in row["options"]}
+        picked = [texts.get(str(each), each) for each in row.get("accept") or ()]
+        opinion = answered("choice", picked, names, opinion) if accepted else opinion
+    elif row.get("spans") is not None:
+        opinion = replace(opinion, marks=tuple(map(Mark.of, row["spans"] or ())) if accepted else ())
+    elif not opinion.comments and not opinion.ratings:
+        return replace(opinion, ratings={"answer": row["answer"]})
+    return opinion if accepted else replace(opinion, failure="the annotator said reject")
+
+
+def _opposite(label: str, names: Names) -> str:
+    """What it says that a label was rejected: the other verdict, if it is one."""
+    said = names.labels().get(label.strip().casefold())
+    return f"not {label}" if said is None else LABELS[-said]
+
+
+def declared(path: Path, rows: Sequence[Row]) -> Names:
+    """The options of a choice are its scale, where what they show is numbers, or words of a known order."""
+    options: list[Row] = next((row["options"] for row in rows if row.get("options")), [])
+    scale = of_options(each.get("text") or each.get("id") for each in options)
+    return Names(scales={**own_scales(rows), **({"choice": scale} if scale else {})}, source=str(path))
+
+
+TASKS = Tool("prodigy", _is_task, opinions, declared, CODE_POINTS)
 
 
 def row_of(record: Feedback) -> Row:
-    """A record as Prodigy has it; `records` reads it back."""
+    """A record as Prodigy has it; `opinions` reads it back."""
     spans = [
         {"start": s.start, "end": s.end, "label": LABELS[s.label].upper(), "text": s.text, "reason": s.reason}
         for s in record.spans
     ]
     row: Row = {"text": record.response, "spans": spans, "answer": "accept" if record.error is None else "ignore"}
-    row |= {"critique": record.critique, "meta": {"id": record.id, "prompt": conversation_text(record.prompt)}}
+    meta = {"id": record.id, "prompt": conversation_text(record.prompt), **SCORE_SCALE}
     extra = {"score": record.score, "_annotator_id": record.meta.get("annotator") or None}
+    row |= {"critique": record.critique, "meta": meta}
     return row | {name: value for name, value in extra.items() if value is not None}

@@ -1,163 +1,235 @@
 """Remarks as people write them: a response with what somebody said of it, in a table or as JSON objects.
 
 Poor and good words are told by quotes (`good`, `poor`, or `spans` with a `text`), by offsets, or by mark-up in the
-response itself: `due [-next week-]{the mail says Friday}`, and `[+...+]` for praise. A critique alone will do.
+response itself (`formats.markup`). A critique alone will do.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Critique, Feedback, Label, Message, QuoteCounts, Span
-from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed, score_of
+from pydantic import ValidationError
+
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Feedback, Label, Message, QuoteCounts, Span, first_error, to_json
+from text2grad.formats.cells import is_filled, list_of, scores_of, text_of, turns_of
+from text2grad.formats.columns import RATINGS, SAYS, check_names, plain_name, renamed
+from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed
+from text2grad.formats.markup import Unmarked, has_markup, unmarked
+from text2grad.formats.scale import Scale
 from text2grad.tasks.loaders import Row
+from text2grad.tasks.sheets import bad_rows
 from text2grad.wire.locate import LocateSettings
+from text2grad.wire.nearest import nearest
 from text2grad.wire.quotes import Quote, Resolved, in_order, occurrences, resolve
 
-COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "corrected", "annotator")
-FIELDS = (*COLUMNS, "spans")
-SAYS = ("critique", "good", "poor", "spans", "score", "corrected")
-"""What is said of a response; a remark has one of them, or mark-up in its response."""
 KEYS = frozenset({"response"})
-_OPENING = re.compile(r"\[([+-])")
-_REASON = re.compile(r"\{([^{}]*)\}")
-_WORD = re.compile(r"\S+")
-
-
-class Unmarked(NamedTuple):
-    """A text without its mark-up, and the intervals of it that were marked."""
-
-    text: str
-    marks: tuple[Mark, ...]
-
-
-def unmarked(text: str) -> Unmarked:
-    """Take `[-poor-]{reason}` and `[+good+]{reason}` out of a text; the reason may be left out.
-
-    What is marked has as many opening as closing square brackets, so that `[+-]?[0-9+]` and `a[-1]` are no mark-up.
-    """
-    parts: list[str] = []
-    marks: list[Mark] = []
-    place = length = 0
-    while found := _OPENING.search(text, place):
-        inner = _marked(text, found.end(), found[1])
-        if inner is None:
-            kept, place = text[place : found.end()], found.end()
-        else:
-            after = found.end() + len(inner) + 2
-            why = _REASON.match(text, after)
-            before = text[place : found.start()]
-            start = length + len(before)
-            label, reason = f"{found[1]}1", why[1].strip() if why else ""
-            marks.append(Mark(start, start + len(inner), label, inner, reason))
-            kept, place = before + inner, why.end() if why else after
-        parts.append(kept)
-        length += len(kept)
-    return Unmarked("".join([*parts, text[place:]]), tuple(marks))
-
-
-def _marked(text: str, start: int, sign: str) -> str | None:
-    """What stands between an opening at `start` and the first closing after which brackets are balanced."""
-    end = text.find(f"{sign}]", start)
-    while end > start:
-        inner = text[start:end]
-        if _balanced(inner):
-            return inner
-        end = text.find(f"{sign}]", end + 1)
-    return None
-
-
-def _balanced(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character == "[") - (character == "]")
-        if depth < 0:
-            return False
-    return depth == 0
+AS_PEOPLE_QUOTE = LocateSettings(ignore_case=True)
+NO_SPANS = "none"
+"""In the cell of spans: there are none, and none are made of anything else."""
+AS_IT_IS = '""'
+"""In front of the critique of a row with exact spans: it is what follows; if that is nothing, there is none."""
+_OPENING, _CLOSING = "\"'“‘„«`", "\"'”’“»`"
 
 
 class Remark(NamedTuple):
-    """A row that was read: its response without mark-up, what was quoted, and what came of it."""
+    """A row that was read: its response without mark-up, what was quoted, and what came of it.
 
-    response: str
-    quotes: tuple[tuple[Quote, Label], ...]
-    resolved: tuple[Resolved, Resolved]
+    `marked` are the spans of marks. `exact`: all spans are given by offsets, or it is said that there are none.
+    """
+
+    prompt: tuple[Message, ...]
+    response: Unmarked
+    quotes: Mapping[Label, tuple[Quote, ...]]
+    resolved: Mapping[Label, Resolved]
+    marked: tuple[Span, ...]
     spans: tuple[Span, ...]
     counts: QuoteCounts
     problems: tuple[str, ...]
+    exact: bool
 
 
-def read_remark(row: Mapping[str, Any]) -> Remark:
-    """A row's response and spans; see `records`.
+class Read(NamedTuple):
+    """A file of remarks: its records, the lines of which something was not used, columns that were not read, and
+    how the scores were read.
+    """
+
+    records: list[Feedback]
+    losses: tuple[str, ...]
+    ignored: tuple[str, ...]
+    scales: tuple[str, ...]
+
+
+def read(
+    path: Path,
+    places: Sequence[str],
+    rows: Sequence[Row],
+    dataset: str,
+    names: Mapping[str, str] | None = None,
+    given: Mapping[str, Scale] | None = None,
+) -> Read:
+    """All remarks of a file. `names` are columns by our names, `given` scales of ratings ("": of the score).
+
+    A remark has its id from its prompt, response and annotator, wherever it stands; the same remark twice is one.
 
     Raises:
-        ValueError: there is no response, or a list in it is not one.
+        UserError: no column is the response, or rows cannot be read (which, all of them).
     """
-    text = str(row.get("response") or "")
-    if not text.strip():
+    ours = {theirs: name for name, theirs in (names or {}).items()}
+    given = {ours.get(name, plain_name(name)): scale for name, scale in (given or {}).items()}
+    rows = renamed(path, places, rows, names)
+    ignored = check_names(path, places, rows, guess=not names) if rows else []
+    scores = scores_of(rows, given)
+    others = [name for name in ("score", *RATINGS) if name != scores.name]
+    ignored += [name for name in others if any(is_filled(row.get(name)) for row in rows)]
+    kept: dict[str, tuple[str, list[str]]] = {}
+    records: list[Feedback] = []
+    losses: list[str] = []
+    bad: list[tuple[str, str]] = []
+    prompts: dict[str, tuple[tuple[Message, ...], str]] = {}
+    for place, row in zip(places, rows, strict=True):
+        try:
+            found, lost = read_row(row, scores.of(row), dataset)
+        except ValueError as error:
+            bad.append((place, first_error(error) if isinstance(error, ValidationError) else str(error)))
+            continue
+        first, known = kept.setdefault(to_json(found.model_dump()), (place, lost)) if found else (place, lost)
+        if first != place:
+            lost = [f"the same remark as in {first}: left out"] if lost == known else lost
+        elif found is not None:
+            records.append(found)
+            asked, first = prompts.setdefault(found.id, (found.prompt, place))
+            if asked != found.prompt:
+                bad.append((place, f"the id {found.id[:40]!r} is that of another prompt in {first}"))
+        losses += [f"{place}: {loss}" for loss in lost]
+    bad += _without_prompt(places, rows) if not bad else []
+    if bad:
+        raise bad_rows(path, bad, _cure(bad))
+    if rows and not records:
+        said = [*scores.problems, *losses, "no row says anything of a response"]
+        raise UserError(f"{path}: {said[0]}", f"one of {', '.join(SAYS)} is needed")
+    return Read(records, (*losses, *scores.problems), tuple(ignored), scores.notes)
+
+
+def _cure(bad: Iterable[tuple[str, str]]) -> str:
+    scores = any("is not between" in fault for _, fault in bad)
+    return "of another scale, say it from worst to best: --scale 1..5" if scores else "correct these rows"
+
+
+def _without_prompt(places: Sequence[str], rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """The rows without a prompt of a file that has prompts."""
+    asked = [is_filled(row.get("prompt")) or isinstance(row.get("response"), list) for row in rows]
+    for place, row, there in zip(places, rows, asked, strict=True):
+        if any(asked) and not there and _says_something(row):
+            yield place, "the prompt is empty (of merged cells, only the first holds the text)"
+
+
+def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | None, list[str]]:
+    """The record of a row and what of it gave no span; none of a row that says nothing.
+
+    Raises:
+        ValueError: there is no response, or a cell holds what it cannot.
+    """
+    if not (_says_something(row) or score is not None):
+        blank = not any(map(is_filled, row.values()))
+        return None, [] if blank else [
+            f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"
+        ]
+    remark = _remark(row)
+    return _record(row, remark, score, dataset), list(_losses(remark))
+
+
+def _remark(row: Mapping[str, Any]) -> Remark:
+    none = row.get("spans") == NO_SPANS
+    spans = [] if none else _objects(list_of(row.get("spans"), "spans"))
+    exact = none or (bool(spans) and all(map(_has_offsets, spans)))
+    prompt, text, is_turn = _conversation(row, exact)
+    if not (text.strip() or exact):
         raise ValueError("the response is empty")
-    spans = _objects(row.get("spans"))
-    with_offsets = [Mark.of({**span, "label": _name(span)}) for span in spans if _has_offsets(span)]
-    found = Unmarked(text, ()) if with_offsets else unmarked(text)
-    marks = (*with_offsets, *found.marks)
     quotes, nameless = _quotes(row, [span for span in spans if not _has_offsets(span)])
-    good, poor = (
-        resolve([quote for quote, of in quotes if of == label], found.text, label, "skip", LocateSettings())
-        for label in LABELS
-    )
+    found = Unmarked(text) if exact or is_turn or any(map(_has_offsets, spans)) else unmarked(text)
+    if any(quote.text in text and quote.text not in found.text for quote, _ in quotes):
+        found = Unmarked(text)  # a quote has the brackets in it: they are text
+    by_label = {label: tuple(_bare(quote, found.text) for quote, of in quotes if of == label) for label in LABELS}
+    resolved = {label: resolve(by_label[label], found.text, label, "skip", AS_PEOPLE_QUOTE) for label in LABELS}
+    with_offsets = [Mark.of({**span, "label": _name(span)}) for span in spans if _has_offsets(span)]
+    marks = (*with_offsets, *found.marks)
     of_marks, counts = placed(marks, found.text)
+    marked = tuple(_weighted(of_marks, spans))
     return Remark(
-        found.text,
-        tuple(quotes),
-        (good, poor),
-        in_order([*good.spans, *poor.spans, *of_marks]),
-        good.counts + poor.counts + counts + QuoteCounts(no_polarity=len(nameless)),
-        (*map(_no_label, nameless), *_misplaced(marks, found.text)),
+        prompt,
+        found,
+        by_label,
+        resolved,
+        marked,
+        in_order([*(span for each in resolved.values() for span in each.spans), *marked]),
+        sum((each.counts for each in resolved.values()), counts + QuoteCounts(no_polarity=len(nameless))),
+        (*map(_no_label, nameless), *_misplaced(marks, found.text), *map(_doubt, found.doubts)),
+        exact,
     )
 
 
-def records(row: Row, fallback_id: str, dataset: str = "remarks") -> Iterator[Feedback]:
-    """The record of a row; none of one that says nothing. Without marks, a corrected text tells by its difference
-    what was wrong. A critique that is left out is made of the reasons.
+def _conversation(row: Mapping[str, Any], exact: bool) -> tuple[tuple[Message, ...], str, bool]:
+    """The prompt and the response of a row, and whether that was a chat turn.
 
     Raises:
-        ValueError: the response is empty, or the score is not a number from -1 to 1.
+        ValueError: the response has several answers or none, or answers another prompt than the row's.
     """
-    if not _says_something(row):
-        return
-    remark, corrected = read_remark(row), _text(row, "corrected")
-    spans = remark.spans
-    omissions: tuple[str, ...] = ()
-    if not (remark.quotes or remark.spans or remark.problems) and corrected:
-        spans, omissions = edits(remark.response, corrected)
+    value = row.get("prompt")
+    prompt = turns_of(value, "prompt") or (Message(role="user", content=text_of(row, "prompt")),)
+    value = row.get("response")
+    turns = () if exact and isinstance(value, str) else turns_of(value, "response")
+    if not turns:
+        return prompt, text_of(row, "response"), False
+    *before, last = turns
+    if last.role != "assistant" or any(turn.role in ("assistant", "tool") for turn in before):
+        raise ValueError("the response has not one answer, at its end; write that answer alone, as text")
+    if before and is_filled(row.get("prompt")) and before[-1].content.strip() != prompt[-1].content.strip():
+        raise ValueError("the response is a conversation that begins with another prompt than the row's")
+    return prompt if is_filled(row.get("prompt")) else tuple(before) or prompt, last.content, True
+
+
+def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feedback:
+    """The record of a row that was read. Without marks, a corrected text tells by its difference what was wrong. A
+    critique that is left out is made of the reasons.
+    """
+    turns = turns_of(row.get("corrected"), "corrected") if not remark.exact else ()
+    corrected = turns[-1].content if turns else text_of(row, "corrected") or remark.response.corrected
+    spans, omissions = remark.spans, remark.response.omissions
+    marked = any(remark.quotes.values()) or spans or remark.problems or remark.exact
+    if not marked and corrected and not omissions:
+        spans, omissions = edits(remark.response.text, corrected)
+    written = text_of(row, "critique")
+    literal = remark.exact and written.startswith(AS_IT_IS)
     critique = Critique(
-        text=_text(row, "critique") or _of_reasons(remark),
+        text=written.removeprefix(AS_IT_IS) if literal else written or _of_reasons(remark),
         spans=spans,
-        score=_score(row.get("score")),
+        score=score,
         quotes=remark.counts,
-        lost=tuple(chain.from_iterable(each.lost for each in remark.resolved)),
+        lost=tuple(chain.from_iterable(each.lost for each in remark.resolved.values())),
         omissions=omissions,
     )
-    meta = {"dataset": dataset, "corrected": corrected, "annotator": _text(row, "annotator")}
-    yield human_record(_text(row, "id") or fallback_id, _prompt(row), remark.response, critique, meta)
+    annotator = text_of(row, "annotator")
+    meta = {"dataset": dataset, "corrected": corrected, "annotator": annotator}
+    id = text_of(row, "id") or content_id(remark.prompt, remark.response.text, annotator)
+    return human_record(id, remark.prompt, remark.response.text, critique, meta)
 
 
-def losses(row: Row) -> Iterator[str]:
+def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
+    """The id of a remark that brings none: the same for what the same person says of the same response."""
+    told = to_json([[turn.model_dump() for turn in prompt], response, annotator])
+    return f"remark-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+
+
+def _losses(remark: Remark) -> Iterator[str]:
     """What of a row gave no span, and what would mend it."""
-    if not _says_something(row):
-        if any(map(_filled, row.values())):
-            yield f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"
-        return
-    remark = read_remark(row)
-    for resolved in remark.resolved:
-        yield from (not_there(quote, remark.response) for quote in resolved.lost)
-        yield from (_repeated(quote, remark.response) for quote in resolved.unclear)
+    for resolved in remark.resolved.values():
+        yield from (not_there(quote, remark.response.text) for quote in resolved.lost)
+        yield from (_repeated(quote, remark.response.text) for quote in resolved.unclear)
     yield from remark.problems
 
 
@@ -167,111 +239,15 @@ def not_there(quote: str, response: str) -> str:
     return f"{_short(quote)} is not in the response" + (f"; nearest: {_short(near)}" if near else "")
 
 
-def nearest(quote: str, text: str) -> str:
-    """The words of a text that are most like a quote, at least by half; "" if none are."""
-    words, count = list(_WORD.finditer(text)), max(1, len(quote.split()))
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(quote.casefold())
-    best, found = 0.5, ""
-    for size in (count, count + 1, count - 1):
-        for first, last in zip(words, words[max(1, size) - 1 :], strict=False):
-            passage = text[first.start() : last.end()].strip(".,;:!?")
-            matcher.set_seq1(passage.casefold())
-            if matcher.real_quick_ratio() > best and matcher.quick_ratio() > best and matcher.ratio() > best:
-                best, found = matcher.ratio(), passage
-        if found:
-            break
-    return found
-
-
-def check_names(path: Path, rows: Sequence[Row], guess: bool = True) -> list[str]:
-    """The columns (or keys) of a file that are not read, in their order. With `guess`, a name may be mistyped.
-
-    Raises:
-        UserError: there is no response, nothing is said of one, or a name looks like a mistyped one.
-    """
-    names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    others = [name for name in names if name not in FIELDS]
-    for name in others if guess else ():
-        near = difflib.get_close_matches(name, [each for each in FIELDS if each not in names], n=1, cutoff=0.7)
-        if near:
-            cure = f"rename it, or read it by --map {near[0]}={name}"
-            raise UserError(f"{path}: unknown column {name!r}, did you mean {near[0]!r}?", cure)
-    if "response" not in names:
-        cure = f"say which it is: --map response=COLUMN; columns: {', '.join(names)[:200]}"
-        raise UserError(f"{path}: no column 'response'", cure)
-    marked = any(unmarked(str(row["response"] or "")).marks for row in rows if "response" in row)
-    if not marked and not set(SAYS) & set(names):
-        cure = f"one of {', '.join(SAYS)} is needed: --map critique=COLUMN; columns: {', '.join(names)[:200]}"
-        raise UserError(f"{path}: nothing is said of the responses", cure)
-    return others
-
-
-def parse_map(words: Sequence[str]) -> dict[str, str]:
-    """`response=answer,critique=comment` as our name -> the file's.
-
-    Raises:
-        UsageError: it is written otherwise, or names no field of ours.
-    """
-    pairs = [pair.partition("=") for word in words for pair in word.split(",")]
-    for ours, equals, theirs in pairs:
-        if not (equals and ours.strip() and theirs.strip()):
-            raise UsageError(f"--map {ours!r} is not a pair", "write --map response=answer,critique=comment")
-        if ours.strip() not in FIELDS:
-            near = difflib.get_close_matches(ours, FIELDS, n=1)
-            hint = f", did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"--map: no field {ours.strip()!r}{hint}", f"fields: {', '.join(FIELDS)}")
-    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
-
-
-def renamed(path: Path, rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
-    """The rows with the columns of `names` (ours -> theirs) under our names.
-
-    Raises:
-        UserError: the file has no such column.
-    """
-    there = list(dict.fromkeys(str(name) for row in rows for name in row))
-    for theirs in names.values():
-        if theirs not in there:
-            near = difflib.get_close_matches(theirs, there, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(there)[:200]}"
-            raise UserError(f"{path}: no column {theirs!r}", hint)
-    taken = {*names, *names.values()}
-    return [
-        {
-            **{name: value for name, value in row.items() if name not in taken},
-            **{ours: row[theirs] for ours, theirs in names.items() if theirs in row},
-        }
-        for row in rows
-    ]
-
-
-def _filled(value: Any) -> bool:
-    return value is not None and str(value).strip() not in ("", "[]")
-
-
 def _says_something(row: Mapping[str, Any]) -> bool:
-    said = any(_filled(row.get(name)) for name in SAYS)
-    return said or bool(unmarked(str(row.get("response") or "")).marks)
+    response = row.get("response")
+    return any(is_filled(row.get(name)) for name in SAYS) or (isinstance(response, str) and has_markup(response))
 
 
-def _text(row: Mapping[str, Any], name: str) -> str:
-    value = row.get(name)
-    return "" if value is None else str(value)
-
-
-def _prompt(row: Mapping[str, Any]) -> str | tuple[Message, ...]:
-    value = row.get("prompt")
-    if isinstance(value, list) and value:
-        return tuple(map(Message.model_validate, value))
-    return _text(row, "prompt")
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    items = value if isinstance(value, list) else [] if not _filled(value) else [value]
+def _objects(items: Sequence[Any]) -> list[dict[str, Any]]:
     if odd := [item for item in items if not isinstance(item, dict)]:
         raise ValueError(f'a span is an object {{"text", "label", "reason"}}, not {odd[0]!r:.40}')
-    return items
+    return list(items)
 
 
 def _has_offsets(span: Mapping[str, Any]) -> bool:
@@ -282,21 +258,26 @@ def _name(span: Mapping[str, Any]) -> str:
     return str(span.get("label", "")).strip()
 
 
+def _weighted(of_marks: Iterable[Span], spans: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
+    """The spans of marks, with the weights that were given beside their offsets."""
+    weights = {(span.get("start"), span.get("end"), POLARITY.get(_name(span).casefold())): span for span in spans}
+    for span in of_marks:
+        weight = weights.get((span.start, span.end, span.label), {}).get("weight")
+        yield span if weight is None else Span.model_validate({**span.model_dump(), "weight": weight})
+
+
 def _quotes(
     row: Mapping[str, Any], spans: Iterable[Mapping[str, Any]]
 ) -> tuple[list[tuple[Quote, Label]], list[Mapping[str, Any]]]:
     """The quotes of a row, each with its label, and the spans that have none."""
     quotes: list[tuple[Quote, Label]] = [
-        (Quote(line.strip()), label)
-        for label, name in LABELS.items()
-        for line in _lines(row.get(name))
-        if line.strip()
+        (Quote(line.strip()), label) for label, name in LABELS.items() for line in _lines(row.get(name), name)
     ]
     nameless = []
     for span in spans:
         label = POLARITY.get(_name(span).casefold())
-        text = str(span.get("text") or span.get("quote") or "").strip()
-        if not text:
+        written = str(span.get("text") or span.get("quote") or "")
+        if not (text := written.strip() or written):
             raise ValueError("a span has no 'text'")
         if label is None:
             nameless.append(span)
@@ -305,15 +286,31 @@ def _quotes(
     return quotes, nameless
 
 
+def _lines(value: Any, name: str) -> list[str]:
+    """The quotes in a cell, one in a line, or in a list."""
+    items = value if isinstance(value, list) else str(value).splitlines() if is_filled(value) else []
+    if odd := [item for item in items if not isinstance(item, str)]:
+        raise ValueError(
+            f"{name} has something else than quotes: {str(odd[0])[:40]!r}; objects belong into 'spans'"
+        )
+    return [item for item in items if item.strip()]
+
+
+def _bare(quote: Quote, response: str) -> Quote:
+    """A quote without the quotation marks around it, where only the words in them are in the response."""
+    text = quote.text
+    if len(text) < 3 or text[0] not in _OPENING or text[-1] not in _CLOSING:
+        return quote
+    inner = quote._replace(text=text[1:-1].strip())
+    there = [not resolve([each], response, 1, "first", AS_PEOPLE_QUOTE).lost for each in (quote, inner)]
+    return inner if there == [False, True] else quote
+
+
 def _occurrence(span: Mapping[str, Any]) -> int | None:
     value = span.get("occurrence")
     if value is not None and (not isinstance(value, int) or value < 1):
         raise ValueError(f"occurrence {value!r} is not a number from 1")
     return value
-
-
-def _lines(value: Any) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else str(value or "").splitlines()
 
 
 def _no_label(span: Mapping[str, Any]) -> str:
@@ -338,32 +335,22 @@ def _repeated(quote: str, response: str) -> str:
     return f'{_short(quote)} is in the response {times}: quote more of it, or say which by "occurrence"'
 
 
+def _doubt(text: str) -> str:
+    return f"{_short(text)} stays in the response as text; marks are written [-next week-]{{why}}"
+
+
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return repr(line if len(line) <= 60 else f"{line[:57]}...")
 
 
 def _of_reasons(remark: Remark) -> str:
-    """What was said of each quote, found or not: the reason, else whether it is good or poor."""
-    said = [(quote.text, label, quote.reason) for quote, label in remark.quotes]
-    quoted = {text for text, *_ in said}
-    said += [(span.text, span.label, span.reason) for span in remark.spans if span.text not in quoted]
-    return "\n".join(f'"{text}": {reason or LABELS[label]}' for text, label, reason in said)
-
-
-def _score(value: Any) -> float | None:
-    """A number from -1 to 1, or a word of praise or of blame."""
-    if not _filled(value):
-        return None
-    shown = str(value).strip()
-    try:
-        number = float(shown)
-    except ValueError as error:
-        label = POLARITY.get(shown.casefold())
-        if label is None:
-            raise ValueError(f"the score {shown[:20]!r} is not a number") from error
-        return float(label)
-    score = score_of(number)
-    if score is None:
-        raise ValueError(f"the score {shown[:20]} is not between -1 and 1")
-    return score
+    """What was said of each quote as it stands in the response, or as it was written where it is not found there:
+    the reason, else whether it is good or poor.
+    """
+    said: list[tuple[str, Label, str]] = []
+    for label, quotes in remark.quotes.items():
+        for quote, spans in zip(quotes, remark.resolved[label].by_quote, strict=True):
+            said.append((spans[0].text if spans else quote.text, label, quote.reason))
+    said += [(span.text, span.label, span.reason) for span in remark.marked]
+    return "\n".join(f'"{text}": {reason or LABELS[label]}' for text, label, reason in dict.fromkeys(said))

@@ -1,42 +1,75 @@
 """A spreadsheet: `response` and what is said of it (`formats.remarks`), a cell for each.
 
-A cell holds one quote per line. Quotes are located as a judge's are: literally, else with other quotes,
-dashes or white space; the k-th repeat is the k-th occurrence.
+A row is written as a person would write it where that is read back as the very same record: quotes, one in a line,
+else mark-up in the response. Only otherwise its spans are a list with offsets, as JSON.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from decimal import Decimal
 
-from text2grad.feedback import Feedback
-from text2grad.formats import remarks
-from text2grad.formats.remarks import COLUMNS as COLUMNS
-from text2grad.formats.remarks import KEYS as KEYS
-from text2grad.tasks.base import conversation_text
+from text2grad.feedback import Feedback, Message, to_json
+from text2grad.formats.cells import score_of, turns_of
+from text2grad.formats.columns import COLUMNS as COLUMNS
+from text2grad.formats.marks import LABELS, Mark
+from text2grad.formats.markup import marked_up
+from text2grad.formats.remarks import AS_IT_IS, NO_SPANS, read_row
 from text2grad.tasks.loaders import Row
-from text2grad.wire.quotes import to_quotes
 
-records = partial(remarks.records, dataset="csv")
-SUFFIXES = (".csv", ".tsv")
+_SAME = ("id", "prompt", "response", "critique", "spans", "score")
 
 
 def row_of(record: Feedback) -> Row:
-    """A record as a row. Reasons have no column, and a quote that occurs more than once is not told from others."""
-    quotes = {
-        label: "\n".join(
-            quote.text for quote in to_quotes([s for s in record.spans if s.label == label], record.response)
-        )
-        for label in (1, -1)
-    }
-    score = "" if record.score is None else f"{record.score:g}"
-    return {
+    """A record as a row; of two spans with the same place and label, a reader will take the first."""
+    rows = list(_rows(record))
+    return next((row for row in rows if _is_read_back(row, record)), rows[-1])
+
+
+def _rows(record: Feedback) -> Iterator[Row]:
+    """What could say the same as a record, the plainest first."""
+    score = "" if record.score is None else format(Decimal(repr(record.score)), "f")
+    row = {
+        **dict.fromkeys(COLUMNS, ""),
         "id": record.id,
-        "prompt": conversation_text(record.prompt),
+        "prompt": _prompt(record.prompt),
         "response": record.response,
         "critique": record.critique,
-        "good": quotes[1],
-        "poor": quotes[-1],
-        "score": score,
-        "corrected": str(record.meta.get("corrected", "")),
-        "annotator": str(record.meta.get("annotator", "")),
+        "score": score.removesuffix(".0"),
+        **{name: _text(record, name) for name in ("corrected", "annotator")},
     }
+    by_label = {name: [span.text for span in record.spans if span.label == of] for of, name in LABELS.items()}
+    marks = [Mark(span.start, span.end, f"{span.label:+d}", span.text, span.reason) for span in record.spans]
+    spans = [span.model_dump(exclude_defaults=True) for span in record.spans]
+    yield row
+    yield {**row, **{name: "\n".join(texts) for name, texts in by_label.items()}}
+    yield {**row, "response": marked_up(record.response, marks)}
+    exact = {**row, "spans": to_json(spans) if spans else NO_SPANS}
+    yield exact
+    yield {**exact, "critique": AS_IT_IS + record.critique}
+
+
+def _is_read_back(row: Row, record: Feedback) -> bool:
+    try:
+        read, _ = read_row(row, score_of(row["score"]), "csv")
+    except ValueError:
+        return False
+    if read is None or any(getattr(read, name) != getattr(record, name) for name in _SAME):
+        return False
+    invented = read.meta.get("omissions", []) not in ([], record.meta.get("omissions"))
+    return not invented and all(_text(read, name) == _text(record, name) for name in ("corrected", "annotator"))
+
+
+def _text(record: Feedback, name: str) -> str:
+    return str(record.meta.get(name) or "")
+
+
+def _prompt(prompt: tuple[Message, ...]) -> str:
+    """One user turn as it is, unless it looks like a list of turns; else the turns as JSON."""
+    text = prompt[0].content
+    plain = len(prompt) == 1 and prompt[0].role == "user" and bool(text.strip())
+    try:
+        plain = plain and not turns_of(text, "prompt")
+    except ValueError:
+        plain = False
+    return text if plain else to_json([turn.model_dump() for turn in prompt])

@@ -17,7 +17,8 @@ from text2grad.stages.summary import Summary, inlined
 class ImportSummary(Summary):
     """What was found (`formats.intake.ImportReport`), and the records of each data set that the file now holds.
 
-    `losses` names the lines of which something was not used, `ignored` the columns that were not read.
+    `scales` says how ratings were read, `losses` names the lines of which something was not used, `ignored` the
+    columns that were not read.
     """
 
     report: Mapping[str, Any] = inlined()
@@ -25,21 +26,27 @@ class ImportSummary(Summary):
     replaced: int
     file_holds: Mapping[str, int]
     out: str
+    scales: Sequence[str] | None = None
     ignored: Sequence[str] | None = None
     losses: Sequence[str] | None = None
 
 
 def run_import(
-    config: Config, source: Path, kind: str, out: Path | None, names: Sequence[str] = ()
+    config: Config,
+    source: Path,
+    kind: str,
+    out: Path | None,
+    names: Sequence[str] = (),
+    scales: Sequence[str] = (),
 ) -> ImportSummary:
     """Add people's feedback to our records; say what was found, and what the file holds of each data set.
 
-    `names` says where remarks are, as `formats.intake.import_feedback` takes it.
+    `names` says where remarks are, `scales` what ratings are on, as `formats.intake.import_feedback` takes them.
     Without `out` the figures are left in `evaluation/import_<data set>.json` as well, for the report.
     """
     from text2grad.formats.intake import import_feedback, merged, reports_by_data_set
 
-    imported = import_feedback(source, kind, config.task.context_characters, names)
+    imported = import_feedback(source, kind, config.task.context_characters, names, scales)
     target = out or config.run.folder / "feedback.jsonl"
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +64,7 @@ def run_import(
         replaced=imported.report.records - added,
         file_holds={name: report.records for name, report in held.items()},
         out=str(target),
+        scales=imported.scales or None,
         ignored=imported.ignored or None,
         losses=imported.losses or None,
     )

@@ -7,11 +7,8 @@ names it.
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +21,40 @@ from pydantic import ValidationError
 from text2grad.errors import UserError, optional_packages, warn_once
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
 from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shared_ids, rouge_l_scores
+from text2grad.tasks.sheets import decoded, is_table, table_rows
 
 Row = dict[str, Any]
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
+_OTHER_KINDS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(SPREADSHEETS, ("is a spreadsheet, not text", "save it as CSV (UTF-8) first")),
+    **dict.fromkeys(
+        (".diff", ".patch"), ("is a diff", "write the text before it as response, after it as corrected")
+    ),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z"), ("is an archive", "unpack it, and give one of its files")),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".pdf", ".html", ".htm"), ("is a document", "save its table as CSV")),
+    **dict.fromkeys((".xml", ".xmi"), ("is XML", "export JSON; of INCEpTION, UIMA CAS JSON")),
+    **dict.fromkeys((".conll", ".iob", ".bio", ".conllu"), ("has tokens and no text", "export JSON with offsets")),
+    ".parquet": (
+        "is a Parquet file, not text",
+        "python -c \"import pandas; pandas.read_parquet('{path}').to_json("
+        "'{path}.jsonl', orient='records', lines=True)\"",
+    ),
+}
+_TSV_OF_WEBANNO = "#FORMAT=WebAnno TSV"
+_LISTS = ("examples", "records", "rows", "items", "tasks", "runs", "results", "annotations", "conversations")
+"""Keys under which tools put the one list of an export."""
 T = TypeVar("T")
 LEAST_UNPACKED, MOST_TIMES = 64 << 20, 100
 """A packed file may unpack to 64 MiB, or to 100 times its own size: text of tasks packs to a tenth, a bomb to a
 thousandth."""
+
+
+class RowError(ValueError):
+    """A row that cannot be used, with what cures it: the cure is of the file where all rows are alike."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(message)
+        self.cure = cure
 
 
 @dataclass(frozen=True)
@@ -138,7 +162,7 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
         UserError: the file or data set cannot be loaded, or has no rows.
     """
     path = Path(data)
-    local = path.exists() or path.name.endswith((".json", ".jsonl", ".jsonl.gz", ".csv", ".tsv"))
+    local = path.exists() or is_table(path) or path.name.lower().endswith((".json", ".jsonl", ".jsonl.gz"))
     split = split or hub_data(data).train
     rows = list(islice(read_rows(path) if local else _hub_rows(data, split), limit))
     if not rows:
@@ -147,8 +171,8 @@ def load_rows(data: str, limit: int | None = None, split: str = "") -> list[Row]
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of a .jsonl (or .jsonl.gz) file, of a .json file with a list of objects or of objects by id, or of a
-    table with a header: .csv with commas, semicolons or tabs, or .tsv without quotes.
+    """Rows of JSON Lines (packed or not), of JSON with a list of objects or objects by id, or of a table with a
+    header (`tasks.sheets`).
 
     Raises:
         UserError: the file is missing, is not UTF-8 or not of its kind, has something else than objects, or unpacks
@@ -158,21 +182,37 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """`read_rows`, each with where it is: `line 3`, or `record 3` of a .json file."""
-    if path.suffix.lower() in SPREADSHEETS:
-        raise UserError(f"{path} is a spreadsheet, not text", "save it as CSV (UTF-8) first")
+    """`read_rows`, each with where it is: `line 3`, `record 3` of a .json file, `row 3` of a table."""
+    suffix = path.suffix.lower()
+    if suffix in _OTHER_KINDS:
+        what, cure = _OTHER_KINDS[suffix]
+        raise UserError(f"{path} {what}", cure.replace("{path}", str(path)))
     with reading(path):
-        text = (_unpacked(path) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8-sig")
-    if path.suffix in (".csv", ".tsv"):
-        yield from ((f"line {number}", row) for number, row in _table_rows(path, text))
+        text = decoded(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
+    if text.startswith(_TSV_OF_WEBANNO):
+        raise UserError(f"{path} is WebAnno TSV", "export UIMA CAS JSON instead, which import reads")
+    if is_table(path, text):
+        yield from table_rows(path, text)
         return
-    # Not splitlines(): JSON allows U+2028 inside a string.
-    lines = ".jsonl" in path.suffixes
-    rows = json_lines(text.split("\n"), path) if lines else enumerate(_json_rows(path, text), start=1)
-    for count, (number, row) in enumerate(rows, start=1):
+    for what, number, row in _objects(path, text):
         if not isinstance(row, dict):
-            raise UserError(f"{path}: record {count} is not an object", "one object per record")
-        yield f"{'line' if lines else 'record'} {number}", row
+            raise UserError(f"{path}: {what} {number} is not an object", "one object per record")
+        yield f"{what} {number}", row
+
+
+def _objects(path: Path, text: str) -> Iterator[tuple[str, int, Any]]:
+    """The objects of JSON Lines or of JSON, each with what it is and its number. What is in the file decides: a
+    list, or an object over several lines, is JSON under any name, and so are lines of objects JSON Lines.
+    """
+    named_lines = any(suffix.lower() in (".jsonl", ".ndjson") for suffix in path.suffixes)
+    # Not splitlines(): JSON allows U+2028 inside a string.
+    lines = text.split("\n")
+    filled = [line for line in lines[:3] if line.strip()]
+    one_each = len(filled) > 1 and all(line.strip()[0] == "{" and line.strip()[-1] == "}" for line in filled)
+    if one_each or (named_lines and not text.lstrip().startswith(("[", "{\n", "{\r"))):
+        yield from (("line", number, row) for number, row in json_lines(lines, path, _not_json(path)))
+    else:
+        yield from (("record", number, row) for number, row in enumerate(_json_rows(path, text), start=1))
 
 
 def _unpacked(path: Path) -> bytes:
@@ -187,28 +227,6 @@ def _unpacked(path: Path) -> bytes:
     return data
 
 
-def delimiter_of(header: str) -> str:
-    """What parts the cells of a table: the comma, semicolon or tab that is most often in its first line."""
-    outside = re.sub(r'"[^"]*"', "", header)
-    return max(",;\t", key=outside.count)
-
-
-def _table_rows(path: Path, text: str) -> Iterator[tuple[int, Row]]:
-    """The rows of a table, each with the line in which it begins."""
-    bare: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    options = bare if path.suffix == ".tsv" else {"delimiter": delimiter_of(text.partition("\n")[0])}
-    reader = csv.DictReader(io.StringIO(text, newline=""), **options)
-    try:
-        begins = reader.line_num + 1 if reader.fieldnames else 1  # the header is read by asking for it
-        for row in reader:
-            if None in row or None in row.values():
-                raise UserError(f"{path}:{reader.line_num}: not as many cells as the header", "correct that line")
-            yield begins, dict(row)
-            begins = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}: {error}", "mend the table") from error
-
-
 def convert_rows(
     rows: Iterable[Row],
     data: str | Path,
@@ -219,18 +237,49 @@ def convert_rows(
     """What `convert(row, id where it has none)` makes of every row, which has at least `keys`.
 
     Raises:
-        UserError: a row is no record of `what` (which one, and why).
+        UserError: rows are no records of `what`: which, and why; where all are alike, what is wrong with the file.
     """
+    faults: dict[int, ValueError] = {}
+    number = 0
     for number, row in enumerate(rows, start=1):
         try:
-            if missing := sorted(keys - row.keys()):
-                raise ValueError(f"no {missing[0]!r}")
-            yield from list(convert(row, f"{Path(data).stem}-{number}"))
+            found = _converted(row, keys, convert, f"{Path(data).stem}-{number}", what)
         except ValueError as error:
-            raise bad_record(data, number, error) from error
-        except (AttributeError, KeyError, TypeError) as error:
-            # Only shapes are wrong here: a list where an object belongs, or a key that is not there.
-            raise bad_record(data, number, ValueError(f"not a {what}: {error}")) from error
+            faults[number] = error
+        else:
+            yield from () if faults else found
+    if faults:
+        raise _bad_records(data, faults, number)
+
+
+def _converted(
+    row: Row, keys: frozenset[str], convert: Callable[[Row, str], Iterable[T]], id: str, what: str
+) -> list[T]:
+    try:
+        if missing := sorted(keys - row.keys()):
+            raise ValueError(f"no {missing[0]!r}")
+        return list(convert(row, id))
+    except (AttributeError, KeyError, TypeError) as error:
+        # Only shapes are wrong here: a list where an object belongs, or a key that is not there.
+        raise ValueError(f"not a {what}: {error}") from error
+
+
+def _bad_records(data: str | Path, faults: Mapping[int, ValueError], of: int) -> UserError:
+    """One line for all rows that cannot be used."""
+    (first, error), *others = faults.items()
+    if not others:
+        return bad_record(data, first, error)
+    detail = _detail(error)
+    if len(faults) == of:
+        said = f"{data}: none of its {of} records can be read, the first: record {first}: {detail}"
+        return UserError(said, getattr(error, "cure", ""))
+    more = ", ".join(map(str, list(faults)[1:20])) + (" ..." if len(faults) > 20 else "")
+    where = f"{len(faults)} of {of} records cannot be read, the first: record {first}: {detail}"
+    return UserError(f"{data}: {where}", f"fix or remove record {first}, and look at {more}")
+
+
+def _detail(error: ValueError) -> str:
+    return first_error(error) if isinstance(error, ValidationError) else str(error)
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:
@@ -273,20 +322,36 @@ def one_turn(id: str, content: str, reference: str, meta: Mapping[str, str]) -> 
 
 def bad_record(data: str | Path, number: int, error: ValueError) -> UserError:
     """One line that names the file and the record (from 1) that cannot be used."""
-    detail = first_error(error) if isinstance(error, ValidationError) else str(error)
-    return UserError(f"{data}: record {number}: {detail}", f"fix or remove record {number}")
+    cure = getattr(error, "cure", "") or f"fix or remove record {number}"
+    return UserError(f"{data}: record {number}: {_detail(error)}", cure)
 
 
 def _json_rows(path: Path, text: str) -> list[Any]:
     try:
-        content = from_json(text)
+        content = from_json(text, keys_once=True)
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", "is it a .jsonl file?") from error
+        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}", _not_json(path)) from error
     if isinstance(content, dict):
-        return [{"id": key, **row} if isinstance(row, dict) else row for key, row in content.items()]
+        listed = next((content[key] for key in _LISTS if _is_list_of_objects(content.get(key))), None)
+        if listed is not None and not {"data", "content", "response", "text"} & content.keys():
+            return list(listed)
+        if all(isinstance(row, dict) for row in content.values()):
+            return [{"id": key, **row} for key, row in content.items()]
+        return [content]
     if not isinstance(content, list):
         raise UserError(f"{path} is neither a list nor an object", "a list of objects is expected")
     return content
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
+def _not_json(path: Path) -> str:
+    """What to do about a file that does not hold JSON."""
+    if path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".gz"):
+        return "correct that line, or export the file again"
+    return "import reads .json, .jsonl, .csv, .tsv, .md and brat's .ann: rename it, or save it as one of these"
 
 
 def _shape_of(row: Row, shapes: Sequence[Shape], data: str) -> Shape:

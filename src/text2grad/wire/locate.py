@@ -25,6 +25,8 @@ _ONE_FORM = {
     **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""),
     "…": "...",
 }
+_WIDTHS = ("<wide>", "<narrow>", "<compat> 0066")
+"""How the data base of Unicode begins what stands for a letter of another width, or for a ligature with f."""
 _WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Nd", "Mn", "Mc", "Me"})
 
 Interval = tuple[int, int]
@@ -33,8 +35,10 @@ Interval = tuple[int, int]
 class LocateSettings(Settings):
     """How far a quote may be from the letter of the response, and still be found."""
 
-    normalised: bool = Field(default=True, description="quotes, dashes and white space in another form")
-    ignore_case: bool = Field(default=False, description="capitals do not count either")
+    normalised: bool = Field(
+        default=True, description="quotes, dashes, white space, accents and full width in another form"
+    )
+    ignore_case: bool = Field(default=False, description="a quote that is not found may have other capitals")
     ignore_final_dot: bool = Field(default=False, description="a dot the quote ends with may be missing")
     fuzzy: float | None = Field(
         default=None, ge=MIN_FUZZY_SCORE, le=100, description="similarity (rapidfuzz) that is enough; null: never"
@@ -49,11 +53,14 @@ class Found(NamedTuple):
 
 
 def locate(quote: str, response: str, tolerance: LocateSettings) -> Found:
-    """Places of a quote without a literal match: normalised, else fuzzy if `tolerance` allows it."""
-    if tolerance.normalised:
-        places = _normalised(quote, response, tolerance)
-        if places:
-            return Found(places, "normalised")
+    """Places of a quote without a literal match, by the first rung that has some: normalised, in other capitals,
+    fuzzy, as far as `tolerance` allows.
+    """
+    for ignore_case in (False, True)[: 1 + tolerance.ignore_case]:
+        if tolerance.normalised or ignore_case:
+            form = Form(tolerance.normalised, ignore_case)
+            if places := _in_form(quote, response, form, tolerance.ignore_final_dot):
+                return Found(places, "normalised")
     if tolerance.fuzzy is not None and len(quote.strip()) >= MIN_FUZZY_CHARACTERS:
         return Found(_fuzzy(quote.strip(), response, tolerance.fuzzy), "fuzzy")
     return Found([], "")
@@ -78,6 +85,13 @@ def in_word(char: str) -> bool:
     return char == "_" or unicodedata.category(char) in _WORD
 
 
+class Form(NamedTuple):
+    """What does not count when a quote is compared with a response."""
+
+    normalised: bool
+    ignore_case: bool
+
+
 class _Folded(NamedTuple):
     """A text in plain form; `origins[i]` is the character of the text that plain character i comes from."""
 
@@ -86,25 +100,43 @@ class _Folded(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _folded(text: str, ignore_case: bool) -> _Folded:
+def _folded(text: str, form: Form) -> _Folded:
+    """A text in one form. Accents are apart from their letters, in Unicode's order, so that composed and decomposed
+    letters are the same.
+    """
     characters: list[str] = []
     origins: list[int] = []
     for index, char in enumerate(text):
-        plain = _ONE_FORM.get(char, char)
-        if plain.isspace():
-            plain = "" if characters and characters[-1] == " " else " "
-        elif ignore_case:
-            plain = plain.casefold()
-        characters += plain
-        origins += [index] * len(plain)
+        plain = _plain(char, form)
+        if form.normalised and plain == " " and characters and characters[-1] == " ":
+            continue
+        for piece in plain:
+            place = len(characters)
+            while (rank := _rank(piece)) and place and _rank(characters[place - 1]) > rank:
+                place -= 1
+            characters.insert(place, piece)
+            origins.insert(place, index)
     return _Folded("".join(characters), origins)
 
 
-def _normalised(quote: str, response: str, tolerance: LocateSettings) -> list[Interval]:
-    wanted = _folded(quote, tolerance.ignore_case).text.strip()
-    there = _folded(response, tolerance.ignore_case)
+_rank = unicodedata.combining
+
+
+@lru_cache(maxsize=8192)
+def _plain(char: str, form: Form) -> str:
+    if form.normalised:
+        char = _ONE_FORM.get(char, char)
+        other_width = unicodedata.decomposition(char).startswith(_WIDTHS) if len(char) == 1 else False
+        char = unicodedata.normalize("NFKD" if other_width else "NFD", char)
+        char = _ONE_FORM.get(char, " " if char.isspace() else char)
+    return char.casefold() if form.ignore_case else char
+
+
+def _in_form(quote: str, response: str, form: Form, ignore_final_dot: bool) -> list[Interval]:
+    wanted = _folded(quote, form).text.strip()
+    there = _folded(response, form)
     places = _places(wanted, there, response)
-    if not places and tolerance.ignore_final_dot:
+    if not places and ignore_final_dot:
         places = _places(wanted.removesuffix(".").rstrip(), there, response)
     return places
 
@@ -113,18 +145,23 @@ def _places(wanted: str, there: _Folded, response: str) -> list[Interval]:
     """Whole-word places, each mapped back to the characters of the response."""
     found = []
     for position in every_place(wanted, there.text) if wanted else ():
-        last = position + len(wanted) - 1
-        start, end = there.origins[position], there.origins[last] + 1
-        whole = not (_splits(there, position) or _splits(there, last + 1))
-        if whole and not (inside_word(response, start) or inside_word(response, end)):
+        end_there = position + len(wanted)
+        if _splits(there, position) or _splits(there, end_there):
+            continue
+        start, end = there.origins[position], max(there.origins[position:end_there]) + 1
+        if not (inside_word(response, start) or inside_word(response, end)):
             found.append((start, end))
     return found
 
 
 def _splits(there: _Folded, position: int) -> bool:
-    """Whether `position` lies within what stands for one character of the text ("..." for an ellipsis)."""
-    origins = there.origins
-    return 0 < position < len(origins) and origins[position - 1] == origins[position]
+    """Whether `position` lies within what is one character to a reader: "..." for an ellipsis, a letter and its
+    accent, the parts of a Korean syllable.
+    """
+    if not 0 < position < len(there.text):
+        return False
+    char, origins = there.text[position], there.origins
+    return origins[position - 1] == origins[position] or bool(_rank(char)) or "\u1160" <= char <= "\u11ff"
 
 
 def _fuzzy(quote: str, response: str, least: float) -> list[Interval]:

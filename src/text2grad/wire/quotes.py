@@ -31,14 +31,19 @@ class Quote(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The spans of some quotes, what became of the other quotes, those that are not in the response, and those that
+    """The spans of each quote, what became of the other quotes, those that are not in the response, and those that
     occur more than once without saying which.
     """
 
-    spans: list[Span]
+    by_quote: list[list[Span]]
     counts: QuoteCounts
     lost: list[str]
     unclear: list[str]
+
+    @property
+    def spans(self) -> list[Span]:
+        """All spans, in the order of their quotes."""
+        return [span for spans in self.by_quote for span in spans]
 
 
 def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
@@ -79,7 +84,7 @@ def resolve(
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
     seen: Counter[tuple[str, bool]] = Counter()
     counts: Counter[str] = Counter()
-    spans: list[Span] = []
+    by_quote: list[list[Span]] = []
     lost: list[str] = []
     unclear: list[str] = []
     known: dict[tuple[str, bool], Found] = {}
@@ -98,7 +103,7 @@ def resolve(
             counts["ambiguous"] += 1
             unclear.append(quote.text)
             meant = {"first": places[:1], "all": places, "skip": []}[ambiguity]
-            spans.extend(_spans(meant, quote, response, label))
+            by_quote.append(_spans(meant, quote, response, label))
             continue
         else:
             chosen = places
@@ -106,9 +111,9 @@ def resolve(
             counts[how] += 1
         else:
             lost.append(quote.text)
-        spans.extend(_spans(chosen, quote, response, label))
+        by_quote.append(_spans(chosen, quote, response, label))
     found = {how: counts[how] for how in ("ambiguous", "normalised", "fuzzy")}
-    return Resolved(spans, QuoteCounts(unmatched=len(lost), **found), lost, unclear)
+    return Resolved(by_quote, QuoteCounts(unmatched=len(lost), **found), lost, unclear)
 
 
 def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -> Found:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from places import DATA
 from text2grad.critics.human import HumanCritic
-from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message
 from text2grad.formats.intake import import_feedback
 
@@ -26,11 +23,13 @@ def test_human_critic_answers_only_for_what_people_have_seen() -> None:
         assert isinstance(unknown, Failure) and unknown.kind == "unsupported"
 
 
-def test_human_critic_refuses_two_opinions_on_one_response() -> None:
+def test_several_opinions_on_one_response_are_one_with_weights() -> None:
     record = import_feedback(QA).records[0]
-    assert HumanCritic([record, record]).critique([record.example()], [record.response])
-    with pytest.raises(UserError, match="two critiques"):
-        HumanCritic([record, record.model_copy(update={"score": 0.0})])
+    other = record.model_copy(update={"score": 0.0, "spans": record.spans[:1], "meta": {"annotator": "b"}})
+    (alone,) = HumanCritic([record, record]).critique([record.example()], [record.response])
+    (both,) = HumanCritic([record, other]).critique([record.example()], [record.response])
+    assert alone == record.judgement() and isinstance(both, Critique) and record.score is not None
+    assert [span.weight for span in both.spans] == [1.0, 0.5, 0.5] and both.score == round(record.score / 2, 4)
 
 
 def test_the_example_of_a_record_without_a_correction_has_no_reference() -> None:

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback
-from text2grad.formats.intake import Imported, import_feedback
-from text2grad.formats.remarks import nearest, unmarked
+from text2grad.feedback import Feedback, write_jsonl
+from text2grad.formats.export import export
+from text2grad.formats.intake import Imported, import_feedback, merged
+from text2grad.formats.markup import unmarked
+from text2grad.report.quality import report_quality
+from text2grad.wire.nearest import nearest
 
 DUE = "It is due next week."
 
@@ -108,9 +111,9 @@ def test_every_line_that_lost_something_is_named(tmp_path: Path) -> None:
         "line 5: [0, 99) is not inside the 20 characters of the response",
         "line 6: nothing is said of the response: fill in critique, good, poor, spans, score or corrected",
     ]
-    assert found.losses[0].endswith("nearest: 'next week'") and len(found.records) == 5
+    assert found.losses[0].endswith("nearest: 'next week'") and len(found.records) == 4
     assert found.records[1].critique == '"next month": Friday' and found.records[1].meta["lost"] == ["next month"]
-    assert (found.report.unmatched, found.report.no_polarity) == (3, 1)
+    assert (found.report.unmatched, found.report.no_polarity) == (2, 1), "lines 4 and 5 are one remark: of nothing"
 
 
 def test_nearest() -> None:
@@ -131,7 +134,7 @@ def test_columns_of_any_name_and_any_delimiter(tmp_path: Path, mark: str, quote:
 def test_the_line_of_a_table_is_where_its_row_begins(tmp_path: Path) -> None:
     text = 'prompt,response,poor\np,"two\nlines",three\n,,\np,one,\np,one,two\n'
     found = table(tmp_path, text)
-    assert [loss.partition(":")[0] for loss in found.losses] == ["line 2", "line 5", "line 6"]
+    assert [loss.partition(":")[0] for loss in found.losses] == ["row 2", "row 4 (line 5)", "row 5 (line 6)"]
     assert len(found.records) == 2
 
 
@@ -150,6 +153,285 @@ def test_the_line_of_a_table_is_where_its_row_begins(tmp_path: Path) -> None:
 def test_a_column_that_is_not_there(tmp_path: Path, text: str, names: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         table(tmp_path, text, *names)
+
+
+TURN = [{"role": "assistant", "content": DUE}]
+ASKED = [{"role": "user", "content": "When?"}, *TURN]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response"),
+    [
+        ("When?", TURN),
+        ("When?", TURN[0]),
+        ("When?", {"content": DUE}),
+        ("When?", ASKED),
+        (None, ASKED),
+        (ASKED[:1], ASKED),
+        ("When?", json.dumps(TURN)),
+        (json.dumps(ASKED[:1]), DUE),
+        ("When?", [{"role": "assistant", "content": [{"type": "text", "text": DUE}]}]),
+        ("When?", [{"role": "assistant", "content": DUE, "tool_calls": None, "name": "a"}]),
+    ],
+)
+def test_a_response_of_turns_is_its_answer(tmp_path: Path, prompt: Any, response: Any) -> None:
+    (record,) = read(tmp_path, {"prompt": prompt, "response": response, "poor": ["next week"]}).records
+    assert (record.response, [turn.content for turn in record.prompt]) == (DUE, ["When?"])
+    assert quoted(record) == [("next week", -1, "")]
+
+
+def test_what_stands_in_a_turn_is_text_and_no_mark_up(tmp_path: Path) -> None:
+    turn = [{"role": "assistant", "content": "return a[-1-] or <bad>x</bad>"}]
+    (record,) = read(tmp_path, {"prompt": "p", "response": turn, "critique": "c"}).records
+    assert (record.response, record.spans) == (turn[0]["content"], ())
+
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"response": [*TURN, *ASKED]}, "the response has not one answer, at its end; write that answer alone"),
+        ({"response": ASKED[:1]}, "the response has not one answer"),
+        ({"response": [CALL]}, "a turn of the response calls tools"),
+        ({"response": ["a", "b"]}, "the response is neither text nor a list of turns such as"),
+        ({"response": {"text": "a"}}, "the response is neither text nor a list of turns"),
+        ({"response": [{"from": "gpt", "value": "a"}]}, "the response is neither text nor a list of turns"),
+        ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints it; write the list as JSON"),
+        ({"response": True}, "the response is the value true, not text"),
+        ({"response": 42}, "the response is the number 42, not text; write it as text, in quotation marks"),
+        ({"response": 0.5}, "the response is the number 0.5"),
+        ({"response": None}, "the response is empty"),
+        ({"response": " \n"}, "the response is empty"),
+        ({"response": float("nan")}, "the response is empty"),
+        ({"response": []}, "the response is empty"),
+        ({"prompt": ["a"]}, "the prompt is neither text nor a list of turns"),
+        ({"prompt": {"a": 1}}, "the prompt is neither"),
+        ({"prompt": 7}, "the prompt is the number 7"),
+        ({"prompt": "Who?", "response": ASKED}, "begins with another prompt than the row's"),
+        ({"critique": {"text": "a"}}, "the critique is an object, not text"),
+        ({"critique": 4}, "the critique is the number 4"),
+        ({"corrected": ["a"]}, "the corrected is neither text nor"),
+        ({"annotator": True}, "the annotator is the value true"),
+        ({"poor": [{"text": "due"}]}, "poor has something else than quotes"),
+        ({"spans": ["due"]}, "a span is an object"),
+        ({"spans": "due"}, "the spans are no list of objects, as JSON"),
+        ({"response": "[-a-]{b"}, "behind a mark is not closed"),
+        ({"score": "n/a"}, "the score 'n/a' is not a number .none: leave the cell empty"),
+        ({"score": "-"}, "the score '-' is not a number"),
+        ({"score": True}, "the score 'True' is not a number"),
+        ({"score": 4}, "the score 4 is not between -1 and 1 .*--scale 1..5"),
+        ({"score": [1]}, "the score '.1.' is not a number"),
+    ],
+)
+def test_a_cell_that_holds_something_else_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=rf"line 2: .*{words}") as caught:
+        read(
+            tmp_path,
+            {"prompt": "p", "response": DUE, "critique": "c"},
+            {"prompt": "p", "response": DUE, "critique": "c", **row},
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_all_bad_rows_are_named_at_once(tmp_path: Path) -> None:
+    text = 'prompt,response,score\np,"a\nb",1\np,,1\np,a,7\np,a,x\np,,1\n'
+    with pytest.raises(UserError) as caught:
+        table(tmp_path, text)
+    said = str(caught.value)
+    assert "row 3 (line 4), row 6 (line 7): the response is empty; row 4 (line 5): the score 7 is not" in said
+    assert "row 5 (line 6): the score 'x' is not a number" in said and "--scale 1..5" in said
+
+
+@pytest.mark.parametrize(
+    ("written", "score"),
+    [
+        *(("0,5", 0.5), ("-0,25", -0.25), (",5", 0.5), ("0.5", 0.5), ("−1", -1.0), ("＋１", 1.0), ("0.25 ", 0.25)),
+        *(
+            ("4/5", 0.6),
+            ("4 / 5", 0.6),
+            ("4,5/5", 0.8),
+            ("9 of 10", 0.8),
+            ("80 %", 0.6),
+            ("80%", 0.6),
+            ("0/5", -1.0),
+        ),
+        *(("good", 1.0), ("Bad", -1.0), ("👎", -1.0), ("neutral", 0.0), ("1e-05", 1e-05), ("0", 0.0)),
+    ],
+)
+def test_scores_as_people_write_them(tmp_path: Path, written: str, score: float) -> None:
+    (record,) = table(tmp_path, f'prompt,response,score\np,r,"{written}"\n').records
+    assert record.score == score
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "scales", "scores", "said"),
+    [
+        (
+            "rating",
+            [1, 2, 3, 4, 5],
+            (),
+            [-1, -0.5, 0, 0.5, 1],
+            "ratings 1 to 5 read as -1 to 1 (rating: every step",
+        ),
+        ("Stars", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5 read as -1 to 1 (stars: as --scale says)"),
+        ("stars", [4, 5], ("stars=1..5",), [0.5, 1], "as --scale says"),
+        ("score", [4, 5], ("1..5",), [0.5, 1], "ratings 1 to 5 read as -1 to 1 (score: as --scale says)"),
+        ("score", ["4/5", "5/5"], ("1..5",), [0.5, 1], "ratings 1 to 5"),
+        ("score", ["2,5", "5"], ("0..5",), [0, 1], "ratings 0 to 5"),
+        ("score", ["4/5", "80 %"], (), [0.6, 0.6], "4/5 read as 0.6: of 0 to its own maximum"),
+        ("score", [0, 1], (), [0, 1], "scores 0 and 1 read as they are, and 0 is neither good nor bad"),
+        ("score", [0, 1], ("0..1",), [-1, 1], "ratings 0 to 1 read as -1 to 1"),
+    ],
+)
+def test_a_rating_is_read_on_a_scale_that_is_known_and_said(
+    tmp_path: Path, column: str, values: list[Any], scales: tuple[str, ...], scores: list[float], said: str
+) -> None:
+    file = tmp_path / "x.csv"
+    rows = "".join(f'p,r{n},"{value}"\n' for n, value in enumerate(values))
+    file.write_text(f"prompt,response,{column}\n{rows}", encoding="utf-8")
+    found = import_feedback(file, scales=scales)
+    assert [record.score for record in found.records] == scores
+    assert said in "; ".join(found.scales)
+
+
+def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> None:
+    found = table(tmp_path, "prompt,response,stars,critique\np,r,4,c\np,s,5,\n")
+    assert [record.score for record in found.records] == [None]
+    assert any(
+        "stars: nothing says what scale 4, 5 are on" in loss and "--scale stars=1..5" in loss
+        for loss in found.losses
+    )
+    with pytest.raises(UserError, match=r"nothing says what scale 4 are on.*--scale stars=1..5"):
+        table(tmp_path, "prompt,response,stars\np,r,4\n")
+    with pytest.raises(UserError, match=r"the file has no rating 'helpful' .ratings there: stars"):
+        import_feedback(tmp_path / "mine.csv", scales=["helpful=1..5"])
+
+
+@pytest.mark.parametrize(
+    "header", ["Prompt,RESPONSE,Poor", ' prompt , "response" ,“poor”', "ｐｒｏｍｐｔ,response\u00a0,'Poor'"]
+)
+def test_names_of_columns_in_other_letters(tmp_path: Path, header: str) -> None:
+    (record,) = table(tmp_path, f"{header}\nWhen?,{DUE},next week\n").records
+    assert record.prompt[0].content == "When?" and quoted(record) == [("next week", -1, "")]
+
+
+def test_names_of_keys_in_other_letters(tmp_path: Path) -> None:
+    found = read(tmp_path, {"Response": DUE, "Poor": ["due"]}, {"response": "a b", "POOR": "b"})
+    assert [quoted(record) for record in found.records] == [[("due", -1, "")], [("b", -1, "")]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Response,response,critique\na,b,c\n", "the column 'response' is there twice .'Response' and 'response'"),
+        ("poor,Poor ,response\na,b,c\n", "the column 'poor' is there twice"),
+        (
+            "Remarks,,\nprompt,response,critique\np,a,b\n",
+            "row 2 looks like the header: remove what stands above it",
+        ),
+        ("prompt,response,critique\np,a,b\n,c,d\nq,e,f\n", "row 3: the prompt is empty .of merged cells"),
+    ],
+)
+def test_tables_that_mean_something_else(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        table(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("response", "quote", "there", "normalised"),
+    [
+        ("cafe\u0301 is shut", "caf\u00e9", "cafe\u0301", 1),
+        ("caf\u00e9 is shut", "cafe\u0301", "caf\u00e9", 1),
+        ("It is Due.", "due", "Due", 1),
+        ("“Don’t go” — so", '"Don\'t go" - so', "“Don’t go” — so", 1),
+        (DUE, "“next week”", "next week", 0),
+        (DUE, "'next week'", "next week", 0),
+        (DUE, "NEXT WEEK", "next week", 1),
+        ("Ａ，Ｂ 10", "A,B", "Ａ，Ｂ", 1),
+        ("A,B １０", "10", "１０", 1),
+    ],
+)
+def test_a_quote_in_another_form_stands_once_in_the_critique(
+    tmp_path: Path, response: str, quote: str, there: str, normalised: int
+) -> None:
+    (record,) = read(tmp_path, {"prompt": "p", "response": response, "poor": [quote]}).records
+    assert quoted(record) == [(there, -1, "")] and record.critique == f'"{there}": poor'
+    assert record.meta.get("normalised", 0) == normalised
+
+
+def test_a_quote_with_the_brackets_of_mark_up_says_that_they_are_text(tmp_path: Path) -> None:
+    row = {"response": "re.sub('[-1-]', s)", "poor": ["'[-1-]'"]}
+    (record,) = read(tmp_path, row).records
+    assert record.response == row["response"] and quoted(record) == [("'[-1-]'", -1, "")]
+
+
+def test_corrections_in_mark_up_are_the_corrected_answer(tmp_path: Path) -> None:
+    text = "prompt,response,critique\np,It is due [-next week-]{+on {+x+}.,c\n"
+    (record,) = table(tmp_path, text.replace("{+on {+x+}", "{+on Friday+}")).records
+    assert (record.response, record.meta["corrected"]) == (DUE, "It is due on Friday.")
+    assert quoted(record) == [("next week", -1, "should be: on Friday")]
+    (record,) = table(tmp_path, "prompt,response,critique\np,It is due {+today+}.,c\n").records
+    assert (record.response, record.meta["corrected"], record.meta["omissions"]) == (
+        "It is due.",
+        "It is due today.",
+        ["today"],
+    )
+
+
+def test_what_looks_like_mark_up_is_kept_and_named(tmp_path: Path) -> None:
+    found = table(tmp_path, "prompt,response,critique\np,It is <del>due</del>.,c\n")
+    assert (
+        found.records[0].response == "It is <del>due</del>."
+        and "'<del>due</del>' stays in the response" in found.losses[0]
+    )
+
+
+HEAD = "prompt,response,poor,critique,annotator\n"
+
+
+def lines(count: int) -> list[str]:
+    return [f"When is {n} due?,{n} is due next week.,next week,Friday {n}.," for n in range(count)]
+
+
+def test_an_edited_table_keeps_its_remarks(tmp_path: Path) -> None:
+    rows = lines(33)
+    first = table(tmp_path, HEAD + "\n".join(rows)).records
+    rows[4] = rows[4].replace("Friday 4", "Monday 4")
+    second = table(tmp_path, HEAD + "\n".join(["Who?,Ann.,Ann,No.,", *reversed(rows)])).records
+    both = merged(first, second)
+    assert len(both) == 34 and [record.id for record in both[:33]] == [record.id for record in first]
+    assert [record.critique for record in both if "4 is" in record.response and "Monday" in record.critique] == [
+        "Monday 4."
+    ]
+
+
+def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> None:
+    row = "When?,It is late.,late,No."
+    found = table(tmp_path, HEAD + "\n".join([f"{row},", f"{row},", f"{row},ann", f"{row},bob", f"{row} So.,bob"]))
+    assert [record.meta.get("annotator", "") for record in found.records] == ["", "ann", "bob", "bob"]
+    assert len({record.id for record in found.records}) == 3
+    assert found.losses == ("row 3: the same remark as in row 2: left out",)
+    assert merged(found.records, found.records) == found.records
+    write_jsonl(tmp_path / "out.jsonl", found.records[:1] * 2)
+    assert report_quality(tmp_path / "out.jsonl")["several_annotators"] == 0
+    write_jsonl(tmp_path / "out.jsonl", found.records[1:3])
+    assert report_quality(tmp_path / "out.jsonl")["several_annotators"] == 1
+
+
+def test_an_id_is_of_one_prompt(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="row 3: the id '1' is that of another prompt in row 2"):
+        table(tmp_path, "id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n")
+    assert len(table(tmp_path, "id,prompt,response,critique\n1,p,a,b\n1,p,c,b\n").records) == 2
+
+
+def test_what_is_exported_edited_and_imported_replaces_what_was_there(tmp_path: Path) -> None:
+    records = read(tmp_path, {"prompt": "p", "response": DUE, "spans": [{"text": "due", "label": "good"}]}).records
+    export(records, "csv", tmp_path / "mine.csv")
+    text = (tmp_path / "mine.csv").read_text(encoding="utf-8").replace("due,,", "is,,", 1)
+    edited = table(tmp_path, text).records
+    assert len(merged(records, edited)) == 1
 
 
 def test_published_critiques_without_marks(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         ("label_studio", "tasks.json", ()),
         ("argilla", "records.json", ()),
         ("prodigy", "lines.jsonl", ()),
-        ("csv", "table.csv", ("reason",)),
+        ("csv", "table.csv", ()),
         ("mqm", "table.tsv", ("good", "score", "critique", "id")),
     ],
 )
@@ -64,9 +64,7 @@ def test_what_is_written_is_read_again(tmp_path: Path, kind: str, name: str, los
     assert export([RECORD], kind, tmp_path / name) == 1
     (found,) = import_feedback(tmp_path / name).records
     wanted = [s for s in RECORD.spans if s.label < 0 or "good" not in lost]
-    strip = {"reason": ""} if "reason" in lost else {}
-    if kind == "mqm":
-        strip = {"reason": "it is tomorrow (major)"}
+    strip = {"reason": "it is tomorrow (major)"} if kind == "mqm" else {}
     assert list(found.spans) == [s.model_copy(update=strip) for s in wanted]
     assert (found.response, found.prompt, found.meta["annotator"]) == (TEXT, RECORD.prompt, "7")
     for field in {"id", "critique", "score"} - set(lost):
@@ -94,6 +92,7 @@ def test_label_studio_counts_utf16_units_and_a_program_may_count_code_points(tmp
     tasks = [
         {
             "id": 3,
+            "label_config": '<View><Text name="text" value="$text"/><Rating name="rating" toName="text"/></View>',
             "data": {"text": TEXT, "question": "When?"},
             "annotations": [{"id": 1, "result": results}, {"result": []}],
         }
@@ -156,7 +155,7 @@ def test_a_table_finds_quotes_as_a_judge_would(tmp_path: Path) -> None:
         ("x.csv", "respones,critique\na,b\n", "did you mean 'response'?"),
         ("x.csv", "response,critique,score\na,b,7\n", "not between -1 and 1"),
         ("x.csv", "response,critique\na\n", "not as many cells"),
-        ("x.csv", "id,response,critique\n1,a,b\n1,c,d\n", "record 2: the id '1' occurs twice"),
+        ("x.csv", "id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n", "row 3: the id '1' is that of another prompt"),
         ("x.csv", "id,response,critique\n../1,a,b\n", "leads out of its folder"),
         (
             "x.jsonl",

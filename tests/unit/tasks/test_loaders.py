@@ -241,7 +241,7 @@ def test_tables_are_rows_as_well(tmp_path: Path) -> None:
     assert load_rows(str(tmp_path / "x.tsv")) == [{"title": "t", "post": '"one'}]
     assert len(read_examples(str(tmp_path / "x.csv"), summarization.SHAPES)) == 1
     (tmp_path / "x.csv").write_text("title,post\nt\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"x.csv:2: not as many cells as the header"):
+    with pytest.raises(UserError, match=r"x.csv: row 2: not as many cells as the header"):
         load_rows(str(tmp_path / "x.csv"))
 
 

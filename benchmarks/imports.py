@@ -1,0 +1,132 @@
+"""Are files of other tools imported right, or refused with a cure that cures?
+
+Every folder of `tests/formats` has a file in the shape and under the name that a tool gives it, and, written by
+hand, `expected.json`: what `import` must make of it. The real command runs on a copy of the folder.
+
+- `records`: response, spans (start, words, label) and score of every record, and more where the file has more;
+  `arguments`: the options given. `says`: words that the command prints.
+- `cure`: the options that one printed line names for what is not read, and `cured`: the records with them.
+- `refused`: words of the one error line; with `pairs`, that it names the command that reads the file.
+
+    python benchmarks/imports.py [--folder tests/formats]
+
+The last line of stdout is one JSON object: `files`; `right` (all is as expected); `refused_with_cure` (nothing
+wrong was read, one line says what is missing, and what it names was tried and works); `silently_wrong` (the rest).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.formats.preference import read_pairs
+
+CASES = Path(__file__).resolve().parents[1] / "tests" / "formats"
+
+
+class Ended(NamedTuple):
+    """What a run of the command came to: its exit code, and all that it printed."""
+
+    code: int
+    said: str
+
+
+Command = Callable[[Sequence[str]], Ended]
+
+
+def run(words: Sequence[str]) -> Ended:
+    """Run the real command."""
+    command = [sys.executable, "-m", "text2grad.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+    return Ended(done.returncode, done.stdout + done.stderr)
+
+
+def faults(case: Path, work: Path, command: Command = run) -> list[str]:
+    """What is not as a case expects it, a line each. `work`: a folder that is not there yet."""
+    expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))
+    file = shutil.copytree(case, work) / expected["file"]
+    if "refused" in expected:
+        found = _not_refused(file, expected, command)
+    else:
+        found = _differences(
+            file, expected.get("arguments", []), expected["records"], expected.get("says", []), command
+        )
+    if "cure" in expected:
+        found += _differences(file, expected["cure"], expected["cured"], [], command)
+    return found
+
+
+def _not_refused(file: Path, expected: dict[str, Any], command: Command) -> list[str]:
+    ended = command(["import", str(file), "--out", str(file.with_name("none.jsonl"))])
+    lines = [line for line in ended.said.splitlines() if line.startswith("error: ")]
+    found = [] if ended.code in (1, 2) and len(lines) == 1 else [f"exit code {ended.code}: {ended.said[-300:]}"]
+    found += [f"does not say {words!r}: {lines}" for words in expected["refused"] if words not in " ".join(lines)]
+    if "pairs" in expected:
+        pairs = [[pair.chosen, pair.rejected] for pair in read_pairs(str(file)).pairs]
+        found += [] if pairs == expected["pairs"] else [f"pairs: {pairs}"]
+    return found
+
+
+def _differences(
+    file: Path, arguments: Sequence[str], wanted: list[dict[str, Any]], says: Sequence[str], command: Command
+) -> list[str]:
+    """Where the records of an import, or what it printed, are not as wanted."""
+    out = file.with_name("feedback.jsonl")
+    out.unlink(missing_ok=True)
+    ended = command(["import", str(file), "--out", str(out), *arguments])
+    if ended.code:
+        return [f"exit code {ended.code}: {ended.said[-300:]}"]
+    records = [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n") if line]
+    found = [f"does not say {words!r}: {ended.said}" for words in says if words not in ended.said]
+    if len(records) != len(wanted):
+        return [*found, f"{len(records)} records, not {len(wanted)}"]
+    for number, (record, want) in enumerate(zip(records, wanted, strict=True), start=1):
+        got = _shown(record)
+        found += [
+            f"record {number}: {key} is {got.get(key)!r}, not {value!r}"
+            for key, value in want.items()
+            if got.get(key) != value
+        ]
+    return found
+
+
+def _shown(record: dict[str, Any]) -> dict[str, Any]:
+    """A record in the words of an expectation."""
+    return {
+        "id": record["id"],
+        "prompt": record["prompt"][-1]["content"],
+        "response": record["response"],
+        "spans": [[span["start"], span["text"], span["label"]] for span in record.get("spans", [])],
+        "score": record.get("score"),
+        "critique": record.get("critique", ""),
+        "annotator": record["meta"].get("annotator", ""),
+        "error": (record.get("error") or {}).get("kind"),
+    }
+
+
+def main() -> None:
+    """Run all cases, print those with faults, and the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=CASES, help="the folder of the cases")
+    cases = sorted(path.parent for path in parser.parse_args().folder.glob("*/expected.json"))
+    counts = Counter(files=len(cases), right=0, refused_with_cure=0, silently_wrong=0)
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            found = faults(case, Path(folder) / case.name)
+        expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))
+        cured = "refused" in expected or "cure" in expected
+        counts["silently_wrong" if found else "refused_with_cure" if cured else "right"] += 1
+        print(f"{case.name}: {'; '.join(found) or 'as expected'}", file=sys.stderr)
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""What the cells of a remark hold: text and chat turns, lists, and scores as people write them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from text2grad.errors import UsageError
+from text2grad.feedback import Message, from_json
+from text2grad.formats.columns import RATINGS
+from text2grad.formats.marks import POLARITY
+from text2grad.formats.scale import Scale, number_of, read_values, verdict
+from text2grad.tasks.loaders import Row
+
+DECLARED = Scale(-1, 1, "as scores of this format are")
+_ROLES = ("system", "user", "assistant", "tool")
+_SHARE = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(?:/|of|out of)\s*(\d+(?:\.\d+)?)")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_COMMA = re.compile(r"[+-]?(?:0?|\d+),\d+")
+_EXPONENT = re.compile(r"[+-]?\d+(?:\.\d*)?[eE][+-]?\d{1,3}")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+_REPR_OF_TURNS = re.compile(r"""\s*\[\s*\{\s*'(?:role|content)'\s*:""")
+_TURNS = re.compile(r"""\s*\[\s*\{\s*"(?:role|content)"\s*:""")
+Score = Callable[[Row], float | None]
+
+
+def is_filled(value: Any) -> bool:
+    """Whether a cell says anything: an empty list, blank text and NaN do not."""
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return not missing and str(value).strip() not in ("", "[]")
+
+
+def text_of(row: Mapping[str, Any], name: str) -> str:
+    """The text of a cell, "" where it is empty; of the critique, a list of texts is one in a line each.
+
+    Raises:
+        ValueError: it is no text.
+    """
+    value = row.get(name)
+    if isinstance(value, str):
+        return value
+    if not is_filled(value):
+        return ""
+    if name == "critique" and isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return "\n".join(value)
+    if name in ("id", "annotator") and (number := number_of(value)) is not None and number.is_integer():
+        return str(int(number))
+    raise ValueError(f"the {name} is {kind_of(value)}, not text; write it as text, in quotation marks")
+
+
+def kind_of(value: Any) -> str:
+    """What a value of JSON is, in words."""
+    if isinstance(value, bool):
+        return f"the value {str(value).lower()}"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def turns_of(value: Any, name: str) -> tuple[Message, ...]:
+    """The chat turns of a cell that has some: a list of them, one alone, or a list as JSON text; empty: it is text.
+
+    Raises:
+        ValueError: it is another list or object, or a turn has something else than text.
+    """
+    if isinstance(value, str):
+        if _REPR_OF_TURNS.match(value):
+            raise ValueError(f"the {name} is a list of turns as Python prints it; write the list as JSON")
+        value = _json(value) if _TURNS.match(value) else None
+    if isinstance(value, dict):
+        value = [{"role": "assistant", **value} if name != "prompt" else value]
+    if not isinstance(value, list):
+        return ()
+    return tuple(_turn(turn, name) for turn in value)
+
+
+def _json(text: str) -> Any:
+    try:
+        return from_json(text)
+    except json.JSONDecodeError:
+        return None
+
+
+def _turn(value: Any, name: str) -> Message:
+    if not isinstance(value, dict) or value.get("role") not in _ROLES or "content" not in value:
+        shape = '{"role": "assistant", "content": "..."}'
+        raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value)[:40]!r}")
+    content = value["content"]
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and set(part) == {"type", "text"} for part in content
+    ):
+        content = "".join(str(part["text"]) for part in content)
+    if value.get("tool_calls") or not isinstance(content, str):
+        raise ValueError(f"a turn of the {name} calls tools or has something else than text; write the text alone")
+    return Message(role=value["role"], content=content)
+
+
+def list_of(value: Any, name: str) -> list[Any]:
+    """The list in a cell, or in its JSON text; empty where the cell is.
+
+    Raises:
+        ValueError: it holds no list.
+    """
+    if not is_filled(value):
+        return []
+    found = _json(value) if isinstance(value, str) else value
+    if not isinstance(found, list | dict):
+        raise ValueError(f"the {name} are no list of objects, as JSON: {str(value)[:40]!r}")
+    return found if isinstance(found, list) else [found]
+
+
+class Scores(NamedTuple):
+    """The column that has the scores, the score of a row, how the column was read, and what of it has no score."""
+
+    name: str
+    of: Score
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def scores_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scores:
+    """How the scores of a file are read: `score` is from -1 to 1 unless `given` ("" or its name) has its scale.
+
+    Of a rating the scale is given or shown by all values (`formats.scale`). `4/5` and `80 %` say it themselves.
+
+    Raises:
+        UsageError: `given` is of a rating that the file has not.
+    """
+    there = [name for name in ("score", *RATINGS) if any(is_filled(row.get(name)) for row in rows)]
+    if given and not set(given) & {"", *there}:
+        known = f"ratings there: {', '.join(there) or 'none'}"
+        raise UsageError(f"--scale: the file has no rating {next(iter(given))!r}", known)
+    if not there:
+        return Scores("", lambda row: None)
+    name = next((name for name in there if name in given), there[0])
+    if name == "score":
+        return _declared(rows, given.get("score") or given.get(""))
+    values = [plain_number(row[name]) for row in rows if is_filled(row.get(name)) and share_of(row[name]) is None]
+    reading = read_values(name, values, given.get(name) or given.get(""))
+
+    def score(row: Row) -> float | None:
+        value = row.get(name)
+        if not is_filled(value):
+            return None
+        share = share_of(value, reading.scale)
+        return reading.score(plain_number(value)) if share is None else share
+
+    lines = [reading.line, *_shares(row.get(name) for row in rows)]
+    return Scores(name, score, tuple(filter(None, lines)), tuple(filter(None, [reading.problem])))
+
+
+def _declared(rows: Sequence[Row], given: Scale | None) -> Scores:
+    scale = given or DECLARED
+    numbers = {number_of(plain_number(row.get("score"))) for row in rows} - {None}
+    notes = [f"ratings {scale} read as -1 to 1 (score: {scale.declared})"] if given and not scale.words else []
+    if not given and len(rows) > 1 and numbers == {0.0, 1.0}:
+        notes.append("scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)")
+    notes += _shares(row.get("score") for row in rows)
+    return Scores("score", lambda row: score_of(row.get("score"), scale), tuple(notes))
+
+
+def _shares(values: Iterable[Any]) -> list[str]:
+    """That a rating brought its own maximum, by the first that did."""
+    for value in values:
+        if is_filled(value) and (share := share_of(value)) is not None:
+            return [f"{str(value).strip()} read as {share:g}: of 0 to its own maximum (1 is worst: --scale 1..5)"]
+    return []
+
+
+def score_of(value: Any, scale: Scale = DECLARED) -> float | None:
+    """A score: a number on the scale, `4/5` or `80 %` of their own, or a word of praise or of blame.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if not is_filled(value):
+        return None
+    if (share := share_of(value, scale)) is not None:
+        return share
+    shown, plain = str(value).strip(), plain_number(value)
+    number = number_of(plain)
+    found = scale.score(plain)
+    if found is not None:
+        return number if scale is DECLARED else found
+    if number is not None:
+        raise ValueError(f"the score {shown[:20]} is not between {scale.low:g} and {scale.high:g}")
+    word = shown.casefold()
+    label = verdict(word) if verdict(word) is not None else POLARITY.get(word) if word.isalpha() else None
+    if label is None:
+        raise ValueError(f"the score {shown[:20]!r} is not a number (none: leave the cell empty)")
+    return float(label)
+
+
+def share_of(value: Any, scale: Scale | None = None) -> float | None:
+    """`4/5` or `80 %` as a score from -1 to 1: of 0 to that maximum, or on a scale that ends there."""
+    text = plain_number(value)
+    if not isinstance(text, str):
+        return None
+    found = _SHARE.fullmatch(text)
+    percent = _PERCENT.fullmatch(text)
+    if not (found or percent):
+        return None
+    part, most = (float(found[1]), float(found[2])) if found else (float(percent[1]) if percent else 0.0, 100.0)
+    if scale is not None and scale is not DECLARED and scale.high == most:
+        return scale.score(part)
+    return round(2 * part / most - 1, 6) if most and 0 <= part <= most else None
+
+
+def plain_number(value: Any) -> Any:
+    """A number that people wrote in text, in the form that is read: a decimal comma, another minus, full width."""
+    if not isinstance(value, str):
+        return value
+    text = unicodedata.normalize("NFKC", value).strip().replace("−", "-").replace("–", "-")
+    if _EXPONENT.fullmatch(text):
+        return float(text)
+    with_point = _COMMA.search(text) and not _THOUSANDS.fullmatch(text)
+    return re.sub(r"(?<=\d),(?=\d)|^,(?=\d)", ".", text) if with_point else text

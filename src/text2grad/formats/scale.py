@@ -1,0 +1,352 @@
+"""What a rating says: the worst and the best of its scale, and the score from -1 to 1 that a value on it has.
+
+A number says nothing without its scale. The scale is declared: by `--scale`, by the file itself (the settings of a
+question, a labelling configuration), or by all values of a question, where one well-known scale alone fits them.
+Otherwise there is no score, and a line says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from text2grad.errors import UsageError
+
+BY_OPTION, BY_FILE, BY_VALUES = "as --scale says", "as the file says", "every step of that scale occurs"
+_GOOD_WORDS = (
+    "good, great, very good, excellent, positive, praise, correct, right, helpful, accept, accepted, approve, "
+    "approved, pass, passed, like, liked, upvote, upvoted, thumbs up, thumb up, thumbsup, 👍, ✅"
+)
+_BAD_WORDS = (
+    "bad, poor, very bad, very poor, terrible, awful, negative, incorrect, wrong, unhelpful, not helpful, reject, "
+    "rejected, disapprove, disapproved, fail, failed, dislike, disliked, downvote, downvoted, thumbs down, "
+    "thumb down, thumbsdown, 👎, ❌"
+)
+VERDICTS: Mapping[str, float] = {
+    **dict.fromkeys(_GOOD_WORDS.split(", "), 1.0),
+    **dict.fromkeys(_BAD_WORDS.split(", "), -1.0),
+    "neutral": 0.0,
+}
+"""Words that praise or blame whatever was asked, in whatever case. "yes", "4" and "A" do not."""
+ORDERS = (
+    ("poor", "fair", "good", "excellent"),
+    ("poor", "fair", "good", "very good", "excellent"),
+    ("very poor", "poor", "fair", "good", "very good"),
+    ("very bad", "bad", "neutral", "good", "very good"),
+    ("very bad", "bad", "ok", "good", "very good"),
+    ("bad", "ok", "good"),
+)
+"""Graded words, worst first; read as such where a question has exactly these."""
+STEPPED = ((0, 1), (1, 5), (0, 5), (1, 7), (1, 10), (0, 10))
+"""Scales of whole steps that values alone can show: where each step occurs and nothing lies outside."""
+DEGREES = frozenset({"excellent", "great", "very good", "very bad", "very poor", "terrible", "awful"})
+"""Words of a longer scale than good and bad: beside another word of their side they are no verdict."""
+OVERALL = ("score", "overall", "overall_rating", "overall_score", "rating", "overall_quality", "quality", "verdict")
+"""Names of the one rating that is about the whole response, of several."""
+_IS_BAD = re.compile(
+    r"(?i)(?:^|[^a-z])(?:is|has|contains)?[ _-]*(?:toxic\w*|harm(?:ful\w*)?|error\w*|severity|hallucinat\w*|bias\w*"
+    r"|wrong\w*|bad|incorrect\w*|risk\w*|offens\w*|unsafe|fault\w*|mistake\w*|difficult\w*|confiden\w*|certain\w*|length|duration|redundan\w*|problem\w*"
+    r"|issue\w*|unhelpful\w*|violat\w*|poor|negative|dislike\w*|downvote\w*|reject\w*|fail\w*)(?:$|[^a-z])"
+)
+_IS_GOOD = re.compile(
+    r"(?i)(?:^|[^a-z])(?:score|rating|verdict|thumbs?|votes?|feedback|good|correct\w*|helpful\w*|lik(?:e|ed)|quality"
+    r"|accept\w*|approv\w*|upvote\w*|pass(?:ed)?|positive|accura\w*|overall)(?:$|[^a-z])"
+)
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:\s*(?:stars?|points?|★|⭐)|\s*[-–:=)]\s+\S.*)?")
+_STARS = re.compile(r"[★⭐]+☆*")
+_YES_NO: Mapping[str, bool] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From the worst value, `low`, to the best, `high` (which is the smaller number where less is better); of
+    ordered `words`, their places. `declared`: where it was said.
+    """
+
+    low: float
+    high: float
+    declared: str = BY_FILE
+    words: tuple[str, ...] = ()
+
+    def score(self, value: object) -> float | None:
+        """A value as a score from -1 to 1; None: it is not on this scale."""
+        place = self._place(value)
+        if place is None or not min(self.low, self.high) <= place <= max(self.low, self.high):
+            return None
+        return round(2 * (place - self.low) / (self.high - self.low) - 1, 6)
+
+    def _place(self, value: object) -> float | None:
+        if not self.words:
+            return number_of(value)
+        word = str(value).strip().casefold()
+        return float(self.words.index(word)) if word in self.words else None
+
+    def __str__(self) -> str:
+        """`1 to 5`, or the words in their order."""
+        return ", ".join(self.words) if self.words else f"{self.low:g} to {self.high:g}"
+
+
+def ordered(words: Sequence[str], declared: str = BY_FILE) -> Scale:
+    """The scale of two or more words, worst first."""
+    return Scale(0, len(words) - 1, declared, tuple(word.strip().casefold() for word in words))
+
+
+def parse_scale(text: str, declared: str = BY_OPTION) -> Scale:
+    """`1..5`, `-1..1`, `6..1` (the worst first), or words from the worst to the best: `poor,fair,good`.
+
+    Raises:
+        UsageError: it is written otherwise, or has one value alone.
+    """
+    low, dots, high = text.strip().partition("..")
+    ends = (number_of(low), number_of(high))
+    words = [word.strip().casefold() for word in text.split(",")]
+    if dots and ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
+        return Scale(ends[0], ends[1], declared)
+    if not dots and len(words) > 1 and all(words) and len(set(words)) == len(words):
+        return ordered(words, declared)
+    raise UsageError(f"--scale {text!r} is no scale", "write worst..best: --scale 1..5, or --scale poor,fair,good")
+
+
+def parse_scales(options: Sequence[str]) -> dict[str, Scale]:
+    """Every `--scale` by the question or column that it names (`helpful=1..5`); "": that of the score.
+
+    Raises:
+        UsageError: see `parse_scale`; or one is given twice.
+    """
+    found: dict[str, Scale] = {}
+    for option in options:
+        name, _, text = option.rpartition("=")
+        if name.strip() in found:
+            raise UsageError(f"--scale is given twice{f' for {name}' if name else ''}", "give it once")
+        found[name.strip()] = parse_scale(text)
+    return found
+
+
+def of_options(options: Iterable[object]) -> Scale | None:
+    """The scale that the possible answers of a question are: numbers, or words of a known order."""
+    shown = [str(option).strip() for option in options]
+    numbers = [number for option in shown if (number := number_of(option)) is not None]
+    if shown and len(numbers) == len(shown) and min(numbers) < max(numbers):
+        return Scale(min(numbers), max(numbers))
+    return _order(shown)
+
+
+def number_of(value: object) -> float | None:
+    """A finite number, or a text that is one: `4`, `4.0`, `4 stars`, `4 - good`, `★★★★☆`. None for anything else,
+    True and False included.
+    """
+    if isinstance(value, str):
+        found = _NUMBER.fullmatch(value.strip())
+        stars = _STARS.fullmatch(value.strip())
+        return float(found[1]) if found else float(len(value.strip().rstrip("☆"))) if stars else None
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known and isinstance(value, int | float) else None
+
+
+def fitting(numbers: Iterable[float]) -> Scale | None:
+    """The one well-known scale that all numbers show. None: none does, or several do.
+
+    From -1 to 1: some are below 0 and none is outside. 0 to 100: both ends occur, none is outside. Of `STEPPED`:
+    each step occurs and there is nothing else but halves. So 0 and 1 alone are thumbs, 1, 2, 3, 4, 5 are stars, and
+    1, 4, 5 or .5, 1 are nothing that is known: they may be the low end of a longer scale.
+    """
+    seen = set(numbers)
+    if not seen:
+        return None
+    low, high = min(seen), max(seen)
+    if -1 <= low < 0 and high <= 1:
+        return Scale(-1, 1, "none is outside and some are below 0")
+    if (low, high) == (0, 100):
+        return Scale(0, 100, "both ends of that scale occur")
+    stepped = (low, high) in STEPPED and set(range(int(low), int(high) + 1)) <= seen
+    allowed = {float(step) for step in seen if (2 * step).is_integer()} if high > 1 else {0.0, 1.0}
+    return Scale(low, high, BY_VALUES) if stepped and seen <= allowed else None
+
+
+def verdict(word: object) -> float | None:
+    """What an unmistakable word of praise or blame says (`VERDICTS`); None for anything else."""
+    return VERDICTS.get(re.sub(r"[\s_-]+", " ", word.strip().casefold())) if isinstance(word, str) else None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the values of one question are read: on a scale, else word by word. `line` says it, in the user's terms;
+    `problem` says what has no score and names the cure. `graded` words are on a scale whose order is not known.
+    `rates`: this is a rating at all.
+    """
+
+    name: str
+    scale: Scale | None = None
+    graded: bool = False
+    line: str = ""
+    problem: str = ""
+    rates: bool = False
+
+    def score(self, value: object) -> float | None:
+        """The score of a value; None: it has none, and `problem` says so."""
+        on_scale = self.scale.score(value) if self.scale else None
+        if on_scale is not None or self.graded or (self.scale and self.scale.words):
+            return on_scale
+        return _said(self.name, value)
+
+
+def read_values(name: str, values: Iterable[object], scale: Scale | None = None) -> Reading:
+    """How all values that one question (or column) has in a file are read; `scale`: as it was declared."""
+    filled = [value for value in values if value is not None and str(value).strip()]
+    numbers = [number for value in filled if (number := number_of(value)) is not None]
+    words = list(dict.fromkeys(_shown(value) for value in filled if number_of(value) is None))
+    declared = scale is not None and scale.declared == BY_OPTION
+    is_bad = bool(_IS_BAD.search(name)) and not declared
+    if scale is None and not is_bad:
+        scale = fitting(numbers) or _order(words)
+    reading = Reading(name, None if is_bad else scale, graded=scale is None and _is_graded(words))
+    without = [_shown(value) for value in filled if reading.score(value) is None]
+    scored = {_shown(value): score for value in filled if (score := reading.score(value)) is not None}
+    return Reading(
+        name,
+        reading.scale,
+        reading.graded,
+        line=_line(name, reading.scale, bool(numbers), {word: scored[word] for word in words if word in scored}),
+        problem=_problem(reading, without, len(filled), is_bad) if without else "",
+        rates=bool(numbers) or reading.graded or len(without) < len(filled),
+    )
+
+
+def _is_graded(words: Iterable[str]) -> bool:
+    """Whether words are steps of a longer scale: one of `DEGREES` beside another of its side."""
+    said = {word.casefold(): score for word in words if (score := verdict(word))}
+    return any(word in DEGREES and list(said.values()).count(score) > 1 for word, score in said.items())
+
+
+def _order(words: Sequence[str]) -> Scale | None:
+    """The known order of exactly these words."""
+    said = {word.casefold() for word in words}
+    return next((ordered(order, "a known order, worst first") for order in ORDERS if set(order) == said), None)
+
+
+def _said(name: str, value: object) -> float | None:
+    """The score of a verdict (or of several labels, if they agree), or of yes and no as the answer to a question
+    whose name is a verdict.
+    """
+    words = value if isinstance(value, list) else [value]
+    found = {score for word in words if (score := verdict(word)) is not None}
+    if found:
+        return found.pop() if len(found) == 1 else None
+    answer = _YES_NO.get(str(value).strip().casefold())
+    sign = -1.0 if _IS_BAD.search(name) else 1.0 if _IS_GOOD.search(name) else None
+    return None if answer is None or sign is None else sign if answer else -sign
+
+
+def _line(name: str, scale: Scale | None, numbers: bool, words: Mapping[str, float]) -> str:
+    """What was read as what."""
+    if scale and (scale.words or numbers):
+        return f"{'ratings ' * (not scale.words)}{scale} read as -1 to 1 ({name}: {scale.declared})"
+    said = [f"{word!r} read as {score:g}" for word, score in words.items()]
+    return f"{', '.join(said)} ({name})" if said else ""
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value).strip()
+
+
+def _problem(reading: Reading, without: Sequence[str], of: int, is_bad: bool) -> str:
+    """What gives no score, why, and what would."""
+    name, shown = reading.name, ", ".join(sorted(set(without))[:6])[:80]
+    if reading.scale is not None:
+        return f"{name}: not on the scale {reading.scale}, so without a score: {shown} ({len(without)} of {of})"
+    example = (
+        "poor,fair,good" if any(number_of(value) is None for value in without) else "5..1" if is_bad else "1..5"
+    )
+    option = f"--scale {shlex.quote(f'{name}={example}')}"
+    cure = f"say worst..best: {option}"
+    if example == "5..1":
+        return f"{name}: more may not be better, so {shown} give no score ({cure})"
+    if example == "1..5":
+        return f"{name}: nothing says on what scale ratings such as {shown} are, so they give no score ({cure})"
+    why = "steps of a scale whose order is not known" if reading.graded else "neither praise nor blame by itself"
+    return f"{name}: {why}, so without a score: {shown} (if they rate, name them from worst to best: {option})"
+
+
+@dataclass(frozen=True)
+class Scales:
+    """How every question of a file is read, and `main`: the one whose answer is the verdict on the response."""
+
+    readings: Mapping[str, Reading]
+    main: str = ""
+    problem: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        values: Mapping[str, Sequence[object]],
+        given: Mapping[str, Scale],
+        declared: Mapping[str, Scale],
+        main: str = "",
+    ) -> Scales:
+        """From all values of a file by question. `given` is by `--scale` ("" for the verdict), `declared` by the
+        file; `main` is the verdict's name if the user said it, else it is the only rating, else one of `OVERALL`.
+
+        Raises:
+            UsageError: `given` or `main` names no question of the file, or a rating is not on the scale given.
+        """
+        for name in filter(None, [*given, main]):
+            if name not in values:
+                there = ", ".join(values)[:200] or "none"
+                raise UsageError(f"the file has no rating {name!r}", f"ratings there: {there}")
+        known = {name: given.get(name) or declared.get(name) for name in values}
+        readings = {name: read_values(name, found, known[name]) for name, found in values.items()}
+        main, problem = (main, "") if main else _main([n for n, each in readings.items() if each.rates])
+        if not main and "" in given and len(values) == 1:
+            main = next(iter(values))
+        if main and main not in given and "" in given:
+            readings[main] = read_values(main, values[main], given[""])
+        _refuse_outside([readings[name] for name in (*given, main) if name])
+        return cls(readings, main, problem)
+
+    def score(self, ratings: Mapping[str, object]) -> float | None:
+        """The verdict of one person: the score of the main question's answer."""
+        return self.readings[self.main].score(ratings.get(self.main)) if self.main else None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What of the ratings was read, and as what."""
+        main = self.readings.get(self.main)
+        others = [name for name, each in self.readings.items() if each.rates and name != self.main]
+        kept = f"kept in meta.ratings, not in the score: {', '.join(others)} (to take one: --map score=NAME)"
+        return (*((main.line,) if main and main.line else ()), *((kept,) if main and others else ()))
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What of the ratings gives no score, and what would."""
+        names = [name for name, each in self.readings.items() if name == self.main or not each.rates]
+        told = [self.readings[name].problem for name in names if self.readings[name].problem]
+        return (*told, self.problem) if self.problem else tuple(told)
+
+
+def _main(names: Sequence[str]) -> tuple[str, str]:
+    """The rating that is the verdict, or why none is."""
+    overall = [name for name in names if name.casefold().replace(" ", "_").replace("-", "_") in OVERALL]
+    found = names if len(names) == 1 else overall
+    if len(found) == 1 or not names:
+        return (found[0] if found else ""), ""
+    cure = f"say which: --map {shlex.quote(f'score={names[0]}')}"
+    return "", f"several ratings and none is the verdict: {', '.join(names)} ({cure})"
+
+
+def _refuse_outside(readings: Iterable[Reading]) -> None:
+    for each in readings:
+        if each.scale and each.scale.declared == BY_OPTION and each.problem:
+            raise UsageError(each.problem, "give a scale that has them all, or correct these ratings")
+
+
+def ratings_by_name(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[object]]:
+    """The ratings of several people, by question, in order of appearance."""
+    found: dict[str, list[object]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return found

@@ -1,0 +1,203 @@
+"""Tables as spreadsheets and people write them: cells with a header, or one line that says what is wrong and where.
+
+Commas, semicolons or tabs part the cells, as the header shows or `sep=;` in front of it says; what holds one of
+them, a line break or a quotation mark stands in quotation marks. A file with tabs may be without any quoting.
+Nothing is padded, cut or joined: a row without the header's number of cells is refused, all such rows at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.errors import UserError
+
+_MARKDOWN, _TABBED = (".md", ".markdown"), (".tsv", ".tab", ".txt")
+_MOST_NAMED = 5
+_SEPARATOR = re.compile(r"sep=([^\r\n])(?:\r\n|\r|\n)", re.IGNORECASE)
+_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)+"')
+"""A cell in quotation marks with doubled ones in it."""
+_BAR = re.compile(r"(?<!\\)\|")
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+
+
+class Line(NamedTuple):
+    """The cells of a row, its number in the spreadsheet (the header's is 1), and the line in which it begins."""
+
+    row: int
+    line: int
+    cells: list[str]
+
+    @property
+    def place(self) -> str:
+        """Where it is, as a spreadsheet counts, and as an editor does where that differs."""
+        return f"row {self.row}" + (f" (line {self.line})" if self.line != self.row else "")
+
+
+def is_table(path: Path, text: str = "") -> bool:
+    """Whether a file is read as a table: by its name, or as Excel's "Unicode text", with tabs between its cells."""
+    suffix = path.suffix.lower()
+    tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
+    return tabs or suffix in (".csv", ".tsv", ".tab", *_MARKDOWN)
+
+
+def decoded(path: Path, data: bytes) -> str:
+    """The text of a file in UTF-8, or in UTF-16 or 32 where its first bytes say so.
+
+    Raises:
+        UserError: it is in a code page, which no file names; says how the first word would read in the commonest.
+    """
+    try:
+        return data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        around = data[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace")
+        word = next((word for word in around.split() if not word.isascii()), around)
+        name = shlex.quote(str(path))
+        new = shlex.quote(str(path.with_name(f"{path.stem}-utf8{path.suffix}")))
+        raise UserError(
+            f"{path}: not UTF-8 text in line {line}; as Windows-1252 it would read {word!r}",
+            f"if that is right: iconv -f CP1252 -t UTF-8 {name} > {new} (else name its own code page there)",
+        ) from error
+
+
+def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a table that are not blank, each with its place.
+
+    Raises:
+        UserError: the table cannot be read, a column is there twice, or rows have too many or few cells (which).
+    """
+    lines = _markdown(path, text) if path.suffix.lower() in _MARKDOWN else _delimited(path, text)
+    if not lines:
+        return
+    names = _names(path, lines)
+    _refuse_ragged(path, lines[1:], len(lines[0].cells))
+    for line in lines[1:]:
+        yield line.place, {name: line.cells[column] for column, name in names.items()}
+
+
+def bad_rows(path: Path, found: Sequence[tuple[str, str]], cure: str) -> UserError:
+    """One line that names all rows that cannot be used; `found` has the place of each and what is wrong there."""
+    by_fault: dict[str, list[str]] = {}
+    for place, fault in found:
+        by_fault.setdefault(fault, []).append(place)
+    named = [f"{_places(places)}: {fault}" for fault, places in by_fault.items()]
+    more = len(named) - _MOST_NAMED
+    rest = f"; and {more} more" if more > 0 else ""
+    return UserError(f"{path}: {'; '.join(named[:_MOST_NAMED])}{rest}", cure)
+
+
+def _places(places: Sequence[str]) -> str:
+    more = len(places) - _MOST_NAMED
+    return ", ".join(places[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _names(path: Path, lines: Sequence[Line]) -> dict[int, str]:
+    """The name of each column that has one, or has cells that are filled."""
+    width = len(lines[0].cells)
+    names = [name.strip(" \t\xa0\ufeff") for name in lines[0].cells]
+    for column, name in enumerate(names):
+        if name and name in names[:column]:
+            both = f"columns {names.index(name) + 1} and {column + 1}"
+            raise UserError(f"{path}: the column {name!r} is there twice ({both})", "rename or remove one of them")
+    filled = {column for line in lines[1:] for column, cell in enumerate(line.cells[:width]) if cell.strip()}
+    return {n: name or f"column {n + 1}" for n, name in enumerate(names) if name or n in filled}
+
+
+def _refuse_ragged(path: Path, lines: Iterable[Line], width: int) -> None:
+    """Stop at rows with another number of cells than the header; blank cells at the end do not count."""
+    bad = [
+        (line.place, f"not as many cells as the header ({len(line.cells)}, not {width})")
+        for line in lines
+        if len(line.cells) < width or any(cell.strip() for cell in line.cells[width:])
+    ]
+    if bad:
+        cure = 'a cell with a line break or a separator in it stands in quotation marks: "one, two"'
+        raise bad_rows(path, bad, cure)
+
+
+def _delimited(path: Path, text: str) -> list[Line]:
+    said = _SEPARATOR.match(text)
+    text = text[said.end() :] if said else text
+    before = int(said is not None)
+    tabbed = path.suffix.lower() in _TABBED
+    if tabbed and not said and (bare := _without_quoting(text, before)):
+        return bare
+    mark = said[1] if said else "\t" if tabbed else _delimiter(text.lstrip("\r\n").partition("\n")[0])
+    return list(_quoted(path, text, mark, before))
+
+
+def _delimiter(header: str) -> str:
+    """The comma, semicolon or tab that is most often in the header."""
+    outside = re.sub(r'"[^"]*"', "", header)
+    return max(",;\t", key=outside.count)
+
+
+def _quoted(path: Path, text: str, mark: str, before: int) -> Iterator[Line]:
+    """The rows of a table whose cells may be quoted; `before`: lines in front of the header.
+
+    Raises:
+        UserError: a quotation mark is not closed, or something stands behind a closing one.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=mark)
+    row = begins = 1
+    try:
+        for row, cells in enumerate(reader, start=1):
+            if any(cell.strip() for cell in cells):
+                yield Line(row, begins + before, cells)
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        last = row + (begins > 1)
+        where = Line(last, begins + before, []).place
+        cure = 'close it, and double each one inside: "he said ""no"""'
+        fault = "a quotation mark at the start of a cell is not closed where the cell ends"
+        raise UserError(f"{path}: {where}: {fault}", cure) from error
+
+
+def _without_quoting(text: str, before: int) -> list[Line]:
+    """The rows of a file with tabs that quotes no cells; empty if it does, as its own lines show.
+
+    A spreadsheet quotes what has to be quoted, or all. So a file quotes where a line alone has not as many cells as
+    the header, where a cell in quotation marks has doubled ones in it, and where all cells of a row are in quotes.
+    """
+    split = [line.removesuffix("\r").split("\t") for line in text.split("\n")]
+    lines = [Line(n, n + before, cells) for n, cells in enumerate(split, start=1) if any(map(str.strip, cells))]
+    opened = [cell for line in lines for cell in line.cells if cell.startswith('"')]
+    whole = len(lines) > 0 and all(len(line.cells) == len(lines[0].cells) for line in lines)
+    quotes = not whole or any(map(_QUOTED.fullmatch, opened)) or any(map(_all_quoted, lines))
+    return [] if opened and quotes else lines
+
+
+def _all_quoted(line: Line) -> bool:
+    filled = [cell for cell in line.cells if cell.strip()]
+    return len(filled) > 1 and all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in filled)
+
+
+def _markdown(path: Path, text: str) -> list[Line]:
+    """The rows of the one table of a Markdown file; `<br>` is a line break in a cell, as that format has no other.
+
+    Raises:
+        UserError: there is no table, or more than one.
+    """
+    lines = text.splitlines()
+    rules = [n for n, line in enumerate(lines) if n and "|" in line and _RULE.fullmatch(line)]
+    if len(rules) != 1:
+        cure = "keep the one with the feedback, or save it as CSV"
+        raise UserError(f"{path}: {len(rules) or 'no'} table{'s' * (len(rules) > 1)} in it", cure)
+    end = next((n for n in range(rules[0] + 1, len(lines)) if "|" not in lines[n]), len(lines))
+    numbers = [rules[0] - 1, *range(rules[0] + 1, end)]
+    return [Line(number + 1, number + 1, _bar_cells(lines[number])) for number in numbers]
+
+
+def _bar_cells(line: str) -> list[str]:
+    inner = line.strip().removeprefix("|")
+    inner = inner[:-1] if inner.endswith("|") and not inner.endswith("\\|") else inner
+    return [_BREAK.sub("\n", cell.strip().replace("\\|", "|")) for cell in _BAR.split(inner)]
