@@ -725,7 +725,8 @@ def _show_policy(summary: Mapping[str, Any]) -> None:
 
     from text2grad.report.terminal import policy_table, show_table
 
-    show_table(Console(stderr=True), policy_table(summary))
+    shown = {name: value for name, value in summary.items() if name != "signs"}  # which were said
+    show_table(Console(stderr=True), policy_table(shown))
 
 
 def _evaluate_reward_model(config: Config) -> Summary:

@@ -24,6 +24,7 @@ from text2grad.compare.seeds import Seed
 from text2grad.config import Config
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
+from text2grad.report import signs
 from text2grad.stages.results import SCORES, measured_on, read_results
 
 WAYS = ("greedy", "sampled")
@@ -32,6 +33,7 @@ BEST = "best_temperature"
 REFLECTED = "sft_reflect_1"
 """What the results of the reflecting policy are called."""
 WHO = ("policy", "critic")
+SCALAR = ("scalar", "scalar_rm")
 PHASES = ("generate", "critique", "score", "update")
 SPENT = ("rollouts", "optimizer_steps", "sampled_tokens", "critic_tokens")
 
@@ -168,6 +170,12 @@ def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator
                 yield f"{name} {seed.config.run.seed}"
 
 
+def signs_of(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """That text2grad is below scalar PPO, beyond chance (`report.signs`)."""
+    for name in (name for name in SCALAR if "difference" in rows.get(name, {})):
+        yield from signs.of_scalar(OURS, METHODS[name], rows[name]["difference"], rows[name]["difference_interval"])
+
+
 COSTS = {
     "rollouts": "rollouts",
     "optimizer_steps": "optimizer steps",
@@ -195,7 +203,8 @@ def _cells(title: str, row: Mapping[str, Any]) -> list[str]:
 def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
     """The table as Markdown."""
     lines = [f"{metric}, {seeds} seed{'s' if seeds > 1 else ''}", "", _line(HEAD), _line(["---"] * len(HEAD))]
-    return "\n".join([*lines, *map(_line, cells_of(figures))]) + "\n"
+    lines += map(_line, cells_of(figures))
+    return "\n".join([*lines, *(f"\nwarning: {line}" for line in figures.get("signs", ()))]) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -230,5 +239,6 @@ def summary_of(
         "seeds": [seed.config.run.seed for seed in seeds],
         "seconds": round(seconds, 1),
         "command": command,
+        "signs": figures["signs"],
         "table": {"head": HEAD, "rows": cells_of(figures)},
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.report import curves
+from text2grad.report import curves, signs
 from text2grad.report.folder import BeforeAfter, Row, RunFolder, read_run
 from text2grad.report.pages import render_page, write_page
 from text2grad.report.samples import STRIP_ROWS, counts_by_source, examples, sample_views
@@ -83,7 +83,17 @@ def sections(run: RunFolder) -> dict[str, Any]:
         "feedback": counts_by_source(run.feedback),
         "examples": examples(run.feedback),
         "evaluation": _evaluation(run.evaluation),
+        "signs": list(_signs(run)),
     }
+
+
+def _signs(run: RunFolder) -> Iterator[str]:
+    """The signs that something went wrong, of its reward model, its runs, and its policies beside each other."""
+    yield from signs.of_quotes(run.evaluation.get("reward_model", {}).get("unmatched"), "of the reward model")
+    for method in run.methods:
+        yield from (f"{visible(method.name)}: {line}" for line in signs.of_metrics(method.metrics))
+    for figures in (run.summary, *run.evaluation.values()):
+        yield from map(visible, figures.get("signs") or ())
 
 
 def _facts(summary: Row, model: Row) -> list[tuple[str, str]]:
@@ -213,6 +223,7 @@ def _seconds(rows: Sequence[Row]) -> dict[float, float]:
 def _evaluation(files: Mapping[str, Row]) -> list[dict[str, Any]]:
     """Tables over evaluation/*.json, figures down and names across; what measures the same shares a table."""
     alike: dict[tuple[str, ...], list[str]] = {}
+    files = {name: {key: row[key] for key in row if key != "signs"} for name, row in files.items()}
     for name, row in files.items():
         alike.setdefault(tuple(row), []).append(name)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,14 @@ from text2grad.feedback import to_json
 ANSWERS = ".answers.json"
 BY_TASK = ".by_task.json"
 SCORES = ".scores.json"
+MAIN = ("pass", "rouge_l")
+"""Of several measures the one that policies are compared by; of a task that has neither, its first."""
+
+
+def main_measure(names: Iterable[str]) -> str:
+    """The first of `MAIN` among the measures of a task, else the first of all; there must be one."""
+    known = list(names)
+    return next((name for name in MAIN if name in known), known[0])
 
 
 def measured_on(config: Config) -> str:

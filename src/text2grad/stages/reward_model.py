@@ -27,6 +27,7 @@ from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
+from text2grad.report import signs
 from text2grad.stages.critics import critic_over, load_reward_model, reward_model_folder
 from text2grad.stages.folder import (
     note_settings,
@@ -280,8 +281,15 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
     if config.evaluate.judge:
         with open_judge(config, is_verdict, LONGEST_VERDICT) as judge:
             report["judge"] = compared(config, judge, said, records)
+    _say_signs(report)
     write_json(folder / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)
+
+
+def _say_signs(report: Mapping[str, Any]) -> None:
+    said = [*signs.of_quotes(report["unmatched"], "of the reward model"), *signs.of_marks(report.get("people", {}))]
+    for line in said:
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def compared(config: Config, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]) -> dict[str, float]:

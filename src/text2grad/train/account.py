@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -31,6 +31,7 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "critic_tokens": sum(answered.critic_tokens),
         "critic_failed": 1 - len(good) / count,
         "unmatched": sum(judgement.quotes.unmatched for judgement in good) / count,
+        "unmatched_share": unmatched_share(good),
         "ambiguous": sum(judgement.quotes.ambiguous for judgement in good) / count,
         "forced": sum(judgement.forced > 0 for judgement in good) / count,
         "cancelled": sum(item.cancelled for item in answered.credits) / count,
@@ -50,6 +51,13 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, learned)),
         "reward_length_correlation": float(adv.reward_length_correlation(sums, lengths)),
     }
+
+
+def unmatched_share(critiques: Sequence[Critique]) -> float:
+    """The share of all quotes that are not in the response; 0 where nothing is quoted."""
+    unmatched = sum(each.quotes.unmatched for each in critiques)
+    quotes = sum(len(each.spans) + each.quotes.ambiguous for each in critiques) + unmatched
+    return unmatched / quotes if quotes else 0.0
 
 
 def label_shares(answered: Answered) -> dict[str, float]:
