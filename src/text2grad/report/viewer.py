@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.report import curves, signs
+from text2grad.report import curves, signs, times
 from text2grad.report.folder import BeforeAfter, Row, RunFolder, read_run
 from text2grad.report.pages import render_page, write_page
 from text2grad.report.samples import STRIP_ROWS, counts_by_source, examples, sample_views
@@ -22,7 +22,6 @@ from text2grad.report.visible import visible
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
 MAX_SHOWN = 40
 HELD_OUT = r"held_?out.*|.*pass@1.*"
-PHASES = ("generate", "critique", "score", "update")
 
 MAIN = (  # which curves come first, and how to read each (docs/metrics.md explains them in full)
     (HELD_OUT, "held-out problems, never trained on: higher is better"),
@@ -74,6 +73,7 @@ def sections(run: RunFolder) -> dict[str, Any]:
         **_results(run),
         "curves": _chart_group(_method_curves(run), MAIN),
         "clock": list(_against_seconds(_method_curves(run))),
+        "times": _times(_method_curves(run)),
         "supervised": _supervised(run),
         "samples": {"rows": STRIP_ROWS, "samples": views} if views else None,
         "samples_left_out": left_out,
@@ -214,9 +214,15 @@ def _against_seconds(found: Curves) -> Iterator[tuple[curves.Chart, str]]:
             yield drawn, "against seconds of training, measuring aside"
 
 
+def _times(found: Curves) -> dict[str, Any] | None:
+    """What a step of each method takes, over all its seeds."""
+    taken = times.seconds_a_step({name: [row for rows in seeds for row in rows] for name, seeds in found.items()})
+    return {"head": times.HEAD, "rows": times.time_rows(taken, {})} if taken else None
+
+
 def _seconds(rows: Sequence[Row]) -> dict[float, float]:
     """Seconds until the end of each step."""
-    spent = accumulate(sum(row.get(f"seconds_{phase}") or 0.0 for phase in PHASES) for row in rows)
+    spent = accumulate(map(times.seconds_of, rows))
     return {float(row["step"]): round(seconds, 1) for row, seconds in zip(rows, spent, strict=True)}
 
 
