@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
 
+from text2grad.compare.figures import signs_of
 from text2grad.report import signs
+from text2grad.report.viewer import build_report
 
 
 @pytest.mark.parametrize(
@@ -121,3 +124,30 @@ def test_the_signs_of_a_run_are_read_off_its_metrics(tmp_path: Path) -> None:
     assert first.startswith("10.0% of the quotes in training") and "swings between" in second
     assert signs.of_run(tmp_path / "nothing") == []
     assert signs.of_metrics([{"step": 0, "loss": 1.0}]) == []
+
+
+def test_the_page_of_a_run_begins_with_its_signs_and_has_seconds_a_step(tmp_path: Path) -> None:
+    run, place = tmp_path / "ppo" / "mine", tmp_path / "evaluation" / "demo"
+    run.mkdir(parents=True)
+    place.mkdir(parents=True)
+    seconds = {f"seconds_{phase}": 0.5 for phase in ("generate", "critique", "score", "update")}
+    rows = [{"step": n, "delta_sum": value, **seconds} for n, value in enumerate(wave(4, 40))]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    figures = {"greedy_pass": 0.5, "signs": ["mine is below scalar by <b>"]}
+    (place / "mine.json").write_text(json.dumps(figures), encoding="utf-8")
+    (tmp_path / "evaluation" / "reward_model.json").write_text('{"unmatched": 0.2}', encoding="utf-8")
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    warnings = re.findall(r'class="warning">▲ (.*?)</p>', page)
+    assert [line.split(":")[0] for line in warnings[1:]] == ["mine", "mine is below scalar by &lt;b&gt;"]
+    assert warnings[0].startswith("20.0% of the quotes of the reward model")
+    assert "seconds a step" in page and ">2.00<" in page and "[&#39;mine" not in page
+
+
+def test_compare_names_text2grad_below_scalar_ppo() -> None:
+    def row(low: float, high: float) -> dict[str, object]:
+        return {"difference": (low + high) / 2, "difference_interval": [low, high]}
+
+    rows = {"sft": row(0.1, 0.2), "scalar": row(0.1, 0.3), "scalar_rm": row(-0.1, 0.3), "text2grad": {}}
+    (line,) = signs_of(rows)
+    assert line.startswith("text2grad is below scalar PPO by 0.200 (0.100 to 0.300)")
+    assert list(signs_of({"scalar": {}})) == []
