@@ -104,12 +104,14 @@ def configuration(words: tuple[str, ...]) -> Config | None:
 
 
 def found_by(words: Sequence[str], config: Config | None) -> list[str]:
-    """What a command finds in its run's folder: the policy to measure, or the critic of PPO."""
+    """What a command finds in its run's folder: the policy to measure, critiques to learn, or the critic of PPO."""
     if config is None:
         return []
     folder, critic, name = config.run.folder, config.critic, words[1]
     if words[0] == "evaluate" and re.fullmatch(r"\w+", name):
         return [str(folder / "sft" / "policy" if name == "sft" else folder / "ppo" / name / "policy")]
+    if words[0] == "train-reward" and "--pairs" not in words:
+        return [str(folder / "feedback.jsonl")]
     if words[0] != "train" or "--pairs" in words:
         return []
     models = {

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from text2grad.config import Config
     from text2grad.critics.units import Units
     from text2grad.durable.run import ResumeMode
+    from text2grad.feedback import Span
     from text2grad.stages.talk import Asked
 
 app = typer.Typer(
@@ -214,6 +215,9 @@ def feedback_report(
     prices: Annotated[
         Path | None, file_option("--prices", help="Prices of your models. [default: the built-in table]")
     ] = None,
+    marks: Annotated[
+        Path | None, file_option("--marks", help="People's marks of the records: correct or not, a line each.")
+    ] = None,
     shown: Annotated[int, typer.Option("--show", min=0, metavar="N", help="Records to show, worst first.")] = 5,
     tables: Annotated[
         bool, typer.Option("--tables", help="Print all figures instead (the paper's tables).")
@@ -245,10 +249,35 @@ def feedback_report(
         show_feedback(Console(stderr=True), worst_first(source, shown), figures)
 
     run_stage(
-        lambda: report_quality(source, page, tokenizer, cost, canaries, named),
+        lambda: {
+            **report_quality(source, page, tokenizer, cost, canaries, named),
+            **(_people_on(source, marks, tokenizer) if marks else {}),
+        },
         as_json,
         show=None if tables else show,
     )
+
+
+def _people_on(source: Path, marks: Path, tokenizer: Path | None) -> dict[str, Any]:
+    """What people say of the records of a file, which is also said on stderr."""
+    from text2grad.eval.marks import people
+    from text2grad.feedback import Feedback, read_jsonl
+    from text2grad.report import signs
+    from text2grad.report.quality import tokenize_by
+
+    tokenize = tokenize_by(tokenizer)
+
+    def length(record: Feedback, span: Span) -> int:
+        return sum(start < span.end and span.start < end for start, end in tokenize(record.response))
+
+    found = people(marks, read_jsonl(source, Feedback), length)
+    for aspect, each in found.items():
+        low, high = each["interval"]
+        share = f"{each['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {each['critiques']}"
+        typer.echo(f"people find correct: {aspect} {share}", err=True)
+    for line in signs.of_marks(found):
+        typer.echo(f"warning: {line}", err=True)
+    return {"people": found}
 
 
 @with_settings()
@@ -739,7 +768,8 @@ def _show_policy(config: Config) -> Callable[[Mapping[str, Any]], None]:
         from text2grad.report.terminal import policy_table, show_table
         from text2grad.stages.gate import verdict_line
 
-        show_table(Console(stderr=True), policy_table(summary))
+        shown = {name: value for name, value in summary.items() if name != "signs"}  # which were said
+        show_table(Console(stderr=True), policy_table(shown))
         if line := verdict_line(config):
             typer.echo(line, err=True)
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -105,10 +105,12 @@ def show_trained(config: Config, name: str) -> Callable[[Mapping[str, Any]], Non
     """What shows the end of `train`: counts, what they mean, answers before and after, and the next command."""
 
     def show(summary: Mapping[str, Any]) -> None:
+        from text2grad.report import signs
         from text2grad.report.verdict import training_verdict
 
         folder = config.run.folder
         _say(*brief(summary), *training_verdict(folder / "ppo" / name))
+        _say_signs(signs.of_run(folder / "ppo" / name))
         _show_before_and_after(config, name)
         options = f"--run.folder {folder}"
         _say(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
@@ -137,9 +139,11 @@ def show_fitted(folder: Path) -> Callable[[Mapping[str, Any]], None]:
     """What shows the end of a supervised training in a folder: a few lines and what they mean."""
 
     def show(summary: Mapping[str, Any]) -> None:
+        from text2grad.report import signs
         from text2grad.report.verdict import reward_model_verdict, training_verdict
 
         _say(*brief(summary), *training_verdict(folder), *reward_model_verdict(summary))
+        _say_signs(signs.of_quotes(summary.get("unmatched"), "on held-out answers"))
 
     return show
 
@@ -148,6 +152,12 @@ def brief(summary: Mapping[str, Any]) -> list[str]:
     """The counts and places of a summary, a line each; its rates and losses are for sentences, and for --json."""
     found = {key: value for key, value in summary.items() if not isinstance(value, float)}
     return _lines(found)
+
+
+def _say_signs(lines: Iterable[str]) -> None:
+    """Signs that a run goes wrong (`report.signs`)."""
+    for line in lines:
+        _say(f"warning: {line}")
 
 
 def _say(*lines: str) -> None:

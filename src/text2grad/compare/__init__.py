@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from text2grad.compare.figures import collapsed, curves_of, rows_of, summary_of, table_of
+from text2grad.compare.figures import collapsed, curves_of, rows_of, signs_of, summary_of, table_of, times_of
 from text2grad.compare.methods import Methods, measure_of, methods_of, title_of, works_of
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent, tuned, tuning_seeds
@@ -43,12 +43,14 @@ def run_compare(
     factors = tuned(config, methods, extent, measure, at_once)
     seeds = seeds_of(config, methods, extent.seeds, factors)
     side_by_side(seeds, at_once)
-    figures = {
+    figures: dict[str, Any] = {
         "methods": rows_of(methods, seeds, measure),
         "collapsed": list(collapsed(methods, seeds, measure)),
         "rates": factors,
         "curves": curves_of(methods, seeds, measure),
+        "times": times_of(methods, seeds),
     }
+    figures["signs"] = list(signs_of(figures["methods"]))
     write_json(root / "compare.json", figures)
     write_whole(root / "compare.md", table_of(figures, title_of(measure), len(seeds)))
     notes = [

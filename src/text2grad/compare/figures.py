@@ -24,6 +24,7 @@ from text2grad.compare.seeds import Seed
 from text2grad.config import Config
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
+from text2grad.report import signs, times
 from text2grad.stages.results import SCORES, measured_on, read_results
 
 WAYS = ("greedy", "sampled")
@@ -32,7 +33,6 @@ BEST = "best_temperature"
 REFLECTED = "sft_reflect_1"
 """What the results of the reflecting policy are called."""
 WHO = ("policy", "critic")
-PHASES = ("generate", "critique", "score", "update")
 SPENT = ("rollouts", "optimizer_steps", "sampled_tokens", "critic_tokens")
 
 
@@ -55,7 +55,7 @@ def curves_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str
 def _points(seed: Seed, name: str, measure: str) -> Iterator[dict[str, float]]:
     seconds = 0.0
     for number, row in enumerate(_metrics(seed, name), start=1):
-        seconds += sum(row.get(f"seconds_{phase}", 0.0) for phase in PHASES)
+        seconds += times.seconds_of(row)
         if f"heldout_sampled_{measure}" in row:
             values = {way: row[f"heldout_{way}_{measure}"] for way in WAYS}
             rollouts = float(number * seed.settings(seed.works[name]).ppo.rollouts)
@@ -66,6 +66,11 @@ def _metrics(seed: Seed, method: str) -> list[dict[str, float]]:
     """What the steps of a method's run have noted; nothing of a method that trains nothing."""
     path = (seed.folder / method if method in SHARED else seed.folder / "ppo" / method) / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def times_of(methods: Methods, seeds: Sequence[Seed]) -> dict[str, dict[str, float]]:
+    """Of each run of PPO the seconds of a step by phase, over all seeds, and beside scalar PPO's."""
+    return times.seconds_a_step({name: [row for seed in seeds for row in _metrics(seed, name)] for name in methods})
 
 
 Scores = dict[str, dict[str, float]]
@@ -168,6 +173,12 @@ def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator
                 yield f"{name} {seed.config.run.seed}"
 
 
+def signs_of(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """That text2grad is below scalar PPO, beyond chance (`report.signs`)."""
+    for name in (name for name in times.SCALAR if "difference" in rows.get(name, {})):
+        yield from signs.of_scalar(OURS, METHODS[name], rows[name]["difference"], rows[name]["difference_interval"])
+
+
 COSTS = {
     "rollouts": "rollouts",
     "optimizer_steps": "optimizer steps",
@@ -195,7 +206,10 @@ def _cells(title: str, row: Mapping[str, Any]) -> list[str]:
 def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
     """The table as Markdown."""
     lines = [f"{metric}, {seeds} seed{'s' if seeds > 1 else ''}", "", _line(HEAD), _line(["---"] * len(HEAD))]
-    return "\n".join([*lines, *map(_line, cells_of(figures))]) + "\n"
+    lines += map(_line, cells_of(figures))
+    if taken := times.time_rows(figures.get("times", {}), METHODS):
+        lines += ["", _line(times.HEAD), _line(["---"] * len(times.HEAD)), *map(_line, taken)]
+    return "\n".join([*lines, *(f"\nwarning: {line}" for line in figures.get("signs", ()))]) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -230,5 +244,6 @@ def summary_of(
         "seeds": [seed.config.run.seed for seed in seeds],
         "seconds": round(seconds, 1),
         "command": command,
+        "signs": figures["signs"],
         "table": {"head": HEAD, "rows": cells_of(figures)},
     }

@@ -1,27 +1,46 @@
-"""People's marks of what a critic said: correct or not (paper, Table 16)."""
+"""People's marks of what an annotator or a reward model said: correct or not (paper, Tables 16 and 19)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from pydantic import model_validator
 
 from text2grad.errors import UserError
-from text2grad.eval.metrics import mean_with_interval
-from text2grad.feedback import Record, read_jsonl
+from text2grad.eval.metrics import mean, mean_with_interval
+from text2grad.eval.spans import LABEL_NAMES
+from text2grad.feedback import Feedback, Record, Span, read_jsonl
 
 Aspect = Literal["critique", "spans"]
+Length = Callable[[Feedback, Span], int]
+"""Tokens of a span of a record."""
 
 
 class Mark(Record):
-    """One person's verdict on one critique, or on the spans of it."""
+    """One person's verdict on one critique, on the spans of it, or, with `start` and `end`, on one of them."""
 
     id: str
     correct: bool
     aspect: Aspect = "spans"
     annotator: str = ""
+    start: int | None = None
+    end: int | None = None
+
+    @property
+    def about(self) -> tuple[str, int | None, int | None]:
+        """What two people must have marked alike to be compared."""
+        return self.id, self.start, self.end
+
+    @model_validator(mode="after")
+    def _one_span(self) -> Self:
+        if (self.start is None) != (self.end is None) or (self.start is not None and self.aspect != "spans"):
+            raise ValueError("start and end together name a span, whose aspect is spans")
+        return self
 
 
 def read_marks(path: Path) -> list[Mark]:
@@ -33,8 +52,8 @@ def read_marks(path: Path) -> list[Mark]:
     marks = list(read_jsonl(path, Mark))
     if not marks:
         raise UserError(f"{path} holds no marks", 'one a line: {"id": "...", "correct": true}')
-    counts = Counter((mark.annotator, mark.id, mark.aspect) for mark in marks)
-    [((annotator, id, _), count)] = counts.most_common(1)
+    counts = Counter((mark.annotator, *mark.about, mark.aspect) for mark in marks)
+    [((annotator, id, *_), count)] = counts.most_common(1)
     if count > 1:
         raise UserError(f"{path}: {annotator or 'someone'} marked {id!r} twice", "keep one of the lines")
     return marks
@@ -65,5 +84,70 @@ def _agreement(marks: Sequence[Mark]) -> dict[str, Any]:
         verdicts.setdefault(mark.id, []).append(mark.correct)
     mean, low, high = mean_with_interval([sum(each) / len(each) for each in verdicts.values()])
     found = {"accuracy": mean, "interval": [low, high], "critiques": len(verdicts), "marks": len(marks)}
-    pairs = [a == b for each in verdicts.values() for a, b in combinations(each, 2)]
+    alike: dict[tuple[Any, ...], list[bool]] = {}
+    for mark in marks:
+        alike.setdefault(mark.about, []).append(mark.correct)
+    pairs = [a == b for each in alike.values() for a, b in combinations(each, 2)]
     return found | ({"between_people": sum(pairs) / len(pairs)} if pairs else {})
+
+
+def people(path: Path, records: Iterable[Feedback], length: Length) -> dict[str, Any]:
+    """What a file of marks says of records (`agreement`), and of the marks that name a span how many of each label
+    are correct (`good`, `poor` in `spans`), by length. The second record of an id is marked as `id#2`.
+
+    Raises:
+        UserError: see `read_marks` and `agreement`; a mark names a span that its record has not.
+    """
+    marks = read_marks(path)
+    wanted = {mark.id for mark in marks}
+    known = {record.id: record for record in numbered(records) if record.id in wanted}
+    found = agreement(marks, known)
+    if "spans" in found:
+        found["spans"] |= by_label(marks, known, length)
+    return found
+
+
+def numbered(records: Iterable[Feedback]) -> Iterator[Feedback]:
+    """The records under ids that name each of them: the second of a prompt is `id#2`."""
+    seen: Counter[str] = Counter()
+    for record in records:
+        seen[record.id] += 1
+        suffix = f"#{seen[record.id]}" if seen[record.id] > 1 else ""
+        yield record.model_copy(update={"id": record.id + suffix})
+
+
+def by_label(marks: Sequence[Mark], records: Mapping[str, Feedback], length: Length) -> dict[str, Any]:
+    """Of the spans of each label that marks name: how many `spans`, the share that is correct (`accuracy`, a mean
+    over spans), and the same by quartile of length in tokens, shortest first (`by_length`; paper, Table 19)."""
+    verdicts: dict[tuple[str, int], list[bool]] = {}
+    for mark in marks:
+        if mark.start is not None:
+            verdicts.setdefault((mark.id, _place(mark, records[mark.id])), []).append(mark.correct)
+    found: dict[int, list[tuple[int, float]]] = {}
+    for (id, place), said in verdicts.items():
+        span = records[id].spans[place]
+        found.setdefault(span.label, []).append((length(records[id], span), sum(said) / len(said)))
+    return {
+        name: {
+            "spans": len(found[label]),
+            "accuracy": mean([share for _, share in found[label]]),
+            "by_length": list(_quartiles(found[label])),
+        }
+        for label, name in LABEL_NAMES.items()
+        if label in found
+    }
+
+
+def _place(mark: Mark, record: Feedback) -> int:
+    places = [(span.start, span.end) for span in record.spans]
+    if (mark.start, mark.end) not in places:
+        spans = ", ".join(f"{start} to {end}" for start, end in places[:5]) or "none"
+        raise UserError(f"{mark.id!r} has no span from {mark.start} to {mark.end}", f"it has {spans}")
+    return places.index((mark.start or 0, mark.end or 0))
+
+
+def _quartiles(spans: Sequence[tuple[int, float]]) -> Iterator[dict[str, float]]:
+    for quarter in np.array_split(np.array(sorted(spans), dtype=np.float64), 4):
+        if len(quarter):
+            first, last = int(quarter[0, 0]), int(quarter[-1, 0])
+            yield {"spans": len(quarter), "from": first, "to": last, "accuracy": float(quarter[:, 1].mean())}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.feedback import Feedback, read_jsonl
+from text2grad.report.signs import MOST_UNMATCHED
 
 Figures = Mapping[str, Any]
 Rule = tuple[Callable[[Figures], Any], str]
@@ -60,6 +61,10 @@ RULES: tuple[Rule, ...] = (
         "Mark what is wrong too: 'poor' quotes, or [-...-]{{why}} in the response.",
     ),
     (lambda f: f["unmatched"], "Quote the response word for word (quotes that are not in it: {0})."),
+    (
+        lambda f: (f["unmatched_rate"] or 0) > MOST_UNMATCHED and f"{f['unmatched_rate']:.1%}",
+        "{0} of the quotes are not in their response, above 5 %: they reward nothing (docs/metrics.md).",
+    ),
     (lambda f: f["ambiguous"], "Quote a few words more (quotes that are in their response more than once: {0})."),
     (
         lambda f: f["records_without_spans"] if 2 * f["records_without_spans"] > f["records"] else 0,

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from text2grad.report import curves
+from text2grad.report import curves, signs, times
 from text2grad.report.folder import BeforeAfter, Row, RunFolder, read_run
 from text2grad.report.pages import render_page, write_page
 from text2grad.report.samples import STRIP_ROWS, counts_by_source, examples, sample_views
@@ -24,7 +24,6 @@ from text2grad.report.visible import visible
 Curves = Mapping[str, Sequence[Sequence[Row]]]  # name -> for each seed -> rows of metrics.jsonl
 MAX_SHOWN = 40
 HELD_OUT = r"held_?out.*|.*pass@1.*"
-PHASES = ("generate", "critique", "score", "update")
 
 MAIN = (  # which curves come first, and how to read each (docs/metrics.md explains them in full)
     (HELD_OUT, "held-out problems, never trained on: higher is better"),
@@ -79,6 +78,7 @@ def sections(run: RunFolder) -> dict[str, Any]:
         "gate": gate_lines(run.gate) if run.gate.get("figures") else [],
         "curves": _chart_group(_method_curves(run), MAIN),
         "clock": list(_against_seconds(_method_curves(run))),
+        "times": _times(_method_curves(run)),
         "supervised": _supervised(run),
         "samples": {"rows": STRIP_ROWS, "samples": views} if views else None,
         "samples_left_out": left_out,
@@ -88,7 +88,17 @@ def sections(run: RunFolder) -> dict[str, Any]:
         "feedback": counts_by_source(run.feedback),
         "examples": examples(run.feedback),
         "evaluation": _evaluation(run.evaluation),
+        "signs": list(_signs(run)),
     }
+
+
+def _signs(run: RunFolder) -> Iterator[str]:
+    """The signs that something went wrong, of its reward model, its runs, and its policies beside each other."""
+    yield from signs.of_quotes(run.evaluation.get("reward_model", {}).get("unmatched"), "of the reward model")
+    for method in run.methods:
+        yield from (f"{visible(method.name)}: {line}" for line in signs.of_metrics(method.metrics))
+    for figures in (run.summary, *run.evaluation.values()):
+        yield from map(visible, figures.get("signs") or ())
 
 
 def _facts(summary: Row, model: Row) -> list[tuple[str, str]]:
@@ -253,15 +263,22 @@ def _against_seconds(found: Curves) -> Iterator[tuple[curves.Chart, str]]:
             yield drawn, "against seconds of training, measuring aside"
 
 
+def _times(found: Curves) -> dict[str, Any] | None:
+    """What a step of each method takes, over all its seeds."""
+    taken = times.seconds_a_step({name: [row for rows in seeds for row in rows] for name, seeds in found.items()})
+    return {"head": times.HEAD, "rows": times.time_rows(taken, {})} if taken else None
+
+
 def _seconds(rows: Sequence[Row]) -> dict[float, float]:
     """Seconds until the end of each step."""
-    spent = accumulate(sum(row.get(f"seconds_{phase}") or 0.0 for phase in PHASES) for row in rows)
+    spent = accumulate(map(times.seconds_of, rows))
     return {float(row["step"]): round(seconds, 1) for row, seconds in zip(rows, spent, strict=True)}
 
 
 def _evaluation(files: Mapping[str, Row]) -> list[dict[str, Any]]:
     """Tables over evaluation/*.json, figures down and names across; what measures the same shares a table."""
     alike: dict[tuple[str, ...], list[str]] = {}
+    files = {name: {key: row[key] for key in row if key != "signs"} for name, row in files.items()}
     for name, row in files.items():
         alike.setdefault(tuple(row), []).append(name)
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,12 +29,21 @@ from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.answers import TextMeasures, text_measures, theirs_of
+from text2grad.stages.beside_scalar import below_scalar
 from text2grad.stages.critics import judge_of, runner_of
 from text2grad.stages.folder import policy_name, prepare
 from text2grad.stages.judging import judged_against, pair_with, refuse_no_judge
 from text2grad.stages.mt_bench import MTBenchSummary, run_mt_bench
 from text2grad.stages.prompts import task_of
-from text2grad.stages.results import ANSWERS, SCORES, measured_on, write_json, write_results, write_whole
+from text2grad.stages.results import (
+    ANSWERS,
+    SCORES,
+    main_measure,
+    measured_on,
+    write_json,
+    write_results,
+    write_whole,
+)
 from text2grad.stages.sampling import sample
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.arc import lettered
@@ -43,8 +53,6 @@ from text2grad.tasks.mt_bench import has_turns
 PATIENCE = 5
 LETTER_ROOM = 32
 """New tokens for a letter: some models say more around it."""
-MAIN = ("pass", "rouge_l")
-"""Of several measures the one that policies are compared by; of a task that has neither, its first."""
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 
 Row = dict[str, Any]
@@ -56,7 +64,8 @@ Measure = Callable[[Sequence[Example], Sequence[str]], list[Row]]
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary(Summary):
     """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier` protected the machine
-    from its programs. Of questions with given answers: the figures of `eval.choices`."""
+    from its programs. Of questions with given answers: the figures of `eval.choices`. `signs`: that a run
+    is below scalar PPO."""
 
     prompts: float
     samples: float
@@ -64,6 +73,7 @@ class PolicySummary(Summary):
     tier: str | None = None
     measured_by: Mapping[str, str] | None = None
     judged: Mapping[str, float | str] = inlined()
+    signs: Sequence[str] | None = None
 
 
 class Measured(NamedTuple):
@@ -106,9 +116,10 @@ def run_evaluate(
         return run_mt_bench(config, target_name(target), partial(_policy, config, target))
     measured = _measured(config, target, task, heldout)
     name, on = target_name(target), measured_on(config)
-    write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
     if measured.scores:
         write_json(folder / "evaluation" / on / f"{name}{SCORES}", measured.scores)
+        measured = with_signs(config, name, measured)
+    write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
     texts = [str(row["response"]) for row in measured.answers]
     if outputs is not None:
         write_json(outputs, model_outputs(heldout, texts, name))
@@ -119,6 +130,14 @@ def run_evaluate(
         write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
     write_before_after(folder, on, heldout)
     return measured.summary
+
+
+def with_signs(config: Config, name: str, measured: Measured) -> Measured:
+    """With what is wrong beside the policies measured before, which is also said."""
+    found = list(below_scalar(config, name))
+    for line in found:
+        print(f"warning: {line}", file=sys.stderr)
+    return measured._replace(summary=replace(measured.summary, signs=found or None))
 
 
 def target_name(target: str) -> str:
@@ -309,16 +328,6 @@ def try_temperatures(
             raise UserError(f"task {config.task.name!r} has no measure to choose a temperature by", cure)
         tried[temperature] = scores[main_measure(scores)]
     return tried
-
-
-def main_measure(scores: Mapping[str, float]) -> str:
-    """The first of `MAIN` among the measures of a task, else the first of all; there must be one.
-
-    ROUGE-L of all scripts stands in for the published one where that reads none of the words.
-    """
-    name = next((name for name in MAIN if name in scores), next(iter(scores)))
-    unread = name == "rouge_l" and not scores[name] and "rouge_l_unicode" in scores
-    return "rouge_l_unicode" if unread else name
 
 
 def by_problem(rows: Sequence[Row]) -> dict[str, dict[str, float]]:

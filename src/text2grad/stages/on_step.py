@@ -20,7 +20,8 @@ from text2grad.feedback import Critic
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import assembled
 from text2grad.sandbox import Runner
-from text2grad.stages.evaluate import MAIN, evaluate_policy, measure_with
+from text2grad.stages.evaluate import evaluate_policy, measure_with
+from text2grad.stages.results import MAIN
 from text2grad.tasks.base import Task
 
 WAYS = ("greedy", "sampled")

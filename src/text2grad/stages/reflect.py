@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from text2grad.config import Config
@@ -21,8 +22,9 @@ from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
+from text2grad.stages.answers import TextMeasures, text_measures
 from text2grad.stages.critics import open_critic, runner_of
-from text2grad.stages.evaluate import Measure, Row, by_problem, mean_scores, measure_with, target_name
+from text2grad.stages.evaluate import Measure, Row, by_problem, mean_scores, measure_with, target_name, word_figures
 from text2grad.stages.folder import policy_name, prepare
 from text2grad.stages.prompts import task_of
 from text2grad.stages.results import SCORES, measured_on, write_json, write_results
@@ -37,12 +39,14 @@ BLIND = ("prompted", "reward_model")
 @dataclass(frozen=True, kw_only=True)
 class ReflectSummary(Summary):
     """Mean scores of greedy and sampled answers, before (`greedy_*`) and after each round (`greedy_reflected_1_*`):
-    with what the critic left alone at some point. How many answers it let stand, critiques that failed, revisions
+    with what the critic left alone at some point; of answers in words all that `evaluate` measures them by, and by
+    which models (`measured_by`). How many answers it let stand, critiques that failed, revisions
     that were of no use, and tokens by who wrote or read them."""
 
     prompts: int
     rounds: int
     figures: Mapping[str, float] = inlined()
+    measured_by: Mapping[str, str] | None = None
     let_stand: int
     failed_critiques: int
     refused: Mapping[str, int]
@@ -85,8 +89,10 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     quiet = config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
     name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
     seed_everything(config.run.seed)
-    with runner_of(config) as runner, open_critic(quiet, config.critic.kind, task, runner, None, journal) as critic:
-        reflector = Reflector(policy, critic, prompt, rounds, measure_with(task, runner))
+    with ExitStack() as stack:
+        runner, texts = stack.enter_context(runner_of(config)), stack.enter_context(text_measures(config))
+        critic = stack.enter_context(open_critic(quiet, config.critic.kind, task, runner, None, journal))
+        reflector = Reflector(policy, critic, prompt, rounds, measure_with(task, runner), texts)
         greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
         repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
         reflector.answer("sampled", repeated, config.generation)
@@ -95,6 +101,7 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
         prompts=len(heldout),
         rounds=rounds,
         figures=reflector.figures,
+        measured_by=texts.named or None,
         let_stand=state.let_stand,
         failed_critiques=state.failed,
         refused=dict(state.refused),
@@ -116,6 +123,7 @@ class Reflector:
     prompt: Prompt
     rounds: int
     measure: Measure
+    texts_by: TextMeasures | None = None
     total: Reflection = field(default_factory=lambda: Reflection([], []))
     figures: dict[str, float] = field(default_factory=dict)
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
@@ -140,7 +148,9 @@ class Reflector:
 
     def _measured(self, name: str, examples: Sequence[Example], state: Reflection) -> list[Row]:
         known = self.measure(examples, state.responses)
-        self.figures |= {f"{name}_{measure}": value for measure, value in mean_scores(known).items()}
+        found = mean_scores(known)  # a measure of the task keeps its name
+        found = {**word_figures(self.texts_by, examples, state.responses), **found}
+        self.figures |= {f"{name}_{measure}": value for measure, value in found.items()}
         return known
 
 

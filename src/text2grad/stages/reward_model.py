@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from text2grad.align import TokenTable
+from text2grad.align import TokenTable, token_labels
 from text2grad.chat import Chat
 from text2grad.config import Config, with_tiny_rates
 from text2grad.durable.identity import digest_of_texts, flatten
@@ -18,7 +18,7 @@ from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
-from text2grad.eval.marks import agreement, read_marks
+from text2grad.eval.marks import numbered, people, read_marks
 from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import Critique, Feedback, Source, record_json, write_jsonl
@@ -27,6 +27,7 @@ from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
+from text2grad.report import signs
 from text2grad.report.advice import FEW_REMARKS
 from text2grad.stages.critics import critic_over, load_reward_model, reward_model_folder
 from text2grad.stages.folder import (
@@ -271,13 +272,15 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
     asked = comparison(config, JUDGE_PROMPT, CRITIQUE_PARTS)
     prepare(config)
+    if config.evaluate.marks:
+        read_marks(config.evaluate.marks)  # before the model is asked for nothing
     found = heldout_cases(config)
     if not found:
         raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
     cases = [case for _, case in found]
     report = reward_model_report(cases, config.credit.membership, config.run.seed)
     report["gate"] = read_gate(gate_file(config))
-    said = numbered([record for record, _ in found])
+    said = list(numbered(record for record, _ in found))
     source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
     records = [
         Feedback.of(example_of(record), record.response, case.predicted, source)
@@ -289,18 +292,31 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         write_json(folder / f"reward_model_{name}.json", rates)
     write_jsonl(folder / "reward_model.said.jsonl", records)
     if config.evaluate.marks:
-        report["people"] = agreement(read_marks(config.evaluate.marks), {record.id for record in records})
+        aligned = {record.id: case.aligned for record, case in zip(records, cases, strict=True)}
+        report["people"] = people(
+            config.evaluate.marks,
+            records,
+            lambda record, span: int(abs(token_labels([span], aligned[record.id])).sum()),
+        )
     if config.evaluate.judge:
         with open_judge(config, asked.readable, asked.longest) as judge:
             report["judge"] = compared(config, asked.prompt, judge, said, records)
+    _say_signs(report)
     write_json(folder / "reward_model.full.json", report)
     return RewardModelEvaluation(report=report)
+
+
+def _say_signs(report: Mapping[str, Any]) -> None:
+    said = [*signs.of_quotes(report["unmatched"], "of the reward model"), *signs.of_marks(report.get("people", {}))]
+    for line in said:
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def compared(
     config: Config, prompt: str, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]
 ) -> dict[str, float]:
-    """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`.
+    """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`: of the same
+    response to the same prompt, however many a prompt has.
 
     A response that has no critique there, for its annotation failed in that run, is left out and counted
     (`left_out`).
@@ -309,27 +325,28 @@ def compared(
         UserError: the other critiques are of other responses.
     """
     path = config.evaluate.against
-    theirs = {record.id: record for record in (gold if path is None else read_feedback(path))}
-    both = [record for record in said if record.id in theirs]
-    differ = [record.id for record in both if theirs[record.id].response != record.response]
+    theirs: dict[tuple[str, str], list[Feedback]] = {}
+    for record in gold if path is None else read_feedback(path):
+        theirs.setdefault(_about(record), []).append(record)
+    both = []
+    ids = {id for id, _ in theirs}
+    for record in said:  # equal responses are paired in their order
+        if same := theirs.get(_about(record)):
+            both.append((record, same.pop(0)))
+    met = {_about(record)[0] for record, _ in both}
+    differ = [record.id for record in said if (id := _about(record)[0]) in ids and id not in met]
     if differ or not both:
         other = differ[0] if differ else said[0].id
         raise UserError(f"{path} has no critique of the response {other!r}", "evaluate both on the same records")
     pairs = [
-        JudgedPair(example_of(ours), ours.response, ours.judgement(), theirs[ours.id].judgement()) for ours in both
+        JudgedPair(example_of(ours), ours.response, ours.judgement(), other.judgement()) for ours, other in both
     ]
     return {**compare_critics(judge, prompt, pairs), "left_out": len(said) - len(both)}
 
 
-def numbered(records: Sequence[Feedback]) -> list[Feedback]:
-    """The records under ids that name each of them: the second of a prompt is `id#2`."""
-    seen: Counter[str] = Counter()
-    named = []
-    for record in records:
-        seen[record.id] += 1
-        suffix = f"#{seen[record.id]}" if seen[record.id] > 1 else ""
-        named.append(record.model_copy(update={"id": record.id + suffix}))
-    return named
+def _about(record: Feedback) -> tuple[str, str]:
+    """The id of the prompt, without the number of the answer (`numbered`), and the response."""
+    return re.sub(r"#\d+$", "", record.id), record.response
 
 
 def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:

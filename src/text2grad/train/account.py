@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -31,6 +31,7 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
         "critic_tokens": sum(answered.critic_tokens),
         "critic_failed": 1 - len(good) / count,
         "unmatched": sum(judgement.quotes.unmatched for judgement in good) / count,
+        "unmatched_share": unmatched_share(good),
         "ambiguous": sum(judgement.quotes.ambiguous for judgement in good) / count,
         "forced": sum(judgement.forced > 0 for judgement in good) / count,
         "cancelled": sum(item.cancelled for item in answered.credits) / count,
@@ -63,6 +64,13 @@ def same_answers(answered: Answered) -> dict[str, float]:
         by_prompt.setdefault((example.id, example.prompt), []).append(tuple(sample.ids))
     groups = [ids for ids in by_prompt.values() if len(ids) > 1]
     return {"same_answers": sum(len(set(ids)) == 1 for ids in groups) / len(groups)} if groups else {}
+
+
+def unmatched_share(critiques: Sequence[Critique]) -> float:
+    """The share of all quotes that are not in the response; 0 where nothing is quoted."""
+    unmatched = sum(each.quotes.unmatched for each in critiques)
+    quotes = sum(len(each.spans) + each.quotes.ambiguous for each in critiques) + unmatched
+    return unmatched / quotes if quotes else 0.0
 
 
 def label_shares(answered: Answered) -> dict[str, float]:

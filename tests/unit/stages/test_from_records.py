@@ -296,6 +296,21 @@ def test_reflection_stops_where_the_critic_finds_nothing_and_shows_it_no_referen
     ]
 
 
+def test_reflection_has_all_measures_of_texts_before_and_after_each_round(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = config.evaluate.model_copy(update={"perplexity": str(config.policy.model)})
+    monkeypatch.setattr(reflect, "open_critic", scripted(Finder()))
+    monkeypatch.setattr(reflect, "sample", lambda *_: [([1, 2], "so x"), ([1, 2, 3], "so a")])
+    speak(monkeypatch, said("then x", "then y", "x at once", "y at once"))
+    found = run_reflect(config.model_copy(update={"evaluate": read}), str(config.policy.model), 1).as_dict()
+    for way in ("greedy", "greedy_reflected_1", "sampled", "sampled_reflected_1"):
+        names = {name.removeprefix(f"{way}_") for name in found if name.startswith(way)}
+        assert {"right", "rouge1", "rouge2", "rouge_l", "bleu", "sentence_bleu", "perplexity"} <= names, way
+    assert found["greedy_perplexity"] != found["greedy_reflected_1_perplexity"]
+    assert found["measured_by"] == {"perplexity_of": str(config.policy.model)}
+
+
 def test_a_revision_that_is_refused_ends_the_answers_rounds(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

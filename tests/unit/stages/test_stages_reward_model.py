@@ -109,6 +109,58 @@ def test_the_others_must_have_judged_the_same(tmp_path: Path, monkeypatch: pytes
             reward_model.run_evaluate_reward_model(config(tmp_path, *options))
 
 
+@pytest.mark.parametrize("numbered", [True, False])
+def test_several_answers_to_a_prompt_are_each_compared_with_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbered: bool
+) -> None:
+    def answer(id: str, number: int) -> Feedback:
+        return record(id).model_copy(update={"response": f"{TEXT} {number}"})
+
+    cases = [(answer("a", n), SpanCase(GOLD, GOLD, words_aligned(f"{TEXT} {n}"))) for n in range(4)]
+    monkeypatch.setattr(reward_model, "heldout_cases", lambda config: cases)
+    seen: list[str] = []
+
+    def by_response(conversation: Conversation) -> Completion:
+        seen.append(conversation[-1].content)
+        return Completion(text="tie")
+
+    monkeypatch.setattr(reward_model, "open_judge", lambda *_: nullcontext(ScriptedChat(by_response)))
+    others = tmp_path / "others.jsonl"
+    kept = [3, 1, 0]  # in another order, and that of one answer failed
+    ids = ["a", "a#2", "a#3"] if numbered else ["a"] * 3
+    silent = {"spans": (), "critique": "No."}
+    theirs = [
+        answer(id, n).model_copy(update={**silent, "critique": f"No {n}."}) for id, n in zip(ids, kept, strict=True)
+    ]
+    write_jsonl(others, theirs)
+    options = ("--evaluate.judge", "judge", "--evaluate.against", str(others))
+    judged = reward_model.run_evaluate_reward_model(config(tmp_path, *options)).report["judge"]
+    assert (judged["judged"], judged["left_out"]) == (3, 1)
+    for text in seen:
+        (number,) = {n for n in range(4) if f"{TEXT} {n}" in text}
+        assert f"No {number}." in text
+
+
+def test_marks_that_name_a_span(tmp_path: Path) -> None:
+    good, poor = GOLD.spans
+    rows = [{"id": "a", "start": span.start, "end": span.end, "correct": span.label > 0} for span in (good, poor)]
+    marks = tmp_path / "marks.jsonl"
+    marks.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    report = reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
+    found = report.report["people"]["spans"]
+    row = {"spans": 1, "from": 1, "to": 1}
+    assert found["good"] == {"spans": 1, "accuracy": 1.0, "by_length": [{**row, "accuracy": 1.0}]}
+    assert found["poor"] == {"spans": 1, "accuracy": 0.0, "by_length": [{**row, "accuracy": 0.0}]}
+
+
+def test_people_who_disagree_are_a_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    marks = tmp_path / "marks.jsonl"
+    for correct in (False, True):
+        marks.write_text(json.dumps({"id": "a", "correct": correct}) + "\n", encoding="utf-8")
+        reward_model.run_evaluate_reward_model(config(tmp_path, "--evaluate.marks", str(marks)))
+        assert ("warning: people find 0%" in capsys.readouterr().err) == (not correct)
+
+
 def test_without_held_out_records_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_model, "heldout_cases", lambda config: [])
     with pytest.raises(UserError, match="heldout_share"):
