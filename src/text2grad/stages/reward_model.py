@@ -52,7 +52,7 @@ from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.stages.supervised import say_if_still
 from text2grad.tasks.base import question_of, read_prompt, words_of
-from text2grad.train.pairs import Pair
+from text2grad.train.pairs import Pair, labelled_by
 from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
@@ -124,7 +124,8 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
             train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
         chosen = without_repeats(train, config.reward_model.repeats)
         shown = with_damage(chosen, config.reward_model, config.run.seed)
-        pairs = [pair for _, pair in fitting(policy, shown, config.reward_model)]
+        fitted = fitting(policy, shown, config.reward_model)
+        pairs = [labelled_by(pair, config.credit.membership) for _, pair in fitted]
         if config.reward_model.verdict == "head":
             refuse_no_score(pairs)
     place = folder / "reward_model"
