@@ -30,6 +30,10 @@ PARTS: dict[str, dict[str, object]] = {
     "spread_score": {"credit.scheme": "spread_score"},
     "span": {"credit.weighting": "span"},
     "balanced": {"credit.weighting": "balanced"},
+    "linear_decay": {"credit.scheme": "linear_decay"},
+    "token_importance": {"credit.scheme": "token_importance"},
+    "nouns_verbs": {"credit.scheme": "token_importance", "credit.importance": "nouns_verbs"},
+    "visible": {"credit.membership": "visible"},  # blank tokens are in no span
     "no_verdict": {"credit.outcome_weight": 0.0},
     "verdict_0.5": {"credit.outcome_weight": 0.5},
     "verdict_2": {"credit.outcome_weight": 2.0},

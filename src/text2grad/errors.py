@@ -70,6 +70,7 @@ EXTRAS = {
     "llguidance": "grounded",
     "ray": "ray",
     "sacrebleu": "evaluate",
+    "textblob": "tagger",
     **{name: name for name in ("tensorboard", "trackio", "wandb")},
 }
 """Which extra brings a package that the core of text2grad does without."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from text2grad.align.closed_class import content_characters
+from text2grad.align.parts_of_speech import noun_and_verb_characters
 from text2grad.align.tokens import Aligned
 from text2grad.feedback import Critique, Place, Span
 from text2grad.settings import Settings
@@ -25,6 +27,7 @@ Scheme = Literal[
 ]
 Weighting = Literal["token", "span", "balanced"]
 Membership = Literal["overlap", "visible", "contained"]
+Importance = Literal["content", "nouns_verbs"]
 Signs = Literal["critique", "verdict", "agreeing"]
 Weights = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -51,6 +54,11 @@ class CreditSettings(Settings):
         description="a token belongs to a span that overlaps its text, white space at the edges of spans aside;"
         " visible: its text without white space, so blank tokens belong to none; contained: one that contains it",
     )
+    importance: Importance = Field(
+        default="content",
+        description="words that token_importance pays in full: all but a list of function words; nouns_verbs: those"
+        " alone, as in the paper, found by textblob (pip install 'text2grad[tagger]'); English both",
+    )
     signs: Signs = Field(
         default="critique",
         description="of spans; verdict: the score's sign for all; agreeing: none that contradicts the score",
@@ -67,6 +75,13 @@ class CreditSettings(Settings):
     def _new_name(cls, value: object) -> object:
         if value == "every_token":
             raise ValueError("did you mean 'spread_score'? (the score on every token; dense_labels labels each)")
+        return value
+
+    @field_validator("importance")
+    @classmethod
+    def _has_its_tagger(cls, value: Importance) -> Importance:
+        if value == "nouns_verbs" and find_spec("textblob") is None:
+            raise ValueError("nouns_verbs needs textblob: pip install 'text2grad[tagger]'")
         return value
 
     @property
@@ -264,7 +279,7 @@ def _within_spans(members: Flags, sureness: Weights, aligned: Aligned, settings:
     if settings.scheme == "linear_decay":
         weights *= _decay(members)
     elif settings.scheme == "token_importance":
-        weights *= _importance(aligned)
+        weights *= _importance(aligned, settings.importance)
     if settings.weighting == "span":
         sureness = sureness / np.maximum(weights.sum(axis=1), _LEAST_SUM)
     weights *= sureness[:, None]
@@ -278,9 +293,10 @@ def _decay(members: Flags) -> Weights:
     return np.asarray(1 - place * (1 - _LAST_OF_DECAY) / steps)
 
 
-def _importance(aligned: Aligned) -> Weights:
-    """1 for tokens with a letter or digit of a content word, less for function words and punctuation, (T,)."""
-    before = np.concatenate(([0], np.cumsum(content_characters(aligned.text))))
+def _importance(aligned: Aligned, importance: Importance) -> Weights:
+    """1 for tokens with a letter or digit of a word that says something, less for others and punctuation, (T,)."""
+    full = content_characters if importance == "content" else noun_and_verb_characters
+    before = np.concatenate(([0], np.cumsum(full(aligned.text))))
     content = before[aligned.core_ends] > before[aligned.core_starts]
     return np.where(content, 1.0, _FUNCTION_WORD)
 

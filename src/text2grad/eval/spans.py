@@ -10,17 +10,16 @@ is resampling rows: `intervals`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.align import Aligned, token_labels
+from text2grad.align import Aligned, Membership, token_labels
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
 Labels = NDArray[np.int8]
 Sums = NDArray[np.float64]
-Membership = Literal["overlap", "contained"]
 LABEL_NAMES: dict[Label, str] = {1: "good", -1: "poor"}
 SPAN_NAMES: dict[Label, str] = {**LABEL_NAMES, 0: "improvable"}
 NEARLY = 0.9

@@ -55,7 +55,7 @@ from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.stages.supervised import say_if_still
 from text2grad.tasks.base import question_of, words_of
-from text2grad.train.pairs import Pair
+from text2grad.train.pairs import Pair, labelled_by
 from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
@@ -133,7 +133,8 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
         chosen = without_repeats(train, config.reward_model.repeats)
         praised = with_corrections(chosen)
         shown = [*praised, *with_damage(chosen, config.reward_model, config.run.seed)[len(chosen) :]]
-        pairs = [pair for _, pair in fitting(policy, shown, config.reward_model)]
+        fitted = fitting(policy, shown, config.reward_model)
+        pairs = [labelled_by(pair, config.credit.membership) for _, pair in fitted]
         if config.reward_model.verdict == "head":
             refuse_no_score(pairs)
     place = folder / "reward_model"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from text2grad.align import Aligned, TokenTable, token_labels
+from text2grad.align import Aligned, Membership, TokenTable, token_labels
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
@@ -31,11 +31,13 @@ E = TypeVar("E", bound=Sized)
 
 @dataclass(frozen=True)
 class Marked:
-    """A text that stands at character `start` of the last turn of a prompt, and spans of it."""
+    """A text that stands at character `start` of the last turn of a prompt, and spans of it, to which its tokens
+    belong by `membership`."""
 
     start: int
     text: str
     spans: tuple[Span, ...]
+    membership: Membership = "overlap"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Pair:
     emphasis: tuple[tuple[int, int, float], ...] = ()
     marked: Marked | None = None
     score: float | None = None
+
+
+def labelled_by(pair: Pair, membership: Membership) -> Pair:
+    """The pair; the labels of its marked text go by `membership`."""
+    return replace(pair, marked=replace(pair.marked, membership=membership)) if pair.marked else pair
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
         )
     spans = [s.model_copy(update={"start": s.start + start, "end": s.end + start}) for s in marked.spans]
     inside = (aligned.starts < end) & (aligned.ends > start)
-    labels = token_labels(spans, aligned)
+    labels = token_labels(spans, aligned, marked.membership)
     return [int(label) if here else UNLABELLED for label, here in zip(labels, inside, strict=True)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from text2grad.align import Aligned, Credit, CreditSettings, Membership, TokenTable, credit, token_labels
 from text2grad.align.credit import Scheme
+from text2grad.align.parts_of_speech import noun_and_verb_characters
 from text2grad.align.tokens import align_by_prefixes
 from text2grad.feedback import Critique, Label, Span
 
@@ -398,6 +400,31 @@ def test_token_importance_judges_words_and_not_pieces() -> None:
     settings = CreditSettings(scheme="token_importance", weighting="token")
     assert credit(critique("staff", good=("staff",)), spelled, settings).delta.tolist() == [1] * 5
     assert delta("a b", critique("a b", good=("a b",)), **settings.model_dump()) == [0.2, 1, 0]
+
+
+def test_token_importance_by_part_of_speech() -> None:
+    """The paper pays nouns and verbs in full; here an adjective and an adverb are no content either."""
+    pytest.importorskip("textblob")
+    text = "The quick dog barked loudly , and 走った"
+    case = critique(text, poor=(text,))
+    weighted = {"scheme": "token_importance", "weighting": "token", "importance": "nouns_verbs"}
+    assert delta(text, case, **weighted) == [-0.2, -0.2, -1, -1, -0.2, -0.2, -0.2, -1, 0]
+    assert delta(text, case, **{**weighted, "importance": "content"})[1] == -1
+
+
+@given(st.text(max_size=30))
+@example("a/b  \u2028 x\r\ny \x1c z")
+def test_any_text_has_parts_of_speech(text: str) -> None:
+    pytest.importorskip("textblob")
+    flags = noun_and_verb_characters(text)
+    assert len(flags) == len(text)
+    assert not any(flag for flag, char in zip(flags, text, strict=True) if char.isspace())
+
+
+def test_without_a_tagger_its_setting_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("text2grad.align.credit"), "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'text2grad\[tagger\]'"):
+        CreditSettings(importance="nouns_verbs")
 
 
 def test_last_token_is_the_last_id_sampled() -> None:

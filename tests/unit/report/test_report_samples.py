@@ -103,8 +103,9 @@ def test_an_emoji_split_over_tokens_belongs_to_all_of_them() -> None:
     assert view["checks"] == []
 
 
-def test_labels_follow_the_visible_characters_of_a_token() -> None:
-    assert token_labels(sound(spans=[span("a bad word", 1, 2, -1)])) == ["", "", "", ""]
+def test_labels_follow_the_characters_of_a_span_but_for_white_space_at_its_edges() -> None:
+    assert token_labels(sound(spans=[span("a bad word", 0, 2, -1)])) == ["poor", "", "", ""]
+    assert token_labels(sound(spans=[span("a bad word", 1, 2, -1)])) == ["", "poor", "", ""]
     overlapping = [span("a bad word", 0, 5), span("a bad word", 2, 10, -1)]
     assert token_labels(sound(spans=overlapping)) == ["good", "both", "poor", ""]
 
