@@ -269,7 +269,9 @@ OTHER_PROMPTS = {
 @pytest.mark.parametrize("kind", OTHER_PROMPTS)
 def test_two_prompts_with_one_id_are_not_taken_for_one(kind: str, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "f.jsonl", *({**row, "response": "Yes."} for row in OTHER_PROMPTS[kind]))
-    with pytest.raises(UserError, match=r"two prompts have the id .* and .*\(give each prompt an id of its own, or"):
+    with pytest.raises(
+        UserError, match=r"two prompts have the id .* and .*\(give each prompt an id of its own, or"
+    ):
         read_examples(data, qa.shapes())
 
 
@@ -282,4 +284,6 @@ def test_a_second_reference_answer_is_counted(tmp_path: Path, capsys: pytest.Cap
     rows = [{"id": "a", "prompt": "One?", "reference": text} for text in ("", "Yes.", "Yes.", "No.")]
     (example,) = read_examples(write_rows(tmp_path / "f.jsonl", *rows), qa.shapes())
     assert example.reference == "Yes."
-    assert "1 rows have another reference answer to a prompt and id seen before: not used" in capsys.readouterr().err
+    assert (
+        "1 rows have another reference answer to a prompt and id seen before: not used" in capsys.readouterr().err
+    )
