@@ -158,7 +158,7 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
         return load_whole(name, dtype)
     except SafetensorError as error:
         cure = "download it again whole; a file of a few lines is a Git LFS pointer: git lfs pull"
-        raise UserError(f"the weights in {name!r} are damaged: {first_line(error)}", cure) from error
+        raise UserError(f"no model in {name!r}: its weights are damaged: {first_line(error)}", cure) from error
     except (OSError, ValueError) as error:
         raise UserError(
             f"no model in {name!r}: {first_line(error)}", "give a model folder or a hub name"

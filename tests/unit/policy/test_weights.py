@@ -113,8 +113,8 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: change(f, lambda w: w["model.norm.weight"][:1].fill_(torch.inf)),
         r"1 weight \(model.norm.weight\) is not finite",
     ),
-    "cut short": (cut, r"the weights in .* are damaged: .*download it again whole"),
-    "a pointer": (pointer, r"the weights in .* are damaged: .*git lfs pull"),
+    "cut short": (cut, r"its weights are damaged: .*download it again whole"),
+    "a pointer": (pointer, r"its weights are damaged: .*git lfs pull"),
     "bitsandbytes": (
         lambda f: configure(f, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
         r"are quantised \(bitsandbytes\), .*take the model that it was made of",
