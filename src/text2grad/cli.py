@@ -629,30 +629,34 @@ def _train_dpo(config: Config, name: str, pairs: str, mode: ResumeMode, as_json:
     run_stage(lambda: run_train_dpo(config, name, pairs, mode), as_json, show=show_trained(config, name))
 
 
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...), a model folder or a hub name.")
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option("--reflect", min=1, metavar="R", help="Revise answers by the critic, in up to R rounds."),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against", metavar="FILE|references", help="Have evaluate.judge compare the answers with these."
+    ),
+]
+
+
 @with_settings()
 def evaluate(
     context: typer.Context,
-    target: Annotated[
-        str,
-        typer.Argument(metavar="TARGET", help="A run's name (sft, text2grad, ...), a model folder or a hub name."),
-    ] = "text2grad",
+    target: Target = "text2grad",
     what: Annotated[str, typer.Option("--task", "--which", metavar="WHAT", help=MEASURED)] = POLICY,
     samples: Annotated[
         Path | None, file_option("--samples", help="Programs from any system, in EvalPlus's format.")
     ] = None,
-    reflect: Annotated[
-        int | None,
-        typer.Option("--reflect", min=1, metavar="R", help="Revise answers by the critic, in up to R rounds."),
-    ] = None,
+    reflect: Rounds = None,
     answers: Annotated[
         list[Path], file_option("--answers", help="Answers of any system; several files: a row for each.")
     ] = NO_FILES,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against", metavar="FILE|references", help="Have evaluate.judge compare the answers with these."
-        ),
-    ] = None,
+    against: Against = None,
     outputs: Annotated[
         Path | None,
         file_option("--write-outputs", help="Also write the answers as AlpacaEval's model_outputs.json."),

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -128,7 +128,10 @@ def check_model(folder: Path) -> list[Check]:
     """A model folder in Hugging Face form: configuration, tokenizer, chat template, weights."""
     if not folder.is_dir():
         return [Check("model", False, f"no folder {folder}", "download the model, or correct the path")]
-    return [_check_configuration(folder), *_check_tokenizer(folder), *_check_weights(folder)]
+    checks = [_check_configuration(folder), *_check_tokenizer(folder), *_check_weights(folder)]
+    if not all(check.ok for check in checks):
+        return checks
+    return [_check_whole(folder, check) if check.name == "weights" else check for check in checks]
 
 
 def _check_configuration(folder: Path) -> Check:
@@ -174,6 +177,25 @@ def _check_weights(folder: Path) -> Iterator[Check]:
     if pickles:
         cure = f"delete {', '.join(pickles)}: a pickle can run any program when it is loaded"
         yield Check("no pickles", False, f"{len(pickles)} next to the safetensors; they are never loaded", cure)
+
+
+def _check_whole(folder: Path, check: Check) -> Check:
+    """The check of weights, after the model was loaded as training would: what is missing is in no header."""
+    from text2grad.errors import UserError
+    from text2grad.policy.encode import load_tokenizer
+    from text2grad.policy.load import load_model
+    from text2grad.policy.weights import refuse_other_vocabulary
+
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e9
+    if size > _memory_gb() / 2:
+        return replace(
+            check, detail=f"{check.detail}; not loaded, for it is more than half of this machine's memory"
+        )
+    try:
+        refuse_other_vocabulary(str(folder), load_tokenizer(str(folder)), load_model(str(folder), "auto"))
+    except UserError as error:
+        return Check(check.name, False, error.problem, error.cure)
+    return check
 
 
 def _damage(file: Path) -> str:

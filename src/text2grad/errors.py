@@ -20,14 +20,15 @@ EXIT_TERMINATED = 143
 class UserError(Exception):
     """A mistake the user can correct: shown as one line, never as a traceback.
 
-    `cure` names the command, key or file that fixes it; `exit_code` is one of the codes above. `shown` is false
-    where another process of the same run says it.
+    `problem` is the line without its cure; `cure` names the command, key or file that fixes it; `exit_code` is one
+    of the codes above. `shown` is false where another process of the same run says it.
     """
 
     shown = True
 
     def __init__(self, message: str, cure: str = "", exit_code: int = EXIT_FAILED) -> None:
         super().__init__(f"{message} ({cure})" if cure else message)
+        self.problem, self.cure = message, cure
         self.exit_code = exit_code
 
 
@@ -36,6 +37,10 @@ class UsageError(UserError):
 
     def __init__(self, message: str, cure: str = "") -> None:
         super().__init__(message, cure, EXIT_USAGE)
+
+
+class NotFinite(UserError, FloatingPointError):
+    """A model whose probabilities are not finite: nothing can be sampled from it."""
 
 
 @contextmanager

@@ -100,16 +100,16 @@ class CountLine:
         self.title, self.total = title, total
         self._began = self._said = time.monotonic()
 
-    def reached(self, count: int) -> None:
-        """So many are done."""
+    def reached(self, count: float) -> None:
+        """So many are done, a begun one by its share."""
         now = time.monotonic()
-        if count < self.total and now - self._said >= LINE_SECONDS:
+        if 0 < count < self.total and now - self._said >= LINE_SECONDS:
             left = in_words((now - self._began) / count * (self.total - count))
             self._said = now
-            print(f"{self.title}: {count}/{self.total}, {left} left", file=sys.stderr, flush=True)
+            print(f"{self.title}: {count:.0f}/{self.total}, {left} left", file=sys.stderr, flush=True)
 
 
-def counting(title: str) -> Callable[[int], Callable[[int], None]]:
+def counting(title: str) -> Callable[[int], Callable[[float], None]]:
     """What tells how far something is, of how many pieces it has."""
     return lambda total: CountLine(title, total).reached
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from text2grad.eval.letters import MEASURES
@@ -14,8 +14,13 @@ from text2grad.tasks.arc import ANSWER, CHOICES
 Row = dict[str, Any]
 
 
-def choose(policy: Policy, examples: Sequence[Example], batch_size: int) -> list[Row]:
-    """The choice of a policy for each question, `batch_size` answers at a time.
+def choose(
+    policy: Policy,
+    examples: Sequence[Example],
+    batch_size: int,
+    told: Callable[[float], None] = lambda count: None,
+) -> list[Row]:
+    """The choice of a policy for each question, `batch_size` answers at a time. `told` hears how many are read.
 
     An answer's likelihood is the sum of log p over the tokens of " " + its text after the words of the question,
     which are read as they are, without a chat template. Two choices: the likeliest (`acc` in lm-evaluation-harness
@@ -28,7 +33,7 @@ def choose(policy: Policy, examples: Sequence[Example], batch_size: int) -> list
         UserError: a question is longer than the policy's context.
     """
     rows: list[Row] = []
-    for example, found in zip(examples, _likelihoods(policy, examples, batch_size), strict=True):
+    for example, found in zip(examples, _likelihoods(policy, examples, batch_size, told), strict=True):
         texts: list[str] = example.meta[CHOICES]
         each = [value / len(text) for value, text in zip(found, texts, strict=True)]
         chosen = found.index(max(found)), each.index(max(each))
@@ -48,7 +53,9 @@ def forgetting(before: Mapping[str, float], after: Mapping[str, float], measure:
     return 100 * (before[measure] - after[measure])
 
 
-def _likelihoods(policy: Policy, examples: Sequence[Example], batch_size: int) -> Iterator[list[float]]:
+def _likelihoods(
+    policy: Policy, examples: Sequence[Example], batch_size: int, told: Callable[[float], None]
+) -> Iterator[list[float]]:
     """log p of each choice of each example. The choices of a question share a pass, and so does its text if the
     model allows it; questions of similar length are read together.
     """
@@ -64,6 +71,7 @@ def _likelihoods(policy: Policy, examples: Sequence[Example], batch_size: int) -
             batch = policy.pack([question for question, _ in pairs], [answer for _, answer in pairs])
             each = iter(policy(batch, valued=False).logp.sum(dim=1).double().cpu().tolist())
             found |= {i: [next(each) for _ in asked[i]] for i in chosen}
+            told(len(found))
     yield from (found[i] for i in range(len(examples)))
 
 

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from text2grad.errors import UserError
 from text2grad.policy.cache import make_cache
 from text2grad.policy.model import Policy
 
-PROMPTS, ANSWERS = [[3, 1, 4, 1], [2, 7]], [[5, 9], [1, 8]]
-"""Token ids on which a model is tried; the second prompt is padded."""
+PROMPTS, ANSWERS = ("When is the report due?", "Name a colour."), ("It is due on Friday.", "Blue is one.")
+"""What a model is tried on: of ids that make no text, half precision may say anything."""
+LONGEST = 12
+"""Tokens of a prompt; two of each answer are read by the cache."""
 NEAR = 16
 """Distance allowed between two orders of computation, in roundings of the largest logit."""
+
+
+class Trial(NamedTuple):
+    """Token ids of two prompts, of which the second is padded, and two of each answer."""
+
+    prompts: Sequence[Sequence[int]]
+    answers: Sequence[Sequence[int]]
 
 
 def refuse_uncached(policy: Policy) -> None:
@@ -36,20 +49,65 @@ def refuse_uncached(policy: Policy) -> None:
         raise UserError(f"a model of type {kind!r} ignores the cache, and would be sampled without context", cure)
 
 
+def _trial(policy: Policy) -> Trial:
+    known = policy.model.get_input_embeddings().weight.shape[0]
+    room = min(LONGEST, (policy.context or LONGEST + 2) - 2)
+
+    def read(text: str) -> list[int]:
+        ids = [int(i) for i in policy.tokenizer(text, add_special_tokens=False)["input_ids"] if i < known]
+        return ids or [0]
+
+    first, second = (read(text)[:room] for text in PROMPTS)
+    return Trial((first, second[: max(1, len(first) - 1)]), [(read(text) * 2)[:2] for text in ANSWERS])
+
+
 def _sees_its_past(policy: Policy) -> bool:
-    found, whole = _cached(policy), _whole(policy)
-    noise = max(1e-3, NEAR * torch.finfo(policy.model.dtype).eps) * whole.abs().max()
-    if not whole.isfinite().all() or (found - whole).abs().max() <= noise:
+    """Two orders of computation agree; where half precision is too coarse to tell, in float32."""
+    trial, dtype = _trial(policy), policy.model.dtype
+    if _agree(policy, trial, torch.finfo(dtype).eps):
         return True
-    # In half precision a right model may exceed that; then it is still nearer to the whole than to the last token.
-    ids = torch.tensor(ANSWERS, device=policy.device).reshape(-1, 1)
-    blind = policy.model(input_ids=ids, use_cache=False).logits[:, -1].float().reshape(whole.shape)
-    return bool((found - whole).norm() < 0.5 * (blind - whole).norm())
+    if dtype == torch.float32:
+        return False
+    with _in_float32(policy.model, dtype):
+        return _agree(policy, trial, torch.finfo(torch.float32).eps)
 
 
-def _cached(policy: Policy) -> Tensor:
+def _agree(policy: Policy, trial: Trial, eps: float) -> bool:
+    found, whole = _cached(policy, trial), _whole(policy, trial)
+    noise = max(1e-3, NEAR * eps) * whole.abs().max()
+    return not whole.isfinite().all() or bool((found - whole).abs().max() <= noise)
+
+
+@contextmanager
+def _in_float32(model: Any, dtype: torch.dtype) -> Iterator[None]:
+    """Have a model in half precision compute in float32: a layer's weights are widened while it is at work."""
+
+    def cast(module: nn.Module, wanted: torch.dtype) -> None:
+        for weight in module.parameters():
+            weight.data = weight.data.to(wanted) if weight.is_floating_point() else weight.data
+
+    def widen(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        cast(module, torch.float32)
+        return tuple(x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs)
+
+    layers, hooks = set(getattr(model, "_no_split_modules", None) or ()), []
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        whole = type(module).__name__ in layers
+        if module not in inside and (whole or next(module.parameters(recurse=False), None) is not None):
+            inside.update(module.modules())
+            hooks.append(module.register_forward_pre_hook(widen))
+            hooks.append(module.register_forward_hook(lambda module, _, __: cast(module, dtype), always_call=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _cached(policy: Policy, trial: Trial) -> Tensor:
     """(B, 2, V): the logits of two steps behind the prompts, by a cache, as `generate` takes them."""
-    batch = policy.pack(PROMPTS, ANSWERS)
+    batch = policy.pack(*trial)
     cache = make_cache(policy.model)
     first, last = batch.input_ids.shape[1] - batch.width, batch.input_ids.shape[1]
     found = []
@@ -66,8 +124,8 @@ def _cached(policy: Policy) -> Tensor:
     return torch.stack(found[1:], dim=1)
 
 
-def _whole(policy: Policy) -> Tensor:
+def _whole(policy: Policy, trial: Trial) -> Tensor:
     """(B, 2, V): the same logits, each sequence read whole and alone."""
-    rows = [[*prompt, *answer] for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)]
+    rows = [[*prompt, *answer] for prompt, answer in zip(*trial, strict=True)]
     ids = [torch.tensor([row], device=policy.device) for row in rows]
     return torch.cat([policy.model(input_ids=row, use_cache=False).logits[:, -2:].float() for row in ids])

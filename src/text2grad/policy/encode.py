@@ -28,6 +28,7 @@ from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Message
 from text2grad.policy.gguf import SMOLLM2, local_model
 from text2grad.policy.template import TEMPLATE, Frame, Turn, beginning, first_line, frame, rewrites, switch_of
+from text2grad.policy.weights import read_config
 
 _ASKED = Message(role="user", content="x")
 
@@ -41,6 +42,11 @@ def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTo
     model = local_model(model)
     refuse_missing_folder(model)
     refuse_unreachable(model)
+    try:
+        if (Path(model) / "config.json").is_file():
+            read_config(model)  # the tokenizer's loader reads it too, and would blame the tokenizer
+    except (OSError, ValueError) as error:
+        raise UserError(f"no model in {model!r}: {first_line(error)}", "get the model's own config.json") from error
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:

@@ -5,9 +5,11 @@ The ids that come back are the ids that were sampled. No special token is stripp
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from text2grad.chat import Completion
+from text2grad.errors import NotFinite
 from text2grad.feedback import Failure, Message, Overlap
 from text2grad.policy.cache import can_drop_rows, make_cache
 from text2grad.policy.encode import encode_prompt
@@ -23,6 +26,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.prefix import share_beginnings
 from text2grad.policy.settings import GenerationSettings
 
+SILENT_SECONDS = 5.0  # at most, between two reports of how far a batch is
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
 
 
@@ -49,11 +53,12 @@ def generate(
     settings: GenerationSettings,
     constraint: Constraint | None = None,
     draws: Tensor | None = None,
-    told: Callable[[int], None] = lambda count: None,
+    told: Callable[[float], None] = lambda count: None,
 ) -> list[Sample]:
     """Sample one response per prompt, in the order given.
 
-    `told` is called after each batch with the number of responses that there are.
+    `told` is called after each batch with the number of responses that there are; within one that takes long too,
+    where those that are not whole count by their share of `max_new_tokens`.
 
     `draws` (N, max_new_tokens), in [0, 1): the random numbers that choose the tokens of each response, so that it
     depends on nothing else in the batch. Without them torch's generator draws.
@@ -63,17 +68,22 @@ def generate(
     model's own generation defaults (top-p, repetition penalty) are ignored for the same reason.
 
     Raises:
-        FloatingPointError: with `draws`, the policy's probabilities are not finite.
+        NotFinite: the policy's probabilities are not finite.
     """
     draws = None if draws is None else draws.to(policy.device)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     samples: dict[int, Sample] = {}
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
-        answers = _generate_batch(policy, {i: prompts[i] for i in chosen}, settings, constraint, draws)
+        asked = {i: prompts[i] for i in chosen}
+        answers = _generate_batch(policy, asked, settings, constraint, draws, partial(_told_of, told, len(samples)))
         samples.update(zip(chosen, answers, strict=True))
         told(len(samples))
     return [samples[i] for i in range(len(prompts))]
+
+
+def _told_of(told: Callable[[float], None], before: int, count: float) -> None:
+    told(before + count)
 
 
 def _generate_batch(
@@ -82,11 +92,12 @@ def _generate_batch(
     settings: GenerationSettings,
     constraint: Constraint | None,
     draws: Tensor | None,
+    told: Callable[[float], None],
 ) -> list[Sample]:
     """One answer per prompt, by its index. Rows that have ended leave the batch, a fair share of it at a time."""
     stops = set(policy.stop_ids)
     written: dict[int, list[int]] = {index: [] for index in prompts}
-    rows = list(prompts)
+    rows, said = list(prompts), time.monotonic()
     cache = make_cache(policy.model)
     with policy.evaluating():
         scores, attention, positions, verdicts = _read(policy, [tuple(each) for each in prompts.values()], cache)
@@ -99,6 +110,9 @@ def _generate_batch(
                 if not _ended(written[row], stops):
                     written[row].append(token)
             open_rows = [place for place, row in enumerate(rows) if not _ended(written[row], stops)]
+            if time.monotonic() - said > SILENT_SECONDS:
+                said = time.monotonic()
+                told(len(prompts) - len(open_rows) * (1 - (step + 1) / settings.max_new_tokens))
             if not open_rows or step + 1 == settings.max_new_tokens:
                 break
             ids, positions = tokens[:, None], positions[:, -1:] + 1
@@ -174,14 +188,16 @@ def _chances(policy: Policy, count: int) -> Tensor | None:
 
 def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
     """(N, V) -> (N,): the likeliest tokens, or sampled ones: where the shares' sum exceeds `draws` (N,)."""
+    best, likeliest = scores.max(dim=-1)
+    if (best.isnan() | best.isposinf()).any():
+        cure = "its weights or activations overflow: --policy.dtype float32, or an earlier checkpoint"
+        raise NotFinite("the policy's probabilities are not finite", cure)
     if temperature == 0:
-        return scores.argmax(dim=-1)
+        return likeliest
     shares = (scores.float() / temperature).softmax(dim=-1)
     if draws is None:
         return torch.multinomial(shares, 1).squeeze(1)
     sums = shares.double().cumsum(dim=-1)
-    if not sums[:, -1].isfinite().all():
-        raise FloatingPointError("the policy's probabilities are not finite")
     chosen = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).squeeze(1)
     return chosen.clamp(max=scores.shape[1] - 1)
 
@@ -195,7 +211,7 @@ class LocalChat:
 
     With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` adds up the tokens
     of all it has answered. `counted` is given the number of answers to write, and what it returns the number that
-    there are, after each batch.
+    there are, as `told` of `generate`.
     """
 
     def __init__(
@@ -205,7 +221,7 @@ class LocalChat:
         name: str,
         vocabulary: Vocabulary | None = None,
         whole_quotes: bool = False,
-        counted: Callable[[int], Callable[[int], None]] = lambda total: lambda count: None,
+        counted: Callable[[int], Callable[[float], None]] = lambda total: lambda count: None,
     ) -> None:
         self.policy = policy
         self.overlap: Overlap = "never" if policy.adapter else "allowed"

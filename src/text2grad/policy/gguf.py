@@ -15,8 +15,9 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -144,8 +145,11 @@ def _convert(file: Path, sha256: str, folder: Path, known: Note) -> None:
     header = _read_header(file)
     note = {**_describe(file, header), "sha256": sha256, **known}
     print(f"converting {file.name}, once, into {folder}", file=sys.stderr)
+    # Bars of others are for people: into a pipe or a log they write hundreds of fragments.
+    bars = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())
     try:
-        _write_folder(file, header, partial)
+        with bars:
+            _write_folder(file, header, partial)
         (partial / NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
         os.rename(partial, folder)
     finally:

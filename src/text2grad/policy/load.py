@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import UserError
@@ -31,6 +30,8 @@ from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.gguf import local_model
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
+from text2grad.policy.template import first_line
+from text2grad.policy.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
 
 VALUE_FILE = "value_head.safetensors"
 VALUE_TRUNK = "value_trunk"
@@ -53,6 +54,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model, exact = _model_to_train(settings.model, settings)
+    refuse_other_vocabulary(settings.model, tokenizer, model)
     warn_of_slow_dtype(model.dtype, device)
     exact, trunk, place = _named("model", exact), None, Path(settings.model) / VALUE_TRUNK
     if settings.value_head == "separate" and place.is_dir():
@@ -63,7 +65,7 @@ def load_policy(settings: PolicySettings) -> Policy:
     policy.exact = exact
     saved = Path(settings.model) / VALUE_FILE
     if saved.is_file():
-        policy.value_head.load_state_dict(load_file(str(saved)))
+        load_head(policy.value_head, saved)
     refuse_uncached(policy)
     return policy.eval()
 
@@ -81,11 +83,12 @@ def load_frozen(settings: PolicySettings) -> Policy:
     device = choose_device(settings.device)
     tokenizer = load_tokenizer(settings.model, settings.chat_template)
     model = load_model(settings.model, settings.dtype)
+    refuse_other_vocabulary(settings.model, tokenizer, model)
     warn_of_slow_dtype(model.dtype, device)
     policy = Policy(model.to(device), tokenizer)
     load_score_head(policy, Path(settings.model))
     if (saved := Path(settings.model) / UNIT_FILE).is_file():
-        policy.add_unit_head().load_state_dict(load_file(str(saved)))
+        load_head(policy.add_unit_head(), saved)
     policy.requires_grad_(False).eval()
     refuse_uncached(policy)
     return policy
@@ -95,7 +98,7 @@ def load_score_head(policy: Policy, folder: Path) -> None:
     """Give a policy the score head that was saved in a folder, if one was, to be used and not trained."""
     if (saved := folder / SCORE_FILE).is_file():
         head = policy.add_score_head()
-        head.load_state_dict(load_file(str(saved)))
+        load_head(head, saved)
         head.requires_grad_(False)
 
 
@@ -152,13 +155,14 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
     try:
         if is_adapter(name):
             return _adapted_model(folder, dtype, lora)
-        AutoConfig.from_pretrained(name, trust_remote_code=False)
-        return AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, trust_remote_code=False, use_safetensors=True
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        raise UserError(f"no model in {name!r}: {reason}", "give a model folder or a hub name") from error
+        return load_whole(name, dtype)
+    except SafetensorError as error:
+        cure = "download it again whole; a file of a few lines is a Git LFS pointer: git lfs pull"
+        raise UserError(f"no model in {name!r}: its weights are damaged: {first_line(error)}", cure) from error
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no model in {name!r}: {first_line(error)}", "give a model folder or a hub name"
+        ) from error
 
 
 def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
@@ -166,6 +170,8 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     if not (folder / ADAPTER_FILE).is_file():  # peft would look for a pickle instead
         raise OSError(f"no file named {ADAPTER_FILE}")
     base = base_of(str(folder))
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        raise _other_base(folder, base, "there is no such folder")
     model = _merged_model(base, dtype)[0] if is_adapter(base) else load_model(base, dtype)
     config = LoraConfig.from_pretrained(str(folder)) if lora else None
     if config is not None and lora is not None:
@@ -173,11 +179,23 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Found missing adapter keys")  # peft would make these up
         try:
-            return PeftModel.from_pretrained(
+            made = PeftModel.from_pretrained(
                 model, str(folder), adapter_name=POLICY_ADAPTER, is_trainable=lora is not None, config=config
             )
         except (RuntimeError, UserWarning) as error:
-            raise ValueError(f"its adapter does not fit its base {base}: {error}") from error
+            raise _other_base(folder, base, str(error).splitlines()[0]) from error
+    with safe_open(str(folder / ADAPTER_FILE), "pt") as file:  # peft drops what does not belong to the base
+        saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    refuse_not_finite(str(folder / ADAPTER_FILE), saved.items())
+    own = get_peft_model_state_dict(made, adapter_name=POLICY_ADAPTER, save_embedding_layers=False)
+    if left := sorted(saved.keys() - own.keys()):
+        raise _other_base(folder, base, f"{len(left)} of its weights have no place there, such as {left[0]}")
+    return made
+
+
+def _other_base(folder: Path, base: str, reason: str) -> UserError:
+    cure = f"name the model it was trained on as {BASE} in {folder / ADAPTER_CONFIG}"
+    return UserError(f"the adapter in {folder} does not fit its base {base}: {reason[:200]}", cure)
 
 
 def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:

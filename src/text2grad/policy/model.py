@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -23,7 +23,7 @@ from text2grad.policy.halves import Reader
 from text2grad.policy.label_head import STEP_OF_UNITS, LabelHead
 from text2grad.policy.quick import quicken
 from text2grad.policy.score_head import STEP, ScoreHead
-from text2grad.rl.vocabulary import KLKind, View, score_tokens
+from text2grad.rl.vocabulary import Extra, KLKind, View, score_tokens
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 
@@ -200,20 +200,18 @@ class Policy(nn.Module):
         self,
         batch: TokenBatch,
         temperature: float = 1.0,
-        entropy: bool = False,
         kl: KLKind | None = None,
         fixed: bool = False,
         valued: bool = True,
-        top: int = 0,
-        support: Tensor | None = None,
+        **extra: Unpack[Extra],
     ) -> PolicyOutput:
         """What the policy says about the sampled tokens, and their values, in one pass over the trunk.
 
         The head reads response tokens alone, a few at a time (`rl.vocabulary`): the logits of the prompt, of
         padding or of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
         gradients reach only what belongs to the value function, and nothing is kept for the rest. Without `valued`
-        the value function is not asked. `top` asks for the likeliest ids at each place, `support` (B, T, K) for the
-        log-probabilities of ids.
+        the value function is not asked. `entropy` asks for the entropy, `top` for the likeliest ids at each place,
+        `support` (B, T, K) for the log-probabilities of ids.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
             hidden, view, _ = self.reader(self.model, batch)
@@ -221,17 +219,9 @@ class Policy(nn.Module):
                 raise RuntimeError("freeze_reference() was not called before training")
             reference = self.reference.view(batch) if kl and self.reference else None
             ids = batch.response_ids[batch.mask]
-            wanted = None if support is None else support[batch.mask]
-            scores = score_tokens(
-                view,
-                ids,
-                temperature,
-                entropy=entropy,
-                reference=reference,
-                kl=kl or "full",
-                top=top,
-                support=wanted,
-            )
+            if (support := extra.get("support")) is not None:
+                extra["support"] = support[batch.mask]
+            scores = score_tokens(view, ids, temperature, reference=reference, kl=kl or "full", **extra)
         values = self._values(hidden, batch) if valued else hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
         lengths = batch.mask.sum(dim=1, keepdim=True)
         return PolicyOutput(

@@ -91,14 +91,16 @@ def frame(tokenizer: Any, chat: Sequence[Turn]) -> Frame:
 
 
 def _dropped(tokenizer: Any, chat: Sequence[Turn], text: str, **arguments: bool) -> str | None:
-    """The role of the first turn of which the template writes nothing. One that it changes is named on stderr."""
+    """The role of the first turn of which the template writes nothing before the answer.
+
+    A turn that it changes is named on stderr.
+    """
     for place, turn in enumerate(chat):
         content = turn["content"]
         if content == PROBE or content.strip() in text:
             continue
-        if TURN not in render(
-            tokenizer, [*chat[:place], {**turn, "content": TURN}, *chat[place + 1 :]], **arguments
-        ):
+        probed = render(tokenizer, [*chat[:place], {**turn, "content": TURN}, *chat[place + 1 :]], **arguments)
+        if TURN not in (probed.rpartition(PROBE)[0] if PROBE in probed else probed):
             return turn["role"]
         reasons = turn["role"] == "assistant" and "</" in content
         change = (

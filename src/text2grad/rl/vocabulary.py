@@ -8,7 +8,7 @@ from the rest of a model, the states are the logits themselves and the head retu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -56,17 +56,24 @@ class TokenScores(NamedTuple):
     support: Tensor | None = None
 
 
+class Extra(TypedDict, total=False):
+    """What is asked for beside log-probabilities: the entropy, the `top` likeliest ids at each place, and the
+    log-probabilities of the ids `support` (N, K)."""
+
+    entropy: bool
+    top: int
+    support: Tensor | None
+
+
+class Wanted(Extra, total=False):
+    """The same, and the `kl` (`full` by default) to a `reference`."""
+
+    reference: View | None
+    kl: KLKind
+
+
 def score_tokens(
-    view: View,
-    ids: Tensor,
-    temperature: float = 1.0,
-    *,
-    entropy: bool = False,
-    reference: View | None = None,
-    kl: KLKind = "full",
-    rows: int | None = None,
-    top: int = 0,
-    support: Tensor | None = None,
+    view: View, ids: Tensor, temperature: float = 1.0, *, rows: int | None = None, **wanted: Unpack[Wanted]
 ) -> TokenScores:
     """Log-probabilities of the sampled ids (N,), and if asked for the entropy and the KL to a reference, the `top`
     likeliest ids at each place, and the log-probabilities of the ids `support` (N, K).
@@ -78,47 +85,37 @@ def score_tokens(
     Raises:
         ValueError: as many ids as states are needed.
     """
-    count = len(ids)
+    count, reference, support = len(ids), wanted.get("reference"), wanted.get("support")
     states = [len(each.states) for each in (view, reference) if each]
     if any(number != count for number in states):
         raise ValueError(f"{count} ids for {', '.join(map(str, states))} states (policy, reference)")
     rows = rows or view.rows()
     trained = torch.is_grad_enabled() and view.states.requires_grad
-    plain = not (entropy or reference or top) and support is None
+    asked_for = (wanted.get("entropy", False), reference is not None, wanted.get("top", 0) > 0, support is not None)
+    plain = not any(asked_for)
     if trained and view.weight is not None and plain and not view.weight.requires_grad:
         return TokenScores(linear_logps(view.states, view.weight, ids, temperature, rows))
     parts: list[tuple[Tensor, ...]] = []
     for start in range(0, max(count, 1), rows):
         here = slice(start, start + rows)
-        asked = (view, ids, here, temperature, entropy, reference, kl, top, support)
+        asked = (view, ids, here, temperature, wanted)
         kept = count <= rows or not torch.is_grad_enabled()
         parts.append(_score(*asked) if kept else checkpoint(_score, *asked, use_reentrant=False))
     columns = iter([torch.cat(column) for column in zip(*parts, strict=True)])
-    asked_for = (entropy, reference is not None, top > 0, support is not None)
     return TokenScores(next(columns), *(next(columns) if wanted else None for wanted in asked_for))
 
 
-def _score(
-    view: View,
-    ids: Tensor,
-    here: slice,
-    temperature: float,
-    entropy: bool,
-    reference: View | None,
-    kl: KLKind,
-    top: int,
-    support: Tensor | None,
-) -> tuple[Tensor, ...]:
+def _score(view: View, ids: Tensor, here: slice, temperature: float, wanted: Wanted) -> tuple[Tensor, ...]:
     """The columns of `TokenScores` that are asked for, for the tokens `here`."""
     log_p = adv.log_probs(view.head(view.states[here]), temperature)
     logp = adv.of_tokens(log_p, ids[here])
-    columns = [logp, *([adv.entropy_of(log_p)] if entropy else [])]
-    if reference:
+    columns = [logp, *([adv.entropy_of(log_p)] if wanted.get("entropy") else [])]
+    if reference := wanted.get("reference"):
         log_ref = adv.log_probs(reference.head(reference.states[here]), temperature)
-        columns.append(_kl(kl, log_p, log_ref, logp, ids[here]))
-    if top:
+        columns.append(_kl(wanted.get("kl", "full"), log_p, log_ref, logp, ids[here]))
+    if top := wanted.get("top"):
         columns.append(log_p.topk(top, dim=-1).indices)
-    if support is not None:
+    if (support := wanted.get("support")) is not None:
         columns.append(log_p.gather(-1, support[here]))
     return tuple(columns)
 

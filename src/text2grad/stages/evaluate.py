@@ -14,6 +14,7 @@ from text2grad.align import TokenTable
 from text2grad.align.variety import variety
 from text2grad.config import Config
 from text2grad.critics.program import Attempt, run_attempts
+from text2grad.durable.progress import counting
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.alpaca import model_outputs
@@ -227,7 +228,7 @@ def measure_with(task: Task, runner: Runner) -> Measure:
 
 def evaluate_choices(policy: Policy, heldout: Sequence[Example], config: Config) -> Measured:
     """Questions with given answers, by likelihood and by generation of a letter (greedily)."""
-    rows = choose(policy, heldout, config.generation.batch_size)
+    rows = choose(policy, heldout, config.generation.batch_size, counting("questions")(len(heldout)))
     room = min(LETTER_ROOM, config.generation.max_new_tokens)
     greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": room})
     said = [text for _, text in sample(policy, [lettered(example) for example in heldout], greedy)]
@@ -270,7 +271,8 @@ def evaluate_policy(
             found = found | reward_report(critic.critique(examples, texts), aligned, config.credit) | found
         if reference is not None:
             prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-            found |= drift(policy, reference, prompts, ids, temperature or 1.0, generation.batch_size)
+            size, told = generation.batch_size, counting("drift")(len(ids))
+            found |= drift(policy, reference, prompts, ids, temperature or 1.0, size, told)
         figures.update({f"{way}_{name}": value for name, value in found.items()})
 
     seed_everything(config.run.seed)

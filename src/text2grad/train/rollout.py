@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, scored
-from text2grad.errors import CritiquesFailed
+from text2grad.errors import CritiquesFailed, NotFinite
 from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of, tokens_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.generate import Sample, generate
@@ -85,9 +85,7 @@ def respond(
     """
     try:
         return generate(policy, prompts, generation, draws=draws)
-    except RuntimeError as error:
-        if "probability tensor" not in str(error):
-            raise
+    except NotFinite as error:  # the run has a cure of its own
         raise FloatingPointError("the policy's probabilities are not finite") from error
 
 

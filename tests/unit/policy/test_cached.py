@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from text2grad.errors import UserError
+from text2grad.policy import cached
 from text2grad.policy.cached import refuse_uncached
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
@@ -75,6 +76,36 @@ def test_attention_without_its_cache_is_found(dtype: torch.dtype, tokenizer: Pre
     model.mistake = "past_key_values"
     with pytest.raises(UserError, match="'llama' ignores the cache"):
         refuse_uncached(policy)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [*MODELS, *CONFIGS])
+def test_what_half_precision_is_too_coarse_for_is_tried_in_float32(
+    name: str, dtype: torch.dtype, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No distance is allowed in half precision: as if every number of the model were rounded too much."""
+    torch.manual_seed(0)
+    model = make(name) if name in MODELS else AutoModelForCausalLM.from_config(CONFIGS[name])
+    policy = Policy(model.to(dtype), tokenizer)
+    before = {key: weight.clone() for key, weight in policy.state_dict().items()}
+    compared: list[float] = []
+    agree = cached._agree
+
+    def too_coarse(policy: Policy, trial: cached.Trial, eps: float) -> bool:
+        compared.append(eps)
+        return eps < 1e-6 and agree(policy, trial, eps)
+
+    monkeypatch.setattr(cached, "_agree", too_coarse)
+    if name in MODELS:
+        refuse_uncached(policy)
+    else:
+        with pytest.raises(UserError, match="ignores the cache"):
+            refuse_uncached(policy)
+    assert compared == [torch.finfo(dtype).eps, torch.finfo(torch.float32).eps]
+    after = policy.state_dict()
+    assert all(
+        torch.equal(weight, after[key]) and weight.dtype == after[key].dtype for key, weight in before.items()
+    )
 
 
 def test_a_model_without_a_cache_is_one_line(tokenizer: PreTrainedTokenizerFast) -> None:

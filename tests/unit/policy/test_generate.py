@@ -144,3 +144,12 @@ def test_greedy_answers_to_equal_questions_are_generated_once(make: Make, monkey
     assert answers[0] != answers[1]
     LocalChat(policy, short.model_copy(update={"temperature": 1.0}), "judge").complete(talks)
     assert asked == [2, 4], "what is sampled differs each time"
+
+
+def test_a_batch_that_takes_long_says_how_far_it_is(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generating, "SILENT_SECONDS", -1.0)
+    told: list[float] = []
+    settings = GREEDY.model_copy(update={"batch_size": 8, "max_new_tokens": 4})
+    generate(make("full attention"), PROMPTS, settings, told=told.append)
+    assert told == sorted(told) and told[-1] == len(PROMPTS)
+    assert any(0 < count < 8 for count in told), "before the first batch has an answer that is whole"

@@ -354,3 +354,15 @@ def test_loading_says_that_it_will_be_slow(
     monkeypatch.setattr(cpu, "CPU_INFO", tmp_path / "cpuinfo")
     load_policy(PolicySettings(model=str(model_folder), dtype="bfloat16", device="cpu"))
     assert "it will be slow (--policy.dtype float32)" in capsys.readouterr().err
+
+
+def test_a_pipe_gets_lines_and_no_fragments_of_bars(
+    tmp_path: Path, tiny_llama: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, capsys: Any
+) -> None:
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama, tokenizer, "Q4_1")
+    capsys.readouterr()
+    folder = gguf.local_model(str(tmp_path / "tiny.gguf"))
+    assert capsys.readouterr().err.splitlines() == [
+        f"converting tiny.gguf, once, into {folder}",
+        f"policy.model {tmp_path / 'tiny.gguf'}: tiny.gguf, Q4_1-dequantised",
+    ]

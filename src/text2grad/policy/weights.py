@@ -1,0 +1,163 @@
+"""Whether files hold the model they should: weights that are missing, left over, of another shape or not finite.
+
+Hugging Face makes up what is missing and drops what is left over, with a table that nobody reads in a log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from text2grad.errors import UserError, warn_once
+
+AGAIN = "get the whole model again, or correct config.json: the two do not belong together"
+SHOWN = 3
+"""Weights that a line names."""
+
+
+def read_config(name: str) -> Any:
+    """The configuration of a model.
+
+    Raises:
+        UserError: it is not one, or contradicts itself.
+        OSError, ValueError: as of `from_pretrained`.
+    """
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (StrictDataclassError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise UserError(f"config.json of {name!r} is wrong: {reason}", "get the model's own config.json") from error
+
+
+def load_whole(name: str, dtype: str) -> Any:
+    """The model of a folder or hub name, all of whose weights come from its files.
+
+    Raises:
+        UserError: its configuration is none, it is quantised, or a weight is missing, of another shape, not finite,
+            or of a layer that the configuration does not have.
+        OSError, ValueError, SafetensorError: as of `from_pretrained`.
+    """
+    _refuse_quantised(name, read_config(name))
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        name,
+        dtype=dtype,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are refused here, by name
+    )
+    model, found = loaded
+    _refuse_parts(name, model, found)
+    if empty := refuse_not_finite(name, model.named_parameters()):
+        warn_once(f"{name}: {_listed(empty)} all zero")
+    return model
+
+
+def _refuse_quantised(name: str, config: Any) -> None:
+    settings = getattr(config, "quantization_config", None)
+    if settings is None:
+        return
+    kind = settings.get("quant_method") if isinstance(settings, Mapping) else getattr(settings, "quant_method", "")
+    raise UserError(
+        f"the weights of {name!r} are quantised ({getattr(kind, 'value', kind)}), and are neither trained nor read",
+        "take the model that it was made of, in bfloat16 or float32; or a GGUF file of it",
+    )
+
+
+def _refuse_parts(name: str, model: Any, found: Mapping[str, Any]) -> None:
+    shapes = {key: (tuple(file), tuple(wanted)) for key, file, wanted in found["mismatched_keys"]}
+    if shapes:
+        key, (file, wanted) = min(shapes.items())
+        raise UserError(
+            f"{name}: {_listed(shapes)} of another shape than config.json says: {key} is {file}, not {wanted}",
+            AGAIN,
+        )
+    if missing := sorted(found["missing_keys"]):
+        ends = model.get_output_embeddings()
+        tied = len(missing) == 1 and ends is not None and ends.weight is model.get_parameter(missing[0])
+        cure = 'set "tie_word_embeddings": true in config.json if the model shares them with its input; else '
+        raise UserError(f"{name}: {_listed(missing)} missing in its files", (cure if tied else "") + AGAIN)
+    left = sorted(found["unexpected_keys"])
+    own = {_without_numbers(key) for key, _ in model.named_parameters()}
+    if layers := [key for key in left if _without_numbers(key) in own]:
+        raise UserError(f"{name}: {_listed(layers)} of layers that config.json does not have", AGAIN)
+    if left:
+        warn_once(f"{name}: {_listed(left)} not part of such a model, and not used")
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = sorted(names)
+    shown = ", ".join(every[:SHOWN]) + ", ..." * (len(every) > SHOWN)
+    return f"{len(every)} weight{'s' * (len(every) > 1)} ({shown}) {'are' if len(every) > 1 else 'is'}"
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "0", name)
+
+
+def refuse_not_finite(name: str, named: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Refuse weights with numbers that are not finite; returns the names of matrices that are all zero.
+
+    Raises:
+        UserError: names the model and the weights.
+    """
+    wrong, empty, dtype = [], [], ""
+    for key, weight in named:
+        if weight.numel() == 0 or not weight.is_floating_point() or weight.is_meta:
+            continue
+        least, most = torch.aminmax(weight.detach())
+        if not (least.isfinite() and most.isfinite()):
+            wrong.append(key)
+            dtype = str(weight.dtype).removeprefix("torch.")
+        elif weight.ndim > 1 and least == most == 0:
+            empty.append(key)
+    if wrong:
+        cure = "the training that wrote it diverged, or the file is damaged: an earlier checkpoint, or get it again"
+        raise UserError(f"{name}: {_listed(wrong)} not finite (NaN, or more than {dtype} holds)", cure)
+    return empty
+
+
+def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
+    """Refuse a tokenizer with tokens that the model does not embed; one far smaller than the model is named.
+
+    Raises:
+        UserError: names tokens without an embedding.
+    """
+    known = model.get_input_embeddings().weight.shape[0]
+    ids = {index: token for token, index in tokenizer.get_vocab().items()}
+    size = max(ids) + 1
+    if size > known:
+        shown = ", ".join(repr(ids[index]) for index in sorted(ids) if index >= known)
+        resize = (
+            'python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T;'
+            f" m, t = M.from_pretrained('{name}'), T.from_pretrained('{name}'); m.resize_token_embeddings({size});"
+            " m.save_pretrained('NEW'); t.save_pretrained('NEW')\""
+        )
+        raise UserError(
+            f"{name}: the tokenizer has {size} tokens, the model embeds {known}: none of {shown[:80]}",
+            f"take the model's own tokenizer files, or make embeddings for these tokens: {resize}",
+        )
+    if size * 2 < known:
+        warn_once(f"{name}: the tokenizer has {size} tokens, the model embeds {known}: is it the model's own?")
+
+
+def load_head(head: nn.Module, file: Path) -> None:
+    """Fill a head of ours from its file.
+
+    Raises:
+        UserError: the file is of a head of another shape, or its numbers are not finite.
+    """
+    weights = load_file(str(file))
+    refuse_not_finite(str(file), weights.items())
+    try:
+        head.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"{file} does not fit the model beside it", "take the two from one run") from error
