@@ -31,9 +31,11 @@ _CAUSES: Mapping[Reason, re.Pattern[str]] = {
         re.IGNORECASE,
     ),
     "too_long": re.compile(
-        r"context[_ ](length|window|size)|maximum context|above_max_length|reduce (the|your) (length|prompt|input)"
+        r"context[_ ]?(length|window|size|limit)|maximum context|above_max_length"
+        r"|reduce (the|your) (length|prompt|input)"
         r"|(prompt|input|messages?|conversation)s? (is|are) too (long|large)|too many (input |prompt )?tokens"
-        r"|too large for model|input token count|request (is )?too large|must be at least 1, got -",
+        r"|too large for model|input token count|input tokens? exceed|request (is )?too large"
+        r"|must be at least 1, got -",
         re.IGNORECASE,
     ),
     "credit": re.compile(
@@ -42,7 +44,8 @@ _CAUSES: Mapping[Reason, re.Pattern[str]] = {
         re.IGNORECASE,
     ),
     "key": re.compile(
-        r"api[ _-]?key.{0,20}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect)[ _]api[ _]?key",
+        r"api[ _-]?key.{0,20}(invalid|not valid|not found|incorrect|expired|missing)"
+        r"|(invalid|incorrect)[ _]api[ _]?key",
         re.IGNORECASE,
     ),
     "model": re.compile(

@@ -153,6 +153,8 @@ CAUSES: dict[str, tuple[Any, str]] = {
     "anthropic length": ({"error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}}, "too_long"),
     "gemini length": ([{"error": {"message": "The input token count (9) exceeds the maximum number"}}], "too_long"),
     "mistral length": (openai("Prompt contains 40000 tokens, too large for model with 32768"), "too_long"),
+    "litellm length": (openai("litellm.ContextWindowExceededError: OpenAIException - too many"), "too_long"),
+    "openai tokens": (openai("Input tokens exceed the configured limit of 272000 tokens"), "too_long"),
     "openai filter": (openai("no", code="content_filter"), "moderated"),
     "azure filter": (
         openai(

@@ -134,6 +134,12 @@ def test_a_form_that_was_found_is_left_again_where_the_server_is_another(judge: 
     assert "takes max_tokens, not max_completion_tokens" in err
 
 
+def test_what_was_never_sent_cannot_be_left_out(judge: Any, annotate: Annotate) -> None:
+    server = judge(lambda *_: error(400, "", NOT_HEAT))
+    code, _, err = annotate(server, NAMES, "--critic.prompted.temperature", "null")
+    assert code == 1 and "takes no temperature" not in err and NOT_HEAT[:20] in err and len(server.bodies) <= 3
+
+
 def test_a_limit_by_no_name_at_all_is_never_left_out(judge: Any, annotate: Annotate) -> None:
     """Without one an answer has no bound to its price."""
     refused = "Unsupported parameter: {}"
