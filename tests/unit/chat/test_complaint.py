@@ -26,6 +26,19 @@ ANTHROPIC = {"type": "error", "error": {"type": "invalid_request_error", "messag
 TAKEN: dict[str, tuple[Any, set[str]]] = {
     "openai": (openai(NOT_MAX, param=OLD, code="unsupported_parameter"), {OLD}),
     "openai, the name in param alone": (openai("Unsupported parameter.", param=HEAT), {HEAT}),
+    "the code alone": (openai("Bad request", param=HEAT, code="unsupported_value"), {HEAT}),
+    "nothing but 1": (openai("Invalid value for 'temperature': expected 1"), {HEAT}),
+    "fixed": (openai("temperature is fixed at 1.0 for thinking models"), {HEAT}),
+    "must go": (openai("Temperature must be omitted for reasoning models"), {HEAT}),
+    "isn't": (openai("Setting temperature isn't supported"), {HEAT}),
+    "xai": (
+        {
+            "code": "Client specified an invalid argument",
+            "error": "Argument not supported on this model: temperature",
+        },
+        {HEAT},
+    ),
+    "requires": (openai("This model requires max_completion_tokens"), {OLD}),
     "copilot": ({"error": {"message": NOT_MAX, "code": "invalid_request_body"}}, {OLD}),
     "openai temperature": (
         openai(
@@ -118,6 +131,8 @@ A_VALUE: dict[str, Any] = {
     "too large": openai("max_tokens is too large: 99999. This model supports at most 4096 completion tokens."),
     "a range": openai("Invalid value: temperature must be between 0 and 1, only such values are allowed"),
     "strictly positive": openai("`temperature` must be strictly positive, 0 is not allowed"),
+    "a valid range": openai("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"),
+    "a value of a param": openai("Invalid value", param=HEAT, code="invalid_value"),
     "below": {"detail": [{"type": "less_than_equal", "loc": ["body", HEAT], "msg": "Input should be less than 1"}]},
     "another option": openai("Unsupported parameter: 'max_tokens_to_sample' is not supported"),
     "of a message": {
