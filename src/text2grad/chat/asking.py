@@ -123,7 +123,7 @@ class Asker:
         noted = journal.notes.get("capability")
         found = next((rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung}), None)
         self.capability: Capability | None = found
-        self.heard = found is not None
+        self.heard = again and found is not None  # what was refused is asked first then, and refused again
 
     def _first_form(self, noted: Any) -> Form:
         """The form that this server was found to take, else the usual one of its kind."""

@@ -289,9 +289,9 @@ def _text(value: Any, kind: str = "text") -> str:
 
 
 def _part(part: Mapping[str, Any], kind: str) -> str:
-    if part.get("type", "text") not in (kind, f"output_{kind}"):
+    if (part.get("type") or "text") not in (kind, f"output_{kind}"):
         return ""
-    text = part.get(kind)
+    text = part.get(kind, part.get("text"))
     text = text.get("value") if isinstance(text, dict) else text
     return text if isinstance(text, str) else ""
 
