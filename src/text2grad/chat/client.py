@@ -266,7 +266,7 @@ class OpenAIChat:
             limit = self.settings.max_tokens
             cure = f"raise critic.prompted.max_tokens, {anyway}"
             return f"{count} answers in a row failed, the last cut at {limit} tokens", cure
-        what = f"refused: {line['refusal']}" if line.get("refusal") else f"reads {str(line['text'])[:60]!r}"
+        what = f"refused: {line['refusal']!r}" if line.get("refusal") else f"reads {str(line['text'])[:60]!r}"
         where = f"read the answers in {self.journal.path}; another model or prompt, {anyway}"
         return f"{count} answers in a row failed, the last {what}", where
 

@@ -110,7 +110,7 @@ def read_complaint(text: str) -> Complaint:
     except ValueError:
         value = text
     found = complaint_of(value)
-    return found if found.words else replace(found, words=" ".join(text.split()))
+    return found if found.words else replace(found, words=_line(text))
 
 
 def complaint_of(value: Any) -> Complaint:
@@ -123,7 +123,12 @@ def complaint_of(value: Any) -> Complaint:
     reason: Reason = next((reason for reason, cause in _CAUSES.items() if cause.search(everything)), "")
     if refused and reason not in ("moderated", "too_long"):
         reason = "options"
-    return Complaint(next(iter(codes), ""), " ".join(": ".join(dict.fromkeys(words)).split()), refused, reason)
+    return Complaint(next(iter(codes), ""), _line(": ".join(dict.fromkeys(words))), refused, reason)
+
+
+def _line(text: str) -> str:
+    """A text in one line, without characters that a terminal obeys or that nobody sees."""
+    return "".join(filter(str.isprintable, " ".join(text.split())))
 
 
 def error_in(body: Any) -> Complaint | None:

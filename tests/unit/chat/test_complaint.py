@@ -220,6 +220,12 @@ def test_the_words_of_the_provider_are_shown_behind_those_of_the_proxy() -> None
     assert read_complaint('{"odd": 1}').words == '{"odd": 1}' and read_complaint("").words == ""
 
 
+def test_no_word_of_a_server_moves_the_terminal_or_hides_the_key() -> None:
+    found = read_complaint(json.dumps(openai("\x1b[31mred\x1b[0m\u202e\u2028two\r\nlines sk-\u200bplanted")))
+    assert found.words == "[31mred[0m two lines sk-planted", "so that the key is struck out after this"
+    assert read_complaint("\x1b]0;x\x07busy").words == "]0;xbusy"
+
+
 CHOICE = {"finish_reason": "stop", "message": {"content": "Fine."}}
 
 
