@@ -306,3 +306,11 @@ def test_a_batch_that_a_model_does_not_take_is_written_again_as_it_does(
     again = [json.loads(line) for line in requests.read_text().splitlines()]
     assert [row["custom_id"] for row in again] == [row["custom_id"] for row in asked]
     assert all(only_new(row["body"]) for row in again)
+
+
+def test_the_batch_service_is_heard_too(judge: Any, annotate: Annotate, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = judge(lambda *_: said(GOOD))
+    refusal = error(400, "invalid_model", f"gpt-4o takes no batches, {KEY}")
+    monkeypatch.setattr(server, "service", lambda path, data: refusal)
+    code, _, err = annotate(server, NAMES, "--batch")
+    assert code == 1 and "the batch API answered 400: gpt-4o takes no batches, [key] (check the key" in err
