@@ -98,7 +98,7 @@ class Asker:
 
     `capability` is the rung of the ladder that is known to hold at this server, None while none is; `heard` says
     whether the server has answered a request of this job. `sent` counts requests, `failures` the questions in a row
-    without a use.
+    without a use, `misses` those without an answer.
     """
 
     def __init__(
@@ -117,13 +117,13 @@ class Asker:
         self._adapting = Lock()
         self.pace = Pace(settings.concurrency)
         self.budget = Budget(settings.budget_usd, price, journal)
-        self.sent = self.failures = 0
+        self.sent = self.failures = self.misses = 0
         self._open: dict[str, float] = {}
         self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
         noted = journal.notes.get("capability")
         found = next((rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung}), None)
         self.capability: Capability | None = found
-        self.heard = found is not None
+        self.heard = again and found is not None  # what was refused is asked first then, and refused again
 
     def _first_form(self, noted: Any) -> Form:
         """The form that this server was found to take, else the usual one of its kind."""
@@ -247,7 +247,8 @@ class Asker:
             now = self.questioner.form
             if now != asked:
                 return True  # another thread was quicker
-            form = now.without(problem.options)
+            unsent = {"temperature"} if self.questioner.temperature is None else set()
+            form = now.without(problem.options - unsent)
             if form in self._forms:
                 return False
             self._forms.add(form)

@@ -170,7 +170,7 @@ class OpenAIBatches:
 
     def submit(self, file: Path, tag: str) -> str:
         """Upload, then create."""
-        with _one_line():
+        with _one_line(self._redact):
             batch = self._client.batches.create(
                 input_file_id=self._client.files.create(file=file, purpose="batch").id,
                 endpoint="/v1/chat/completions",
@@ -181,7 +181,7 @@ class OpenAIBatches:
 
     def find(self, tag: str) -> str | None:
         """Look through the newest hundred."""
-        with _one_line():
+        with _one_line(self._redact):
             page = self._client.batches.list(limit=100)
         return next((self._named(b.id) for b in page.data if (b.metadata or {}).get(TAG) == tag), None)
 
@@ -194,29 +194,29 @@ class OpenAIBatches:
 
     def status(self, id: str) -> str:
         """As the service says it."""
-        with _one_line():
+        with _one_line(self._redact):
             return self._redact(str(self._client.batches.retrieve(id).status))
 
     def results(self, id: str) -> Iterator[str]:
         """Answers, then errors."""
-        with _one_line():
+        with _one_line(self._redact):
             batch = self._client.batches.retrieve(id)
         for file in filter(None, (batch.output_file_id, batch.error_file_id)):
-            with _one_line():
+            with _one_line(self._redact):
                 text = str(self._client.files.content(file).text)
             yield from text.split("\n")  # JSON may hold other line breaks
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _one_line(redact: Callable[[str], str]) -> Iterator[None]:
     """What the service says against a request, as one line."""
     import openai
 
     try:
         yield
     except openai.APIStatusError as error:
-        raise UserError(
-            f"the batch API answered {error.status_code}", "check the key, the model and the URL"
-        ) from None
+        words = redact(complaint_of(error.body).words)[:LONGEST_MESSAGE] if error.body else ""
+        message = f"the batch API answered {error.status_code}: {words}".rstrip(": ")
+        raise UserError(message, "check the key, the model and the URL") from None
     except openai.APIConnectionError:
         raise UserError("no answer from the batch API", "check critic.prompted.base_url, run again") from None

@@ -229,7 +229,7 @@ class OpenAIChat:
         waiting.over = True
 
     def _work(self, waiting: _Waiting, verdict: Verdict) -> None:
-        most_misses = 2 * self.settings.concurrency
+        most_misses = max(self.settings.most_failures or 20, 2 * self.settings.concurrency)
         try:
             while waiting.error is None and (question := waiting.next()) is not None:
                 state = self.asker.settle(question, verdict)
@@ -243,21 +243,21 @@ class OpenAIChat:
         """Note how a question ended.
 
         Raises:
-            UserError: too many in a row ended without use: `most_failures`, and of those that had no answer at all
-                (nothing is paid for them, and many are open at once) `most_misses` where that is another number.
+            UserError: `most_failures` in a row ended without use, or `most_misses` without an answer, for which
+                nothing is paid.
         """
-        asker, allowed = self.asker, self.settings.most_failures
+        asker = self.asker
         with self._counting:
             asker.failures = 0 if state == "ok" else asker.failures + 1
-            count = asker.failures
-        if state == "exhausted":
-            allowed = most_misses if most_misses == MISSES_AT_FIRST else max(most_misses, allowed or 20)
+            asker.misses = asker.misses + 1 if state == "exhausted" else 0
+            count = asker.misses or asker.failures
+        allowed = most_misses if state == "exhausted" else self.settings.most_failures
         if state != "ok" and allowed is not None and count >= allowed:
             raise UserError(*self._end_of(self.journal.last(question.id), state, count))
 
     def _end_of(self, line: Mapping[str, Any], state: State, count: int) -> tuple[str, str]:
         """What to say, and to do, after `count` failures in a row, of which `line` is the last."""
-        anyway = "or --critic.prompted.most_failures null"
+        anyway = "or --critic.prompted.most_failures null to ask the rest all the same"
         if state == "exhausted":
             return f"{count} questions in a row without an answer: {line['message']}", "check the server, run again"
         if line["is"] == "failure":
@@ -266,8 +266,8 @@ class OpenAIChat:
             limit = self.settings.max_tokens
             cure = f"raise critic.prompted.max_tokens, {anyway}"
             return f"{count} answers in a row failed, the last cut at {limit} tokens", cure
-        what = f"refused: {line['refusal']}" if line.get("refusal") else f"reads {str(line['text'])[:60]!r}"
-        where = f"another model or prompt; all answers are in {self.journal.path}, {anyway}"
+        what = f"refused: {line['refusal']!r}" if line.get("refusal") else f"reads {str(line['text'])[:60]!r}"
+        where = f"read the answers in {self.journal.path}; another model or prompt, {anyway}"
         return f"{count} answers in a row failed, the last {what}", where
 
 

@@ -31,9 +31,11 @@ _CAUSES: Mapping[Reason, re.Pattern[str]] = {
         re.IGNORECASE,
     ),
     "too_long": re.compile(
-        r"context[_ ](length|window|size)|maximum context|above_max_length|reduce (the|your) (length|prompt|input)"
+        r"context[_ ]?(length|window|size|limit)|maximum context|above_max_length"
+        r"|reduce (the|your) (length|prompt|input)"
         r"|(prompt|input|messages?|conversation)s? (is|are) too (long|large)|too many (input |prompt )?tokens"
-        r"|too large for model|input token count|request (is )?too large|must be at least 1, got -",
+        r"|too large for model|input token count|input tokens? exceed|request (is )?too large"
+        r"|must be at least 1, got -",
         re.IGNORECASE,
     ),
     "credit": re.compile(
@@ -42,7 +44,8 @@ _CAUSES: Mapping[Reason, re.Pattern[str]] = {
         re.IGNORECASE,
     ),
     "key": re.compile(
-        r"api[ _-]?key.{0,20}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect)[ _]api[ _]?key",
+        r"api[ _-]?key.{0,20}(invalid|not valid|not found|incorrect|expired|missing)"
+        r"|(invalid|incorrect)[ _]api[ _]?key",
         re.IGNORECASE,
     ),
     "model": re.compile(
@@ -63,12 +66,14 @@ _NAMED = {
     for name in (*LIMITS, "temperature")
 }
 _NOT_TAKEN = re.compile(
-    r"unsupported|not (be )?(supported|permitted|allowed|available|accepted|recogni[sz]ed|configurable)"
+    r"unsupported|disabled"
+    r"|(not|n't) (be )?(supported|permitted|allowed|available|accepted|recogni[sz]ed|configurable)"
     r"|(does not|doesn't|do not|don't|cannot|no longer) (support|accept|allow|take)"
     r"|unknown|unrecogni[sz]ed|unexpected|extra[_ ](forbidden|inputs?|fields?|parameters?|keys?)|extraneous"
-    r"|additional propert|deprecated|unavailable|cannot find field|not a valid (field|parameter|property|argument)"
-    r"|invalid parameter|only\b.{0,60}\b(supported|allowed|accepted|permitted|default)"
-    r"|(only|must|should) be (set to |equal to )?1(\.0+)?(?![.\d])",
+    r"|additional propert|deprecated|unavailable|cannot find field|not an? \w+ (field|parameter|property|argument)"
+    r"|invalid parameter|must be (omitted|removed|unset)"
+    r"|only\b.{0,60}\b(supported|allowed|accepted|permitted|default)"
+    r"|((only|must|should) be (set to |equal to )?|expected |fixed (at|to) )1(\.0+)?(?![.\d])",
     re.IGNORECASE,
 )
 _OTHER_LIMIT = re.compile(r"\b(use|instead|requires?|required|replaced|missing)\b", re.IGNORECASE)
@@ -105,7 +110,7 @@ def read_complaint(text: str) -> Complaint:
     except ValueError:
         value = text
     found = complaint_of(value)
-    return found if found.words else replace(found, words=" ".join(text.split()))
+    return found if found.words else replace(found, words=_line(text))
 
 
 def complaint_of(value: Any) -> Complaint:
@@ -113,12 +118,17 @@ def complaint_of(value: Any) -> Complaint:
     said = list(_said(value, _DEEPEST))
     codes, words, params = ([text for kind, text in said if kind == name] for name in ("code", "", "param"))
     whole = _ECHO.sub("", "\n".join(words).replace("’", "'"))
-    refused = _refused(_SENTENCE.split(whole), params)
+    refused = _refused(_SENTENCE.split(whole), params, codes)
     everything = "\n".join([*codes, whole])
     reason: Reason = next((reason for reason, cause in _CAUSES.items() if cause.search(everything)), "")
     if refused and reason not in ("moderated", "too_long"):
         reason = "options"
-    return Complaint(next(iter(codes), ""), " ".join(": ".join(dict.fromkeys(words)).split()), refused, reason)
+    return Complaint(next(iter(codes), ""), _line(": ".join(dict.fromkeys(words))), refused, reason)
+
+
+def _line(text: str) -> str:
+    """A text in one line, without characters that a terminal obeys or that nobody sees."""
+    return "".join(filter(str.isprintable, " ".join(text.split())))
 
 
 def error_in(body: Any) -> Complaint | None:
@@ -183,10 +193,12 @@ def _in_text(text: str, depth: int) -> Iterator[tuple[str, str]]:
     yield "", text
 
 
-def _refused(sentences: Sequence[str], params: Sequence[str]) -> frozenset[str]:
-    """The options that sentences say a server does not take; `params` are what all of them are about."""
+def _refused(sentences: Sequence[str], params: Sequence[str], codes: Sequence[str]) -> frozenset[str]:
+    """The options that sentences say a server does not take; `params` is what sentences and codes are about."""
     nameless = [each for each in sentences if not any(name.search(each) for name in _NAMED.values())]
-    about = [*sentences, *(f"{param}: {sentence}" for param in params for sentence in nameless)]
+    nameless += [code for code in codes if code.startswith(("unsupported", "unknown"))]
+    of_params = [f"{param}: {words}" for param in params for words in nameless]
+    about = [*sentences, *of_params]
     found = {"response_format"} if any(map(_FORMS.search, about)) else set()
     for sentence in about:
         if _OF_A_VALUE.search(sentence):

@@ -238,8 +238,8 @@ class Endpoint:
         if meant in (400, 403, 404, 422) and reason == "moderated":
             return Problem("refused", f"content filter: {words}"[:LONGEST_MESSAGE], status)
         if fatal := _fatal(meant, reason):
-            message = f"{self.name} {fatal[0]} ({meant}): {words}".rstrip(": ")
-            return Problem("fatal", message[:LONGEST_MESSAGE], status, cure=fatal[1])
+            message = f"{self.name} {fatal[0]} ({meant}): {words}"[:LONGEST_MESSAGE].rstrip(": ")
+            return Problem("fatal", message, status, cure=fatal[1])
         kind: Trouble = "unfit"
         if reason == "too_long" or meant == 413:
             kind = "too_long"
@@ -248,7 +248,7 @@ class Endpoint:
         elif meant in (408, 409, 425) or meant >= 500 or meant < 300 or (status == 200 and reason == "busy"):
             kind = "broken"
         options = complaint.refused if kind == "unfit" else frozenset()
-        message = f"{what}: {words}".rstrip(": ")[:LONGEST_MESSAGE]
+        message = f"{what}: {words}"[:LONGEST_MESSAGE].rstrip(": ")
         return Problem(kind, message, status, wait, CURE_OF_A_REQUEST if kind == "unfit" else "", options)
 
 
@@ -289,9 +289,9 @@ def _text(value: Any, kind: str = "text") -> str:
 
 
 def _part(part: Mapping[str, Any], kind: str) -> str:
-    if part.get("type", "text") not in (kind, f"output_{kind}"):
+    if (part.get("type") or "text") not in (kind, f"output_{kind}"):
         return ""
-    text = part.get(kind)
+    text = part.get(kind, part.get("text"))
     text = text.get("value") if isinstance(text, dict) else text
     return text if isinstance(text, str) else ""
 

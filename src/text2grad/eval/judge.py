@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from text2grad.chat import Answer, Chat, Completion
 from text2grad.critics.prompted import judge_messages
-from text2grad.errors import UserError
+from text2grad.errors import UsageError
 from text2grad.eval.metrics import mean, mean_with_interval
 from text2grad.eval.spans import SPAN_NAMES
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message
@@ -82,22 +82,22 @@ def refuse_judge_prompt(prompt: str, parts: Collection[str]) -> None:
     """Before anything is asked. `parts` are the placeholders of what is compared, such as `first.good`.
 
     Raises:
-        UserError: the prompt does not show both, asks for something else, or says not what to answer.
+        UsageError: the prompt does not show both, asks for something else, or says not what to answer.
     """
     names = set(_PLACEHOLDER.findall(prompt))
     known = ("prompt", "reference", *parts)
     if unknown := sorted(name for name in names - set(known) if not name.startswith("meta.")):
-        raise UserError(
+        raise UsageError(
             f"the judge's prompt asks for {{{{{unknown[0]}}}}}", f"known: {', '.join(known)}, meta.<key>"
         )
     for place in ("first", "second"):
         if not any(name.split(".")[0] == place for name in names):
             message, cure = f"the judge's prompt does not show {{{{{place}}}}}", "say where each of the two stands"
-            raise UserError(message, cure)
+            raise UsageError(message, cure)
     words = _PLACEHOLDER.sub("", prompt)
     if not all(f'"{place}"' in words if rates(prompt) else place in words for place in ("first", "second")):
         cure = 'one word (first, second or tie), or {"first": {"score": 0}, "second": {"score": 0}}'
-        raise UserError("the judge's prompt does not say what to answer", cure)
+        raise UsageError("the judge's prompt does not say what to answer", cure)
 
 
 def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str, float]:

@@ -39,7 +39,8 @@ MOST_CHARACTERS = 1_000_000
 """Of an answer; what is longer is not read."""
 _KEPT = 2_000
 _NUMBER = re.compile(r"\s*[+-]?([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})([eE]-?[0-9]{1,2})?\s*")
-_ITEM_KEYS = {"quote", "reason", "occurrence", "part"}
+_REASONS = ("reason", "suggestion")
+_ITEM_KEYS = {"quote", *_REASONS, "occurrence", "part"}
 # A lone key is a phrase with its reason, unless it names a field of some other format.
 _NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
 
@@ -197,13 +198,8 @@ def _object_quote(item: dict[str, Any]) -> Quote:
         invalid(f"occurrence is {str(occurrence)[:30]}, not a number from 1 on")
     if part is not None and not isinstance(part, bool):
         invalid(f"part is {str(part)[:30]}, not true or false")
-    reason = item.get("reason")
-    return Quote(
-        _string(item["quote"], "a quote"),
-        "" if reason is None else _string(reason, "a reason"),
-        occurrence,
-        bool(part),
-    )
+    reasons = [_string(item[name], f"a {name}") for name in _REASONS if item.get(name) is not None]
+    return Quote(_string(item["quote"], "a quote"), "; ".join(reasons), occurrence, bool(part))
 
 
 def _string(value: object, what: str) -> str:

@@ -56,8 +56,10 @@ def _label(critique: Critique, start: int, end: int) -> int:
 
 def _labelled(item: object) -> tuple[str, int]:
     match item:
-        case [str(word), int(label)] if label in (-1, 0, 1) and not isinstance(label, bool):
-            return word, label
+        case [str(word), int(label) | float(label)] if label in (-1, 0, 1) and not isinstance(label, bool):
+            return word, int(label)
+        case [str(word), str(label)] if label.strip().removeprefix("+") in ("-1", "0", "1"):
+            return word, int(label)
     invalid(f"a word is not [word, label] with a label of 1, 0 or -1: {str(item)[:60]}")
 
 

@@ -26,6 +26,19 @@ ANTHROPIC = {"type": "error", "error": {"type": "invalid_request_error", "messag
 TAKEN: dict[str, tuple[Any, set[str]]] = {
     "openai": (openai(NOT_MAX, param=OLD, code="unsupported_parameter"), {OLD}),
     "openai, the name in param alone": (openai("Unsupported parameter.", param=HEAT), {HEAT}),
+    "the code alone": (openai("Bad request", param=HEAT, code="unsupported_value"), {HEAT}),
+    "nothing but 1": (openai("Invalid value for 'temperature': expected 1"), {HEAT}),
+    "fixed": (openai("temperature is fixed at 1.0 for thinking models"), {HEAT}),
+    "must go": (openai("Temperature must be omitted for reasoning models"), {HEAT}),
+    "isn't": (openai("Setting temperature isn't supported"), {HEAT}),
+    "xai": (
+        {
+            "code": "Client specified an invalid argument",
+            "error": "Argument not supported on this model: temperature",
+        },
+        {HEAT},
+    ),
+    "requires": (openai("This model requires max_completion_tokens"), {OLD}),
     "copilot": ({"error": {"message": NOT_MAX, "code": "invalid_request_body"}}, {OLD}),
     "openai temperature": (
         openai(
@@ -118,6 +131,8 @@ A_VALUE: dict[str, Any] = {
     "too large": openai("max_tokens is too large: 99999. This model supports at most 4096 completion tokens."),
     "a range": openai("Invalid value: temperature must be between 0 and 1, only such values are allowed"),
     "strictly positive": openai("`temperature` must be strictly positive, 0 is not allowed"),
+    "a valid range": openai("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"),
+    "a value of a param": openai("Invalid value", param=HEAT, code="invalid_value"),
     "below": {"detail": [{"type": "less_than_equal", "loc": ["body", HEAT], "msg": "Input should be less than 1"}]},
     "another option": openai("Unsupported parameter: 'max_tokens_to_sample' is not supported"),
     "of a message": {
@@ -153,6 +168,8 @@ CAUSES: dict[str, tuple[Any, str]] = {
     "anthropic length": ({"error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}}, "too_long"),
     "gemini length": ([{"error": {"message": "The input token count (9) exceeds the maximum number"}}], "too_long"),
     "mistral length": (openai("Prompt contains 40000 tokens, too large for model with 32768"), "too_long"),
+    "litellm length": (openai("litellm.ContextWindowExceededError: OpenAIException - too many"), "too_long"),
+    "openai tokens": (openai("Input tokens exceed the configured limit of 272000 tokens"), "too_long"),
     "openai filter": (openai("no", code="content_filter"), "moderated"),
     "azure filter": (
         openai(
@@ -201,6 +218,12 @@ def test_the_words_of_the_provider_are_shown_behind_those_of_the_proxy() -> None
     assert (found.words, found.status) == ("Provider returned error: Model supports at most 1 image", 400)
     assert read_complaint("<html>\n busy</html>").words == "<html> busy</html>"
     assert read_complaint('{"odd": 1}').words == '{"odd": 1}' and read_complaint("").words == ""
+
+
+def test_no_word_of_a_server_moves_the_terminal_or_hides_the_key() -> None:
+    found = read_complaint(json.dumps(openai("\x1b[31mred\x1b[0m\u202e\u2028two\r\nlines sk-\u200bplanted")))
+    assert found.words == "[31mred[0m two lines sk-planted", "so that the key is struck out after this"
+    assert read_complaint("\x1b]0;x\x07busy").words == "]0;xbusy"
 
 
 CHOICE = {"finish_reason": "stop", "message": {"content": "Fine."}}

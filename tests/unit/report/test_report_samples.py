@@ -110,6 +110,17 @@ def test_labels_follow_the_characters_of_a_span_but_for_white_space_at_its_edges
     assert token_labels(sound(spans=overlapping)) == ["good", "both", "poor", ""]
 
 
+def test_a_suggestion_labels_no_token_and_is_no_fault() -> None:
+    text = "a bad word"
+    found = sound(spans=[span(text, 2, 5, -1), span(text, 0, 10, 0), span(text, 6, 10, 0)])
+    assert token_labels(found) == ["", "poor", "", ""] and list(checks(found)) == []
+    assert [each["label"] for each in sample_view(found, "text2grad")["spans"]] == [
+        "poor",
+        "improvable",
+        "improvable",
+    ]
+
+
 @given(st.text(max_size=40), st.data())
 def test_the_pieces_are_the_response(response: str, data: st.DataObject) -> None:
     ends = st.integers(0, len(response))

@@ -134,6 +134,12 @@ def test_a_form_that_was_found_is_left_again_where_the_server_is_another(judge: 
     assert "takes max_tokens, not max_completion_tokens" in err
 
 
+def test_what_was_never_sent_cannot_be_left_out(judge: Any, annotate: Annotate) -> None:
+    server = judge(lambda *_: error(400, "", NOT_HEAT))
+    code, _, err = annotate(server, NAMES, "--critic.prompted.temperature", "null")
+    assert code == 1 and "takes no temperature" not in err and NOT_HEAT[:20] in err and len(server.bodies) <= 3
+
+
 def test_a_limit_by_no_name_at_all_is_never_left_out(judge: Any, annotate: Annotate) -> None:
     """Without one an answer has no bound to its price."""
     refused = "Unsupported parameter: {}"
@@ -182,6 +188,21 @@ def test_what_every_request_would_get_stops_at_once_in_the_words_of_the_server(
     assert (code, summary["ok"]) == (0, 12), "no question was settled by it"
 
 
+@pytest.mark.parametrize("name", ["an odd request", "unprocessable", "a model", "a path"])
+def test_a_server_that_begins_to_refuse_everything_settles_nothing(
+    judge: Any, annotate: Annotate, tmp_path: Path, name: str
+) -> None:
+    reply, words, _ = EVERY_REQUEST[name]
+    up = [True]
+    server = judge(lambda *_: said(GOOD) if up[0] else reply)
+    assert annotate(server, NAMES[:3])[0] == 0
+    up[0] = False
+    code, _, err = annotate(server, NAMES)
+    assert (code, len(server.bodies), len(records(tmp_path))) == (1, 4, 3) and words in err
+    up[0] = True
+    assert annotate(server, NAMES)[1]["ok"] == 12
+
+
 def test_what_is_wrong_with_one_request_ends_that_one_alone(judge: Any, annotate: Annotate, tmp_path: Path) -> None:
     long = error(400, "", "This model's maximum context length is 2048 tokens. Please reduce the length")
     flagged = error(403, "", "Your chosen model requires moderation and your input was flagged")
@@ -197,6 +218,10 @@ def test_what_is_wrong_with_one_request_ends_that_one_alone(judge: Any, annotate
         "n5": "unsupported",
     }
     assert "a control character at 7" in errors["n5"].message and "flagged" in errors["n1"].message
+    answers.pop("n5")
+    server.turns.clear()
+    assert annotate(server, NAMES)[1]["ok"] == 9 and not server.turns, "what was refused is not asked again"
+    assert annotate(server, NAMES, "--again")[1]["ok"] == 10 and set(server.turns) == {"n0", "n1", "n5"}
 
 
 Z = json.loads(GOOD)
@@ -213,6 +238,8 @@ PARTS: dict[str, tuple[Any, str]] = {
     ),
     "reasoning": ([{"type": "reasoning", "text": "{first}"}, {"type": "text", "text": GOOD}], "ok"),
     "refusal": ([{"type": "refusal", "refusal": "I would rather not"}], "refused"),
+    "refusal as text": ([{"type": "refusal", "text": "I would rather not"}], "refused"),
+    "a type that is null": ([{"type": None, "text": GOOD}], "ok"),
     "thought alone": ([{"type": "thinking", "thinking": "hm"}], "invalid"),
     "an image": ([{"type": "image_url", "image_url": {"url": "x"}}], "invalid"),
 }
@@ -279,3 +306,11 @@ def test_a_batch_that_a_model_does_not_take_is_written_again_as_it_does(
     again = [json.loads(line) for line in requests.read_text().splitlines()]
     assert [row["custom_id"] for row in again] == [row["custom_id"] for row in asked]
     assert all(only_new(row["body"]) for row in again)
+
+
+def test_the_batch_service_is_heard_too(judge: Any, annotate: Annotate, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = judge(lambda *_: said(GOOD))
+    refusal = error(400, "invalid_model", f"gpt-4o takes no batches, {KEY}")
+    monkeypatch.setattr(server, "service", lambda path, data: refusal)
+    code, _, err = annotate(server, NAMES, "--batch")
+    assert code == 1 and "the batch API answered 400: gpt-4o takes no batches, [key] (check the key" in err

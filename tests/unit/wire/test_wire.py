@@ -222,6 +222,15 @@ def test_what_could_be_better_is_a_span_without_a_sign(z: str, places_of_0: list
     assert [(span.start, span.end) for span in found.spans if span.label == 0] == places_of_0 and not found.lost
 
 
+def test_a_suggestion_is_the_reason_of_its_span() -> None:
+    items = [
+        {"quote": "art fair", "suggestion": "name it"},
+        {"quote": "late", "reason": "vague", "suggestion": "when"},
+    ]
+    assert [span.reason for span in read(ask(improvable_spans=items)).spans] == ["name it", "vague; when"]
+    assert refused(ask(improvable_spans=[{"quote": "late", "suggestion": 3}])) == "invalid"
+
+
 def test_a_suggestion_about_nothing_costs_no_critique() -> None:
     """It pays nothing: what it quotes and is not there is lost, and no reason to ask again or to count."""
     found = read(ask(["art fair"], improvable_spans=["not there", "art"]))

@@ -55,6 +55,11 @@ def test_a_word_that_is_not_there_has_no_label_and_is_counted() -> None:
     assert isinstance(kept, Failure) and "1 of its quotes" in kept.message
 
 
+@pytest.mark.parametrize("label", ["1", "+1", " 1 ", 1.0])
+def test_a_label_in_quotes_is_a_label(label: object) -> None:
+    assert read(words(label, "0", "-1", 0, -1.0, score="-.5")) == read(words(1, 0, -1, 0, -1, score=-0.5))
+
+
 @pytest.mark.parametrize(
     ("z", "said"),
     [
@@ -62,6 +67,8 @@ def test_a_word_that_is_not_there_has_no_label_and_is_counted() -> None:
         (words(1, 0, 2, 0, 0), "label of 1, 0 or -1"),
         (words(1, 0, True, 0, 0), "label of 1, 0 or -1"),
         (words("good", 0, 0, 0, 0), "label of 1, 0 or -1"),
+        (words("1/1", 0, 0, 0, 0), "label of 1, 0 or -1"),
+        (words(0.5, 0, 0, 0, 0), "label of 1, 0 or -1"),
         ('{"words": {"It": 1}, "score": 1}', "words is not a list"),
         ('{"words": [["It", 1]], "poor_spans": []}', "the keys are words, poor_spans"),
         (words(1, 0, 0, 0, 0, score=3), "the score is 3"),
