@@ -43,11 +43,9 @@ def what_next(figures: Figures) -> list[str]:
     found = [text.format(value, **figures) for test, text in RULES if (value := test(figures))]
     if found:
         return found
-    first = f"text2grad train --offline learns from it; from some {FEW_REMARKS} records on, also "
-    return [
-        f"Nothing is missing: {first if figures['records'] < FEW_REMARKS else ''}text2grad train-reward learns to"
-        " write such feedback."
-    ]
+    first = f"text2grad train --offline learns from it, and from some {FEW_REMARKS} records on "
+    few = figures["records"] < FEW_REMARKS
+    return [f"Nothing is missing: {first if few else ''}text2grad train-reward learns to write such feedback."]
 
 
 RULES: tuple[Rule, ...] = (

@@ -52,10 +52,14 @@ def test_one_sentence_of_judgement(tmp_path: Path, good: str, poor: str, sentenc
 
 def test_what_to_write_next(tmp_path: Path) -> None:
     file = tmp_path / "f.jsonl"
-    write_jsonl(file, [record(str(i), "one two", "ten", score=0.5) for i in range(60)])
-    assert report_quality(file)["next"] == [
-        "Nothing is missing: text2grad train-reward learns to write such feedback."
-    ]
+    for count, first in (
+        (60, "text2grad train --offline learns from it, and from some 200 records on "),
+        (200, ""),
+    ):
+        write_jsonl(file, [record(str(i), "one two", "ten", score=0.5) for i in range(count)])
+        assert report_quality(file)["next"] == [
+            f"Nothing is missing: {first}text2grad train-reward learns to write such feedback."
+        ]
     write_jsonl(file, [record("a", poor="ten", meta={"unmatched": 2}), record("b"), record("c")])
     advice = " ".join(report_quality(file)["next"])
     for words in ("Mark what is right too", "not in it: 2", "2 of 3 records have none", "3 of 3", "Write more: 3"):
