@@ -8,7 +8,6 @@ import re
 from typing import Any
 
 import pytest
-
 from rich.console import Console, RenderableType
 
 from span_cases import UNREADABLE, case, critique, word_span
