@@ -14,8 +14,8 @@ Rule = tuple[Callable[[Figures], Any], str]
 """What is wrong if it is not zero (or None), and what to do; `{name}` is a figure, `{0}` the value."""
 FEW_REMARKS = 200
 """Records up to which learning from the marks themselves is the first road, and a reward model the second."""
-LEAST_MOVED = 0.05
-"""The share by which a loss must fall."""
+LEAST_MOVED, RISEN = 0.05, 0.2
+"""The share by which a loss must fall, and by which it has risen beyond its noise."""
 LOPSIDED, FEW = 0.2, 50
 """A share of praise (or of criticism) below which there is too little of it, and records that are too few."""
 
@@ -97,6 +97,8 @@ def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
     if last < (1 - LEAST_MOVED) * first:
         return ""
     updates = f"{len(losses)} updates at a learning rate of {lr:g}"
+    if last > (1 + RISEN) * first:
+        return f"the loss rose ({first:.3g} at first, {last:.3g} at the end, {updates}): lower {section}.lr"
     return (
         f"the loss did not move ({first:.3g} at first, {last:.3g} at the end, {updates}): the model is what it was;"
         f" raise {section}.lr or {section}.epochs"

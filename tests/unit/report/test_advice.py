@@ -100,6 +100,11 @@ def test_a_loss_that_does_not_move_is_told_with_its_cure() -> None:
     assert told.endswith("raise sft.lr or sft.epochs")
 
 
+def test_a_loss_that_rose_is_no_case_for_a_higher_rate() -> None:
+    told = loss_advice([2.0, 2.0, 2.4, 2.6], "sft", 1e-2)
+    assert told == "the loss rose (2 at first, 2.6 at the end, 4 updates at a learning rate of 0.01): lower sft.lr"
+
+
 @pytest.mark.parametrize("losses", [[], [2.0], [2.0, 2.0], [2.0, 1.9, 1.89], [4.0, 1.0, 3.0, 1.0, 2.0, 2.5]])
 def test_a_loss_that_falls_or_is_too_short_is_not(losses: list[float]) -> None:
     assert loss_advice(losses, "sft", 1e-5) == ""
