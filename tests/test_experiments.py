@@ -34,7 +34,7 @@ from text2grad.config import Config, find_config, laid_over, load_config
 from text2grad.critics.noise import NoiseSettings
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 from text2grad.stages.intake import run_import
-from text2grad.stages.reward_data import reward_data
+from text2grad.stages.reward_data import corrections, reward_data
 from text2grad.tasks.base import feedback_split, load_task
 
 
@@ -386,8 +386,9 @@ def test_the_judge_agrees_with_remarks_whose_phrases_it_does_not_know(seed: int)
     assert {row["score"] for row in rows} == {1.0, 0.33, -0.33, -1.0}
 
 
-def test_the_files_are_read_as_those_of_a_person(tmp_path: Path) -> None:
-    own_data.write_files(tmp_path, seed=0)
+@pytest.mark.parametrize("start", ["sent", "corrected"])
+def test_the_files_are_read_as_those_of_a_person(tmp_path: Path, start: str) -> None:
+    own_data.write_files(tmp_path, 0, start)
     words = [
         "--task.data",
         str(tmp_path / "questions.jsonl"),
@@ -401,6 +402,24 @@ def test_the_files_are_read_as_those_of_a_person(tmp_path: Path) -> None:
     assert (len(task.examples("train")), len(task.examples("heldout"))) == (48, 12)
     train, heldout = reward_data(config)
     assert (len(train), len(heldout)) == (48, 12)
+    right = {own_data.judged(each.prompt[-1].content, each.reference) for each in task.examples("heldout")}
+    assert (right == {1.0}) == (start == "corrected"), "SFT imitates what was sent, or what should have been"
+    assert len(corrections(heldout)) == (12 if start == "corrected" else 0)
+
+
+@pytest.mark.parametrize(
+    ("gate", "settings"),
+    [
+        ({"fit": True, "spans_alone": {"fit": True}}, []),
+        ({"fit": False, "spans_alone": {"fit": True}}, ["--credit.outcome_weight", "0"]),
+        ({"fit": False, "spans_alone": {"fit": False}}, []),
+        ({"fit": False, "spans_alone": None}, []),
+    ],
+)
+def test_a_walk_does_what_the_gate_says(tmp_path: Path, gate: dict[str, Any], settings: list[str]) -> None:
+    (tmp_path / "mine" / "reward_model").mkdir(parents=True)
+    (tmp_path / "mine" / "reward_model" / "gate.json").write_text(json.dumps(gate))
+    assert own_data.as_the_gate_says(tmp_path) == settings
 
 
 def test_a_walk_goes_on_and_refuses_other_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,6 +441,9 @@ def test_a_walk_goes_on_and_refuses_other_settings(tmp_path: Path, monkeypatch: 
     with pytest.raises(SystemExit, match="break: error: it broke"):
         walk.run("break")
     assert not (tmp_path / "done" / "1_break.json").exists()
+    refused = walk.run("break", may_fail=True)
+    assert (refused["code"], refused["last"]) == (1, "error: it broke")
+    assert own_data.in_log(walk, 1, "broke") == "error: it broke" and own_data.in_log(walk, 1, "x") is None
 
 
 @pytest.mark.parametrize("script", sorted(each.name for each in (ROOT / "experiments").glob("*.py")))

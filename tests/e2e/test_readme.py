@@ -1,6 +1,6 @@
 """README.md as a reader follows it: "Your own data" command by command, "From Python" as it stands.
 
-Only `train` is made shorter. The same path with a real model is in tests/llm.
+Nothing is made shorter. The same path with a real model is in tests/llm.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ PAGE = README.read_text("utf-8")
 OWN_DATA = section(PAGE, "Your own data")
 [TABLE] = fenced(OWN_DATA, "csv")
 RUN = Path("runs/mine")
-SHORTER = {"train": ("--ppo.steps", "2")}
-"""Settings over those of the page, by command."""
 RIGHT_QUOTES: dict[str, tuple[list[str], list[str]]] = {
     "The": ([], ["Sydney"]),
     "7": ([], ["54"]),
@@ -35,7 +33,7 @@ RIGHT_QUOTES: dict[str, tuple[list[str], list[str]]] = {
 
 def typed(start: str) -> list[str]:
     """The words of the one command in backticks under "Your own data" that starts so, without `text2grad`."""
-    [found] = in_code(OWN_DATA, rf"text2grad {start} .*")
+    [found] = in_code(OWN_DATA, rf"text2grad {start}\s.*")
     return shlex.split(found)[1:]
 
 
@@ -51,30 +49,48 @@ def test_your_own_data(command: Command, tmp_path: Path, monkeypatch: pytest.Mon
     assert "4 records, 5 spans" in done(command(*typed("feedback-report"))).err
     done(command(*typed("report")))
     assert "text2grad" in (RUN / "report.html").read_text("utf-8")
-    answers = done(command(*typed("sample"))).out
-    assert all(policy in answers for policy in ("base", "sft", "text2grad"))
+    answers = done(command(*typed('sample "When'))).out
+    assert all(policy in answers for policy in ("base", "sft", "offline"))
+    sample_to_mark(command)
     plan = done(command(*typed("compare"), "--plan")).err
     assert "import: 3 to run" in plan and "annotate" not in plan
     ask_a_chat_model(command, monkeypatch)
 
 
 def follow_the_block(command: Command) -> None:
-    """The four commands, and those that the last one says come next."""
+    """The commands of the first road, those that its last one says come next, and those of the second."""
     [block] = fenced(OWN_DATA, "bash")
-    activate, *path = commands_in(block)
+    activate, *path, train_reward, train = commands_in(block)
     assert activate == ["source", ".venv/bin/activate"], "made by make; the tests run in their own environment"
-    assert [words[:2] for words in path] == [
-        ["text2grad", each] for each in ("import", "sft", "train-reward", "train")
+    assert [words[:3] for words in path] == [
+        ["text2grad", "import", "feedback.csv"],
+        ["text2grad", "sft", "--config"],
+        ["text2grad", "train", "--offline"],
     ]
-    ended = [done(command(*words[1:], *SHORTER.get(words[1], ()))) for words in path]
+    ended = [done(command(*words[1:])) for words in path]
     rows = list(csv.DictReader(io.StringIO(TABLE)))
     quotes = sum(bool(row[name]) for row in rows for name in ("good", "poor"))
     assert f"records: {len(rows)}\nspans: {quotes}\nunmatched: 0\n" in ended[0].err
-    assert (RUN / "ppo" / "text2grad" / "policy").is_dir()
+    assert (RUN / "ppo" / "offline" / "policy").is_dir()
     [comes_next] = re.findall(r"^next: (.*)$", ended[-1].err, flags=re.MULTILINE)
     measure, ask = (shlex.split(each)[1:] for each in comes_next.split(", or "))
     assert "no held-out prompts" in command(*measure).err, "of these four rows none is held out"
     done(command(*ask))
+    told = done(command(*train_reward[1:])).err
+    assert "Not fit to train against" in told and "the first road" in told and "\ufffd" not in told
+    refused = command(*train[1:])
+    assert refused.code == 1 and f"train --offline {RUN / 'feedback.jsonl'}" in refused.err
+
+
+def sample_to_mark(command: Command) -> None:
+    """Answers with columns to fill in, as they come and with one marked."""
+    rows = list(csv.DictReader(io.StringIO(TABLE)))
+    Path("questions.jsonl").write_text("".join(json.dumps({"prompt": row["prompt"]}) + "\n" for row in rows))
+    ended = done(command(*typed("sample --prompts")))
+    assert "16 answers in answers.csv" in ended.err
+    with Path("answers.csv").open(newline="", encoding="utf-8-sig") as file:
+        answers = list(csv.DictReader(file))
+    assert len(answers) == 16 and set(csv.DictReader(io.StringIO(TABLE)).fieldnames or ()) <= set(answers[0])
 
 
 def ask_a_chat_model(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

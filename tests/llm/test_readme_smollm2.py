@@ -1,6 +1,7 @@
 """README.md's "Your own data" with the real model, as it says: `--config own` in place of the small one's preset.
 
-Sizes alone are changed, to what a test can wait for; tests/e2e/test_readme.py follows the rest of the section.
+Sizes are changed, to what a test can wait for, and the gate is off, which refuses four rows;
+tests/e2e/test_readme.py follows the rest of the section.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ OWN_DATA = section(README.read_text("utf-8"), "Your own data")
 SMALL = (
     *("--generation.max_new_tokens", "8", "--reward_model.generation.max_new_tokens", "24"),
     *("--sft.epochs", "2", "--reward_model.training.epochs", "2", "--reward_model.damaged", "0"),
-    *("--ppo.steps", "1", "--ppo.rollouts", "8"),
+    *("--ppo.steps", "1", "--ppo.rollouts", "8", "--critic.reward_model.gate", "false"),
 )
 
 
@@ -40,13 +41,13 @@ def test_the_path_with_a_real_model(
     Path("feedback.csv").write_text(table, "utf-8")
     [(preset, small)] = re.findall(r"`--config (\w+)` in place of\s+`(\w+)`", OWN_DATA)
     path = [words[1:] for words in commands_in(block) if words[0] == "text2grad"]
-    assert [words[0] for words in path] == ["import", "sft", "train-reward", "train"]
+    assert [words[0] for words in path] == ["import", "sft", "train", "train-reward", "train"]
     for words in path:
         assert small in words
         run([preset if word == small else word for word in words] + [*SMALL], capfd)
-    for stage in ("sft", "reward_model", "ppo/text2grad"):
+    for stage in ("sft", "reward_model", "ppo/offline", "ppo/text2grad"):
         adapter = json.loads(Path(f"runs/mine/{stage}/policy/adapter_config.json").read_text("utf-8"))
         assert "SmolLM2-135M-Instruct" in adapter["base_model_name_or_path"]
-    [ask] = in_code(OWN_DATA, r"text2grad sample .*")
+    [ask] = in_code(OWN_DATA, r'text2grad sample "When.*')
     answers = run([*shlex.split(ask)[1:], *SMALL[:2]], capfd)
-    assert all(policy in answers for policy in ("base", "sft", "text2grad"))
+    assert all(policy in answers for policy in ("base", "sft", "offline", "text2grad"))

@@ -31,6 +31,7 @@ LAPTOP = MachineFacts("cpu", cores=2, free_bytes=16 * GB, flops=140e9)
 MAILS = Facts(SMOLLM2, DataFacts(examples=39, prompt_tokens=300, target_tokens=150), LAPTOP)
 SUPERVISED: list[Any] = list(RULES)
 STAGES: list[Any] = [*RULES, "ppo"]
+FLOOR = "sft.least_loss"
 WEIGHT = "credit.poor_weight"
 
 
@@ -70,7 +71,7 @@ def test_every_stage_has_a_rule_and_says_where_its_settings_are() -> None:
 )
 def test_the_rate_and_passes_of_each_stage(stage: Any, lr: float, epochs: float, updates: int) -> None:
     found, section = derive(stage, config(), MAILS), section_of(stage)
-    assert set(found) - {WEIGHT} == {
+    assert set(found) - {WEIGHT, FLOOR} == {
         f"{section}.{name}" for name in ("lr", "batch_size", "epochs", "micro_batch_size")
     }
     assert found[f"{section}.lr"] == (lr, "adapters on 135M parameters")
@@ -116,7 +117,7 @@ def test_what_is_set_is_never_derived_even_to_its_default(stage: Any, settings: 
 def test_one_setting_of_a_stage_leaves_the_others_to_be_derived(stage: Any, key: str) -> None:
     """Of `dpo.training` and `scalar_model.training` too, whose defaults are not those of other stages."""
     found = set(values(stage, config(f"--{section_of(stage)}.{key}", "1"), MAILS))
-    assert found - {"poor_weight"} == {"lr", "batch_size", "epochs", "micro_batch_size"} - {key}
+    assert found - {"poor_weight", "least_loss"} == {"lr", "batch_size", "epochs", "micro_batch_size"} - {key}
 
 
 @pytest.mark.parametrize("stage", [each for each in STAGES if section_of(each) != "sft"])
@@ -139,6 +140,13 @@ def test_of_a_preset_no_rate_batch_or_number_of_steps_is_derived(name: str) -> N
     for stage in ("sft", "reward_model", "ppo"):
         left = set(derive(stage, preset, MAILS))  # type: ignore[arg-type]
         assert left <= {"generation.batch_size", "reward_model.generation.batch_size"}, name
+
+
+def test_sft_ends_early_only_where_nobody_has_said_how_long_it_takes() -> None:
+    assert derive("sft", config(), MAILS)[FLOOR].value == 0.1
+    assert FLOOR not in derive("sft", config("--sft.epochs", "2"), MAILS)
+    assert FLOOR not in derive("sft", config("--sft.least_loss", "null"), MAILS)
+    assert config().sft.least_loss is None and FLOOR not in derive("offline", config(), MAILS)
 
 
 def test_what_follows_from_a_setting_follows_from_the_users() -> None:

@@ -50,7 +50,8 @@ figures, and that of `dpo` is a rule of thumb, a twentieth of theirs: these thre
 FEW_ANSWERS, POOR_OF_FEW = 200, 4.0
 """Where `offline` has fewer answers, their poor words have this weight. Measured on 48 answers (docs/LOG.md)."""
 LEAST_LOSS = 0.1
-"""Where SFT ends. PENDING."""
+"""Nats a token at which SFT ends. Of 48 short answers the loss falls from .35 to .015 within 7 updates; 14 leave
+one answer to nearly every prompt, and 100 would follow (docs/LOG.md)."""
 PPO_LR = 3e-4
 """Of adapters on the same model; measured."""
 MEASURED_ON = 135e6

@@ -167,12 +167,14 @@ def _uses(cases: Sequence[SpanCase], label: int) -> bool:
 
 
 def _spreads(cases: Sequence[SpanCase], settings: CreditSettings) -> dict[str, float]:
-    """Of the verdicts, and their correlation, where they are paid and the gold ones are known."""
+    """Of the verdicts, where they are paid and mostly given, and their correlation with the gold ones."""
     gold = [case.gold.score for case in cases if case.gold.score is not None]
-    if not gold or not _pays_verdict(settings):
-        return {}
     read = [case.predicted for case in cases if isinstance(case.predicted, Critique)]
     given = [each.score for each in read if each.score is not None]
+    if not _pays_verdict(settings):
+        return {}
+    if not gold:
+        return {"spread": float(np.std(given))} if 2 * len(given) > len(cases) else {}
     found = {"spread": float(np.std(given or [0.0])), "gold_spread": float(np.std(gold))}
     if r := verdicts(cases):
         found |= {"verdict_r": r.r, "verdict_r_low": r.low, "verdict_r_high": r.high}
@@ -235,8 +237,13 @@ def _one_verdict(found: GateFigures) -> str:
 
 
 def _verdicts_of_chance(found: GateFigures) -> str:
-    if not found.pays_verdict or (found.gold_spread or 0.0) < LEAST_SPREAD or _one_verdict(found):
+    if not found.pays_verdict or found.spread is None or _one_verdict(found):
         return ""
+    if found.gold_spread is None:
+        return "it gives verdicts, and no held-out critique has a score to compare them with"
+    if found.gold_spread < LEAST_SPREAD:
+        apart = "its verdicts differ, where those of the held-out annotations are all the same"
+        return apart if found.spread >= LEAST_SPREAD else ""
     if found.verdict_r is None or found.verdict_r_low is None or found.verdict_r_high is None:
         return "too few held-out answers have a verdict of both to compare them"
     interval = f"r {found.verdict_r:.2f}, {found.verdict_r_low:.2f} to {found.verdict_r_high:.2f}"

@@ -15,8 +15,8 @@ Rule = tuple[Callable[[Figures], Any], str]
 """What is wrong if it is not zero (or None), and what to do; `{name}` is a figure, `{0}` the value."""
 FEW_REMARKS = 200
 """Records up to which learning from the marks themselves is the first road, and a reward model the second."""
-LEAST_MOVED = 0.05
-"""The share by which a loss must fall."""
+LEAST_MOVED, RISEN = 0.05, 0.2
+"""The share by which a loss must fall, and by which it has risen beyond its noise."""
 LOPSIDED, FEW = 0.2, 50
 """A share of praise (or of criticism) below which there is too little of it, and records that are too few."""
 
@@ -44,11 +44,9 @@ def what_next(figures: Figures) -> list[str]:
     found = [text.format(value, **figures) for test, text in RULES if (value := test(figures))]
     if found:
         return found
-    first = f"text2grad train --offline learns from it; from some {FEW_REMARKS} records on, also "
-    return [
-        f"Nothing is missing: {first if figures['records'] < FEW_REMARKS else ''}text2grad train-reward learns to"
-        " write such feedback."
-    ]
+    first = f"text2grad train --offline learns from it, and from some {FEW_REMARKS} records on "
+    few = figures["records"] < FEW_REMARKS
+    return [f"Nothing is missing: {first if few else ''}text2grad train-reward learns to write such feedback."]
 
 
 RULES: tuple[Rule, ...] = (
@@ -104,6 +102,8 @@ def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
     if last < (1 - LEAST_MOVED) * first:
         return ""
     updates = f"{len(losses)} updates at a learning rate of {lr:g}"
+    if last > (1 + RISEN) * first:
+        return f"the loss rose ({first:.3g} at first, {last:.3g} at the end, {updates}): lower {section}.lr"
     return (
         f"the loss did not move ({first:.3g} at first, {last:.3g} at the end, {updates}): the model is what it was;"
         f" raise {section}.lr or {section}.epochs"

@@ -138,10 +138,14 @@ def read_gate(path: Path) -> dict[str, Any] | None:
     return found
 
 
+def _pays_verdict(config: Config) -> bool:
+    return config.credit.by_score or config.credit.outcome_weight != 0
+
+
 def verdict_for(config: Config, found: Mapping[str, Any]) -> Mapping[str, Any]:
     """The verdict that counts: the one on spans alone where the verdict of an answer is not paid."""
     alone = found.get("spans_alone")
-    return alone if alone and not (config.credit.by_score or config.credit.outcome_weight) else found
+    return alone if alone and not _pays_verdict(config) else found
 
 
 def verdict_line(config: Config) -> str:
@@ -170,8 +174,13 @@ def refuse_unfit_reward_model(config: Config, tell: bool = True) -> None:
             print(f"reward model: not checked (no {path}; train-reward writes it)", file=sys.stderr)
         return
     counted = verdict_for(config, found)
-    if counted["fit"]:
+    unmeasured = counted.get("figures", {}).get("pays_verdict") is False and _pays_verdict(config)
+    if counted["fit"] and not unmeasured:
         return
+    if counted["fit"]:
+        why = "it was checked with credit.outcome_weight 0, and its verdict, which is paid now, by nobody"
+        counted = {**counted, "reasons": [why], "spans_alone": counted}
+        found = counted
     more = f", and {len(counted['reasons']) - 1} more in {path}" if len(counted["reasons"]) > 1 else ""
     problem = f"the reward model is not fit to train against: {counted['reasons'][0]}{more}"
     if config.critic.reward_model.gate:

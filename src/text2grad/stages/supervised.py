@@ -113,16 +113,12 @@ def word_for_word(policy: Policy, config: Config, heldout: Sequence[Example]) ->
 
     One line on stderr says of how many. Long answers, which nobody expects word for word, are not asked for.
     """
-    lengths = {each.id: len(encode_target(policy.tokenizer, each.reference)) for each in heldout if each.reference}
-    tokens = max((length for length in lengths.values() if length <= LONGEST), default=0)
+    short = [each for each in heldout if each.reference and _tokens(policy, each) <= LONGEST]
+    tokens = max((_tokens(policy, each) for each in short), default=0)
     room = None if policy.context is None else policy.context - tokens
-    asked = [
-        each
-        for each in heldout
-        if 0 < lengths.get(each.id, 0) <= LONGEST
-        and (room is None or len(encode_prompt(policy.tokenizer, each.prompt)) <= room)
-    ][:ASKED]
-    if not asked or not config.run.shown_prompts:
+    asked = [each for each in short if room is None or len(encode_prompt(policy.tokenizer, each.prompt)) <= room]
+    asked = asked[:ASKED] if config.run.shown_prompts else []
+    if not asked:
         return []
     greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
     told = [text for _, text in sample(policy, asked, greedy)]
@@ -132,6 +128,10 @@ def word_for_word(policy: Policy, config: Config, heldout: Sequence[Example]) ->
     meaning = "; train can hardly gain" if sum(alike) >= LITTLE_LEFT * len(alike) else ""
     print(f"sft: {line}{meaning}", file=sys.stderr)
     return alike
+
+
+def _tokens(policy: Policy, example: Example) -> int:
+    return len(encode_target(policy.tokenizer, example.reference))
 
 
 def say_if_still(place: Path, section: str, lr: float) -> None:

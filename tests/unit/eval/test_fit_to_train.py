@@ -60,6 +60,8 @@ def test_a_sound_reward_model_is_fit_without_a_word() -> None:
         ),
         ({"corrected": 4, "corrected_faulted": 0.5}, "fault with 2 of 4"),
         ({"corrected": 1, "corrected_faulted": 1.0}, "fault with 1 of 1"),
+        ({"gold_spread": None, "verdict_r": None}, "no held-out critique has a score to compare them with"),
+        ({"gold_spread": 0.0, "verdict_r": None}, "its verdicts differ, where those of the held-out"),
         ({"forced": 0.86}, "86 % of its critiques ran into the token limit"),
         (
             {"spoiled_paid": 0.51},
@@ -172,6 +174,14 @@ def test_what_is_paid_lost_and_unreadable() -> None:
     assert figures.forced == 0.0
     cut = gate_figures(Judged((), [*fresh, (critique(forced=1), PLACE)]), CreditSettings(), seed=0)
     assert cut.forced == 1 / 5
+
+
+def test_verdicts_that_nobody_gave_are_measured_by_none() -> None:
+    """People gave no score; where the reward model mostly gives one, what is paid is known to nobody."""
+    scored = GOLD.model_copy(update={"score": 0.5})
+    assert figures_of([case(GOLD, scored)] * 2 + [case(GOLD, GOLD)]).spread == 0.0
+    assert figures_of([case(GOLD, scored), case(GOLD, GOLD)]).spread is None
+    assert figures_of([case(GOLD, scored)] * 3, outcome_weight=0.0).spread is None
 
 
 def test_a_correction_is_faulted_by_what_is_paid() -> None:

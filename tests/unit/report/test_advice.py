@@ -52,10 +52,14 @@ def test_one_sentence_of_judgement(tmp_path: Path, good: str, poor: str, sentenc
 
 def test_what_to_write_next(tmp_path: Path) -> None:
     file = tmp_path / "f.jsonl"
-    write_jsonl(file, [record(str(i), "one two", "ten", score=0.5) for i in range(60)])
-    assert report_quality(file)["next"] == [
-        "Nothing is missing: text2grad train-reward learns to write such feedback."
-    ]
+    for count, first in (
+        (60, "text2grad train --offline learns from it, and from some 200 records on "),
+        (200, ""),
+    ):
+        write_jsonl(file, [record(str(i), "one two", "ten", score=0.5) for i in range(count)])
+        assert report_quality(file)["next"] == [
+            f"Nothing is missing: {first}text2grad train-reward learns to write such feedback."
+        ]
     write_jsonl(file, [record("a", poor="ten", meta={"unmatched": 2}), record("b"), record("c")])
     advice = " ".join(report_quality(file)["next"])
     for words in ("Mark what is right too", "not in it: 2", "2 of 3 records have none", "3 of 3", "Write more: 3"):
@@ -94,6 +98,11 @@ def test_a_loss_that_does_not_move_is_told_with_its_cure() -> None:
         "the loss did not move (2.2 at first, 2.35 at the end, 6 updates at a learning rate of 1e-05)"
     )
     assert told.endswith("raise sft.lr or sft.epochs")
+
+
+def test_a_loss_that_rose_is_no_case_for_a_higher_rate() -> None:
+    told = loss_advice([2.0, 2.0, 2.4, 2.6], "sft", 1e-2)
+    assert told == "the loss rose (2 at first, 2.6 at the end, 4 updates at a learning rate of 0.01): lower sft.lr"
 
 
 @pytest.mark.parametrize("losses", [[], [2.0], [2.0, 2.0], [2.0, 1.9, 1.89], [4.0, 1.0, 3.0, 1.0, 2.0, 2.5]])

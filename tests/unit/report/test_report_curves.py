@@ -146,6 +146,7 @@ def test_the_main_metrics_come_first_in_a_fixed_order() -> None:
         (0.12345, "0.123"),
         (12345.6, "12,346"),
         (2e-5, "2.0e−5"),
+        (-1.39e-17, "0"),
         (None, "–"),
         (NAN, "–"),
     ],

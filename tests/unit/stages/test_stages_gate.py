@@ -74,6 +74,14 @@ def test_spans_that_are_fit_are_offered_and_trained_on(tmp_path: Path) -> None:
         refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, *scored))
 
 
+def test_a_verdict_that_was_not_checked_is_not_paid(tmp_path: Path) -> None:
+    checked = {"fit": True, "reasons": [], "spans_alone": None, "figures": {"pays_verdict": False}}
+    config = with_gate(tmp_path, json.dumps(checked))
+    with pytest.raises(UserError, match=r"checked with credit\.outcome_weight 0, .* \(--credit\.outcome_weight 0"):
+        refuse_unfit_reward_model(config)
+    refuse_unfit_reward_model(small_config(tmp_path, *REFUSING, "--credit.outcome_weight", "0"))
+
+
 def test_where_spans_are_not_fit_either_the_remarks_themselves_are_offered(tmp_path: Path) -> None:
     config = with_gate(tmp_path, json.dumps({**ALONE, "spans_alone": {"fit": False, "reasons": ["spans"]}}))
     with pytest.raises(UserError, match=r"against: verdict \(more critiques"):

@@ -24,6 +24,7 @@ from text2grad.tasks.base import (
     split_of,
 )
 from text2grad.tasks.code import CodeTask
+from text2grad.tasks.qa import question_example
 
 
 def example(id: str, content: str, **meta: str) -> Example:
@@ -128,6 +129,15 @@ def test_a_task_that_is_not_there_is_the_users_mistake(name: str, words: str) ->
 def test_a_plug_in_that_lacks_a_library_keeps_its_traceback() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_library_anywhere"):
         load_task(TaskSettings(name="lame_task:Task"))
+
+
+def test_of_several_references_none_is_chosen() -> None:
+    assert question_example({"prompt": "When?", "reference": ["On Friday."]}, "1").reference == "On Friday."
+    assert (
+        question_example({"prompt": "When?", "reference": [], "corrected": "Friday."}, "1").reference == "Friday."
+    )
+    with pytest.raises(ValueError, match="'reference' is a list of 2 answers: put the one to learn"):
+        question_example({"prompt": "When?", "reference": ["On Friday.", "Friday."]}, "1")
 
 
 def test_conversations_as_text() -> None:

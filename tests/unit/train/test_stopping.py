@@ -14,19 +14,20 @@ from span_cases import TEXT, critique, word_span, words_aligned
 from text2grad.config import load_config
 from text2grad.errors import UserError
 from text2grad.eval.spans import SpanCase
-from text2grad.feedback import Critique, Feedback, Message, Source
+from text2grad.feedback import Critique, Example, Feedback, Message, Source
 from text2grad.policy import load
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages import reward_model
+from text2grad.stages import reward_model, supervised
 from text2grad.stages.intake import run_import
 from text2grad.stages.ppo import run_train
 from text2grad.stages.reward_model import run_train_reward
 from text2grad.stages.supervised import run_sft
 from text2grad.tasks.base import question_of
 from text2grad.train.settings import EarlyStoppingSettings
-from text2grad.train.stopping import EarlyStopping
+from text2grad.train.stopping import EarlyStopping, LossFloor
+from tiny_runs import tiny_model
 
 
 @pytest.fixture
@@ -200,3 +201,50 @@ def test_what_cannot_share_weights_is_refused(tmp_path: Path) -> None:
 
 def test_it_is_off_unless_asked_for(tmp_path: Path) -> None:
     assert load_config(None, ["--task.name", "demo", "--policy.model", "m"]).reward_model.early_stopping is None
+
+
+def test_a_floor_ends_training_once_a_window_of_losses_is_below_it() -> None:
+    """By hand: means of two are .3, .125, .1, .075; the fourth is the first below .1."""
+    floor, over = LossFloor(0.1, window=2), []
+    for done, loss in enumerate([0.35, 0.25, 0.0, 0.2, -0.05], start=1):
+        assert floor.look(done, 9, loss) == {} and not floor.due(done, 9)
+        over.append(floor.over)
+    assert over == [False, False, False, False, True]
+    again = LossFloor(0.1, window=2)
+    again.restore({}, json.loads(json.dumps(floor.numbers())))
+    assert again.over and again.restore_best() == {} and again.tensors() == {}
+    assert not LossFloor(0.1, window=1).over, "nothing was seen yet"
+
+
+def test_sft_ends_before_its_policy_has_one_answer_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = small_config(tmp_path / "run", "--sft.least_loss", "100", "--sft.epochs", "6")
+    run_import(config, finegrained_file(tmp_path / "dev_feedback.json"), "auto", None)
+    summary = run_sft(config)
+    said = capsys.readouterr().err
+    assert summary.metrics["steps"] == 1 and "sft: ended after 1 of 10 updates, with a loss below 100" in said
+    assert (tmp_path / "run" / "sft" / "policy").is_dir()
+    assert summary.heldout and summary.word_for_word == 0
+    assert f"it writes 0 of {summary.heldout} held-out corrections word for word" in said
+    assert "can hardly gain" not in said
+
+
+def test_a_policy_that_writes_every_held_out_answer_has_little_to_gain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """White space apart; long references and prompts without one are not asked for."""
+    config = small_config(tmp_path)
+    policy = load_policy(PolicySettings(model=str(tiny_model(tmp_path / "model"))))
+    asked = [
+        Example(id=f"{n}", prompt=(Message(role="user", content=f"{n}?"),), reference=f"{n} .") for n in range(40)
+    ]
+    others = [
+        asked[0].model_copy(update={"id": id, "reference": text}) for id, text in (("a", ""), ("b", "x y " * 200))
+    ]
+    monkeypatch.setattr(supervised, "sample", lambda _, each, __: [([], f" {one.reference}\n") for one in each])
+    assert supervised.word_for_word(policy, config, [*others, *asked]) == [True] * supervised.ASKED
+    assert capsys.readouterr().err == (
+        "sft: it writes 32 of 32 held-out reference answers word for word; train can hardly gain\n"
+    )
+    assert supervised.word_for_word(policy, config, others) == []
+    quiet = small_config(tmp_path, "--run.shown_prompts", "0")
+    assert supervised.word_for_word(policy, quiet, asked) == []
