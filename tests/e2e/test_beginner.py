@@ -54,7 +54,11 @@ MISTAKES: list[tuple[str, int, list[str]]] = [
     (f"import . {OUT}", FAILED, ["Is a directory"]),
     (f"import empty.jsonl {OUT}", FAILED, ["empty.jsonl is empty"]),
     (f"import header.csv {OUT}", FAILED, ["header.csv has no rows"]),
-    (f"import latin.csv {OUT}", FAILED, ["latin.csv: not UTF-8", "iconv -f CP1252 -t UTF-8 latin.csv > latin-utf8.csv"]),
+    (
+        f"import latin.csv {OUT}",
+        FAILED,
+        ["latin.csv: not UTF-8", "iconv -f CP1252 -t UTF-8 latin.csv > latin-utf8"],
+    ),
     (f"import sheet.xlsx {OUT}", FAILED, ["is a spreadsheet", "save it as CSV"]),
     (f"import words.txt {OUT}", FAILED, ["words.txt:1: not JSON"]),
     (f"import torn.jsonl {OUT}", FAILED, ["torn.jsonl:2: not JSON"]),
