@@ -134,6 +134,8 @@ def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | No
     Raises:
         ValueError: there is no response, or a cell holds what it cannot.
     """
+    if row and all(plain_name(value) == name for name, value in row.items()):
+        return None, ["the header again: left out"]
     if not (_says_something(row) or score is not None):
         blank = not any(map(is_filled, row.values()))
         return None, [] if blank else [

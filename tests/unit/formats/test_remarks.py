@@ -170,6 +170,7 @@ ASKED = [{"role": "user", "content": "When?"}, *TURN]
         (ASKED[:1], ASKED),
         ("When?", json.dumps(TURN)),
         (json.dumps(ASKED[:1]), DUE),
+        ("When?", json.dumps(TURN[0])),
         ("When?", [{"role": "assistant", "content": [{"type": "text", "text": DUE}]}]),
         ("When?", [{"role": "assistant", "content": DUE, "tool_calls": None, "name": "a"}]),
     ],
@@ -178,6 +179,14 @@ def test_a_response_of_turns_is_its_answer(tmp_path: Path, prompt: Any, response
     (record,) = read(tmp_path, {"prompt": prompt, "response": response, "poor": ["next week"]}).records
     assert (record.response, [turn.content for turn in record.prompt]) == (DUE, ["When?"])
     assert quoted(record) == [("next week", -1, "")]
+
+
+@pytest.mark.parametrize(
+    "answer", ['[{"content": "x"}]', '{"role": "admin", "content": "x"}', "[]", "{}", "[1, 2]"]
+)
+def test_an_answer_in_json_is_text(tmp_path: Path, answer: str) -> None:
+    (record,) = read(tmp_path, {"prompt": "p", "response": answer, "critique": "c"}).records
+    assert record.response == answer
 
 
 def test_what_stands_in_a_turn_is_text_and_no_mark_up(tmp_path: Path) -> None:
@@ -198,7 +207,7 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
         ({"response": ["a", "b"]}, "the response is neither text nor a list of turns such as"),
         ({"response": {"text": "a"}}, "the response is neither text nor a list of turns"),
         ({"response": [{"from": "gpt", "value": "a"}]}, "the response is neither text nor a list of turns"),
-        ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints it; write the list as JSON"),
+        ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints them; write them as JSON"),
         ({"response": True}, "the response is the value true, not text"),
         ({"response": 42}, "the response is the number 42, not text; write it as text, in quotation marks"),
         ({"response": 0.5}, "the response is the number 0.5"),
@@ -314,6 +323,11 @@ def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> Non
 def test_names_of_columns_in_other_letters(tmp_path: Path, header: str) -> None:
     (record,) = table(tmp_path, f"{header}\nWhen?,{DUE},next week\n").records
     assert record.prompt[0].content == "When?" and quoted(record) == [("next week", -1, "")]
+
+
+def test_a_header_that_comes_again_is_no_remark(tmp_path: Path) -> None:
+    found = table(tmp_path, f"prompt,response,critique\np,{DUE},c\nprompt,response,critique\nq,{DUE},c\n")
+    assert len(found.records) == 2 and found.losses == ("row 3: the header again: left out",)
 
 
 def test_names_of_keys_in_other_letters(tmp_path: Path) -> None:

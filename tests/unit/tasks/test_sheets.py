@@ -32,6 +32,7 @@ def rows(folder: Path, name: str, data: str | bytes) -> list[tuple[str, dict[str
         ("x.csv", "\n\nresponse;critique\nGröße, 5;für\n\n"),
         ("x.csv", '"response", "critique"\n"Größe, 5",für\n'.replace(", ", ",", 1)),
         ("x.csv", ' response \tcritique\n"Größe, 5"\tfür\n'.replace("critique", "critique ")),
+        ("x.csv", 'response,critique\r"Größe, 5",für\r'),
         ("x.tsv", "response\tcritique\nGröße, 5\tfür\n"),
         ("x.tsv", '"response"\t"critique"\r\n"Größe, 5"\t"für"\r\n'),
         ("x.tsv", 'response\tcritique\n"Größe, 5"\t"für"\n'),
