@@ -73,7 +73,7 @@ def turns_of(value: Any, name: str) -> tuple[Message, ...]:
         listed = [found] if isinstance(found, dict) else found if isinstance(found, list) else []
         value = listed if all(map(_is_turn, listed)) else None
     if isinstance(value, dict):
-        value = [{"role": "assistant", **value} if name != "prompt" else value]
+        value = [{"role": "assistant", **value} if name != "prompt" and "content" in value else value]
     if not isinstance(value, list):
         return ()
     return tuple(_turn(turn, name) for turn in value)

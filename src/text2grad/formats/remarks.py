@@ -110,8 +110,7 @@ def read(
     if bad:
         raise bad_rows(path, bad, _cure(bad))
     if rows and not records:
-        said = [*scores.problems, *losses, "no row says anything of a response"]
-        raise UserError(f"{path}: {said[0]}", f"one of {', '.join(SAYS)} is needed")
+        raise UserError(f"{path}: {[*scores.problems, *losses, 'no row says anything of a response'][0]}")
     return Read(records, (*losses, *scores.problems), tuple(ignored), scores.notes)
 
 

@@ -59,7 +59,7 @@ def decoded(path: Path, data: bytes) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         around = data[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace")
-        word = next((word for word in around.split() if not word.isascii()), around)
+        word = next((word for word in re.split(r'[\s,;"]+', around) if not word.isascii()), around)
         name = shlex.quote(str(path))
         new = shlex.quote(str(path.with_name(f"{path.stem}-utf8{path.suffix}")))
         raise UserError(

@@ -105,7 +105,7 @@ def test_what_is_not_clear_is_one_line(tmp_path: Path, name: str, data: str, wor
 def test_the_cure_of_a_code_page_cures(tmp_path: Path) -> None:
     data = 'response,critique\n"Größe, 5",für\n'.encode("cp1252")
     with pytest.raises(
-        UserError, match="not UTF-8 text in line 2; as Windows-1252 it would read '\"Größe,'"
+        UserError, match="not UTF-8 text in line 2; as Windows-1252 it would read 'Größe'"
     ) as caught:
         rows(tmp_path, "my file.csv", data)
     command = str(caught.value).partition("if that is right: ")[2].partition(" (")[0]

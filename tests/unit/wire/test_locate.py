@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from quotable_responses import judged
 from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.chat import Completion
 from text2grad.critics.prompted import PromptedSettings, Reader, ReadingSettings
 from text2grad.critics.votes import voted
 from text2grad.feedback import Critique, Failure, Span
-from text2grad.wire import LocateSettings, parse
+from text2grad.wire import LocateSettings, parse, render
 
 RESPONSE = "She said: “Don’t go…” — twice, in Straße 7.\n\nThe  fair\tends on the 5th. Don’t go again."
 SEARCH = LocateSettings()
@@ -130,6 +131,14 @@ def test_any_words_are_found_in_the_other_normal_form(response: str, data: st.Da
         whole = unicodedata.normalize("NFC", response)
         if response.strip() and "\u0301" not in whole and "\u0323" not in whole:
             assert found({"quote": response.strip(), "occurrence": 1}, SEARCH, other).spans
+
+
+@given(judged())
+def test_tolerance_changes_nothing_of_what_is_quoted_as_it_is(case: tuple[Critique, str]) -> None:
+    critique, response = case
+    far = LocateSettings(ignore_case=True, ignore_final_dot=True)
+    z = render(critique, response)
+    assert parse(z, response, tolerance=far) == parse(z, response)
 
 
 def test_repeats_go_by_order_or_by_index_here_too() -> None:
