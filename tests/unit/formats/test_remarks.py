@@ -378,6 +378,8 @@ def test_a_quote_with_the_brackets_of_mark_up_says_that_they_are_text(tmp_path: 
     row = {"response": "re.sub('[-1-]', s)", "poor": ["'[-1-]'"]}
     (record,) = read(tmp_path, row).records
     assert record.response == row["response"] and quoted(record) == [("'[-1-]'", -1, "")]
+    row = {"response": "It is due [-next week-]{the mail}.", "good": ["mail"], "critique": "c"}
+    assert read(tmp_path, row).records[0].response == DUE
 
 
 def test_corrections_in_mark_up_are_the_corrected_answer(tmp_path: Path) -> None:
@@ -399,6 +401,8 @@ def test_what_looks_like_mark_up_is_kept_and_named(tmp_path: Path) -> None:
         found.records[0].response == "It is <del>due</del>."
         and "'<del>due</del>' stays in the response" in found.losses[0]
     )
+    text = "prompt,response,corrected\np,It <del>is</del> due.,It <del>is</del> late.\n"
+    assert quoted(table(tmp_path, text).records[0]) == [("due", -1, "should be: late")]
 
 
 HEAD = "prompt,response,poor,critique,annotator\n"
