@@ -163,10 +163,10 @@ def _remark(row: Mapping[str, Any]) -> Remark:
         found = Unmarked(text)  # they are text, as a quote has them, too
     by_label = {label: tuple(_bare(quote, found.text) for quote, of in quotes if of == label) for label in LABELS}
     resolved = {label: resolve(by_label[label], found.text, label, "skip", AS_PEOPLE_QUOTE) for label in LABELS}
-    with_offsets = [Mark.of({**span, "label": _name(span)}) for span in spans if _has_offsets(span)]
-    marks = (*with_offsets, *found.marks)
+    given = [(Mark.of({**span, "label": _name(span)}), span.get("weight")) for span in spans if _has_offsets(span)]
+    marks = (*(mark for mark, _ in given), *found.marks)
     of_marks, counts = placed(marks, found.text)
-    marked = tuple(_weighted(of_marks, spans))
+    marked = tuple(_weighted(of_marks, given))
     return Remark(
         prompt,
         found,
@@ -266,11 +266,11 @@ def _name(span: Mapping[str, Any]) -> str:
     return str(span.get("label", "")).strip()
 
 
-def _weighted(of_marks: Iterable[Span], spans: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
+def _weighted(of_marks: Iterable[Span], given: Sequence[tuple[Mark, object]]) -> Iterator[Span]:
     """The spans of marks, with the weights that were given beside their offsets."""
-    weights = {(span.get("start"), span.get("end"), POLARITY.get(_name(span).casefold())): span for span in spans}
+    weights = {(mark.start, mark.end, POLARITY.get(mark.label.casefold())): weight for mark, weight in given}
     for span in of_marks:
-        weight = weights.get((span.start, span.end, span.label), {}).get("weight")
+        weight = weights.get((span.start, span.end, span.label))
         yield span if weight is None else Span.model_validate({**span.model_dump(), "weight": weight})
 
 

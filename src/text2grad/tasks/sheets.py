@@ -13,6 +13,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,7 +148,7 @@ def _refuse_space(path: Path, text: str, mark: str, lines: Sequence[Line]) -> No
     """Stop at spaces in front of a quotation mark that begins a cell: with them, it would belong to the text."""
     without = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
     rows = (cells for cells in without if any(cell.strip() for cell in cells))
-    for line, cells in zip(lines, rows, strict=False):
+    for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # the names are read without both
         if [cell.lstrip(" ") for cell in line.cells] != [cell.lstrip(" ") for cell in cells]:
             cure = f'remove the space: {mark}"one, two"'
             raise UserError(f"{path}: {line.place}: a space stands in front of a quotation mark", cure)
