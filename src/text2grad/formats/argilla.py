@@ -156,17 +156,24 @@ def _settings(content: Any) -> list[Any]:
 def _configured(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
     fields: dict[str, str] = {}
     scales: dict[str, Scale] = {}
+    choices: dict[str, list[str]] = {}
+    written: set[str] = set()
     for question in questions:
         of = {**question, **(question.get("settings") or {})}
         if "name" not in of:
             raise UserError(f"{source}: a question has no name", "take the settings.json that Argilla wrote")
+        name = str(of["name"])
         if isinstance(of.get("field"), str):
-            fields[str(of["name"])] = of["field"]
+            fields[name] = of["field"]
         options = of.get("options") or of.get("values") or of.get("labels") or []
         values = [each.get("value") if isinstance(each, dict) else each for each in options]
         if scale := of_options(values):
-            scales[str(of["name"])] = replace(scale, declared=f"as {Path(source).name} says")
-    return Names(declared=fields, scales=scales, source=source)
+            scales[name] = replace(scale, declared=f"as {Path(source).name} says")
+        elif of.get("type") == "label_selection":
+            choices[name] = list(map(str, values))
+        if of.get("type") == "text":
+            written.add(name)
+    return Names(declared=fields, scales=scales, options=choices, written=frozenset(written), source=source)
 
 
 def _only_text(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ Only the whole file tells on which scale the ratings are (`scale`), and only the
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,12 +42,15 @@ MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor"
 @dataclass(frozen=True)
 class Names:
     """Where a tool's file has what: `chosen` by `--map` (ours -> theirs), `declared` by the file (a question or a
-    tag -> the text that it is about), `scales` of its questions, and `source`: the file that declares them.
+    tag -> the text that it is about), the `scales` and the `options` of its questions, those that are answered in
+    words (`written`), and `source`: the file that declares them.
     """
 
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
     scales: Mapping[str, Scale] = field(default_factory=dict)
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    written: frozenset[str] = frozenset()
     source: str = ""
 
     def key(self, row: Mapping[str, Any], ours: str, keys: Sequence[str]) -> str:
@@ -81,7 +85,7 @@ class Names:
 
     def is_comment(self, question: str) -> bool:
         """Whether what is answered is a critique in words."""
-        return question in self.chosen.get("critique", COMMENT_KEYS)
+        return question in self.chosen.get("critique", COMMENT_KEYS) or question in self.written
 
     def is_corrected(self, question: str) -> bool:
         """Whether what is answered is the response as it should be."""
@@ -164,14 +168,15 @@ def answered(question: str, value: object, names: Names, opinion: Opinion) -> Op
     return replace(opinion, aside={**opinion.aside, question: value})
 
 
+_LABEL = re.compile(r"[\w+-]{1,40}|[\W\d_]*\d[\W\d_]*")
+
+
 def _is_label(value: str) -> bool:
-    """Whether a text is the name of a choice rather than something written: a verdict, or one word or number."""
+    """Whether a text is the name of a choice or a rating, rather than something written: a verdict, one word, or
+    figures (`4/5`).
+    """
     word = value.strip()
-    return (
-        verdict(word) is not None
-        or (len(word) <= 40 and word.replace("_", "").replace("-", "").isalnum())
-        or (word.replace(".", "", 1).lstrip("+-").isdigit())
-    )
+    return verdict(word) is not None or bool(_LABEL.fullmatch(word))
 
 
 @dataclass(frozen=True)
@@ -207,7 +212,7 @@ def records_of(tool: Tool, opinions: Sequence[Opinion], names: Names, given: Map
     values: dict[str, list[object]] = {}
     for question, value in ((q, v) for each in meant for q, v in each.ratings.items()):
         values.setdefault(question, []).append(value)
-    scales = Scales.of(values, given, names.scales, next(iter(names.chosen.get("score", ())), ""))
+    scales = Scales.of(values, given, names.scales, next(iter(names.chosen.get("score", ())), ""), names.options)
     labels = names.labels()
     records = [_record(tool, each, scales, labels) for each in meant]
     return Told(records, scales.lines, (*_left(opinions), *_unlabelled(meant, labels), *scales.problems))

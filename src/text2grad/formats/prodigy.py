@@ -43,8 +43,11 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 def _judged(opinion: Opinion, row: Row, told: Row, names: Names) -> Opinion:
     accepted = row["answer"] == "accept"
-    for key in (*names.chosen.get("critique", ("critique", "user_input", "comment")), "corrected", "score"):
-        opinion = answered(key, told.get(key), names, opinion)
+    known = ("critique", "user_input", "comment", "corrected", "score")
+    for key in dict.fromkeys([*known, *(name for named in names.chosen.values() for name in named)]):
+        opinion = answered(key, told.get(key), names, opinion) if told.get(key) != opinion.response else opinion
+    others = {key: row[key] for key in row if key.startswith("field_") and key not in opinion.ratings}
+    opinion = replace(opinion, aside={**opinion.aside, **others})
     if label := row.get("label"):
         if accepted:
             return answered("label", label, names, opinion)
