@@ -265,7 +265,7 @@ def _bad_records(data: str | Path, faults: Mapping[int, ValueError], of: int) ->
     detail = _detail(error)
     if len(faults) == of:
         said = f"{data}: none of its {of} records can be read, the first: record {first}: {detail}"
-        return UserError(said, getattr(error, "cure", ""))
+        return UserError(said, getattr(error, "cure", "") or "is it the right file?")
     more = ", ".join(map(str, list(faults)[1:20])) + (" ..." if len(faults) > 20 else "")
     where = f"{len(faults)} of {of} records cannot be read, the first: record {first}: {detail}"
     return UserError(f"{data}: {where}", f"fix or remove record {first}, and look at {more}")

@@ -274,7 +274,7 @@ LINES = '{"a": "1"}\n{"a": "2"}\n'
         ("x.json", json.dumps({"total": 2, "results": ROWS})),
         ("x.CSV", "a\n1\n2\n"),
         ("x.TSV", "a\n1\n2\n"),
-        ("x.md", "Text.\n\n| a |\n| :-- |\n| 1 |\n| 2 |\n"),
+        ("x.markdown", "Text.\n\n| a |\n| :-- |\n| 1 |\n| 2 |\n"),
         ("x.MD", "|a|\n|---|\n|1|\n|2|\n\nText | more\n"),
     ],
 )
@@ -300,15 +300,15 @@ def test_an_object_is_rows_by_id_or_one_row(tmp_path: Path, content: Any, rows: 
 
 
 def test_cells_of_a_markdown_table(tmp_path: Path) -> None:
-    (tmp_path / "x.md").write_text("| a | b |\n| --- | ---: |\n| x \\| y | 1<br>2 |\n", encoding="utf-8")
-    assert list(read_rows(tmp_path / "x.md")) == [{"a": "x | y", "b": "1\n2"}]
+    (tmp_path / "x.markdown").write_text("| a | b |\n| --- | ---: |\n| x \\| y | 1<br>2 |\n", encoding="utf-8")
+    assert list(read_rows(tmp_path / "x.markdown")) == [{"a": "x | y", "b": "1\n2"}]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("x.md", "No table.\n", "no table with a header and rows .*| --- |"),
-        ("x.md", "| a | b |\n|---|---|\n| 1 |\n", "x.md:3: not as many cells as the header"),
+        ("x.markdown", "No table.\n", "no table with a header and rows .*| --- |"),
+        ("x.markdown", "| a | b |\n|---|---|\n| 1 |\n", "x.markdown:3: not as many cells as the header"),
         ("x.diff", "-a\n+b\n", "is a diff .*as corrected"),
         ("x.zip", "PK", "is an archive .*unpack it"),
         ("x.xmi", "<a/>", "is XML .*export JSON"),
@@ -341,7 +341,7 @@ def test_the_command_that_turns_a_parquet_file_into_lines_does_so(tmp_path: Path
     [
         ([{"a": 1}], r"record 1: no 'b' \(fix or remove record 1\)"),
         ([{"b": 1}, {"a": 1}], r"record 2: no 'b' \(fix or remove record 2\)"),
-        ([{"a": 1}] * 3, r"none of its 3 records can be read, the first: record 1: no 'b'$"),
+        ([{"a": 1}] * 3, r"none of its 3 records can be read, the first: record 1: no 'b' \(is it the right file\?\)"),
         (
             [{"a": 1}, {"b": 1}, {"a": 1}],
             r"2 of 3 records cannot be read, .* \(fix or remove record 1, and look at 3\)",
