@@ -19,7 +19,11 @@ _DOCCANO = ("label", "labels", "entities", "cats")
 
 def _is_doccano(row: Row) -> bool:
     shown = isinstance(row.get("text"), str) or isinstance(row.get("data"), str)
-    return shown and any(isinstance(row.get(key), list | str) for key in _DOCCANO)
+    return (
+        shown
+        and not row.keys() & {"response", "critique", "poor"}
+        and any(isinstance(row.get(key), list | str) for key in _DOCCANO)
+    )
 
 
 def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -34,7 +38,8 @@ def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     told = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
     texts = {name: value for name, value in told.items() if name != field}
     opinion = Opinion(text_in(row, "id") or fallback_id, row[field], names.prompt(texts))
-    opinion = replace(opinion, annotator=text_in(told, "annotator", "username", "user"))
+    who = text_in(told, "annotator", "username", "user") or ("Comments" in row and _user_of(fallback_id)) or ""
+    opinion = replace(opinion, annotator=who)
     for key in _DOCCANO:
         found = [row[key]] if isinstance(row.get(key), str) else row.get(key) or []
         opinion = replace(opinion, marks=(*opinion.marks, *(_entity(each) for each in found if _is_entity(each))))
@@ -46,6 +51,12 @@ def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         opinion = replace(opinion, comments=(*opinion.comments, *filter(None, [text])))
     relations = {"relations": row["relations"]} if row.get("relations") else {}
     yield replace(opinion, aside=relations)
+
+
+def _user_of(fallback_id: str) -> str:
+    """The annotator of a file: doccano writes one for each user, under the user's name."""
+    stem = fallback_id.rpartition("-")[0]
+    return "" if stem in ("all", "unknown") else stem
 
 
 def _is_entity(value: Any) -> bool:
@@ -86,7 +97,8 @@ def brat(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         if found := _BRAT.match(line):
             places = [tuple(map(int, part.split())) for part in found[3].split(";")]
             reason = notes.get(found[1], "")
-            marks = tuple(Mark(start, end, found[2], "", reason) for start, end in places)
+            quote = found[4] if len(places) == 1 and "\n" not in row["text"][slice(*places[0])] else ""
+            marks = tuple(Mark(start, end, found[2], quote, reason) for start, end in places)
             opinion = replace(opinion, marks=(*opinion.marks, *marks))
         elif line.strip() and line[:1] not in "#T":
             opinion = replace(opinion, aside={**opinion.aside, "relations": [*_list(opinion, "relations"), line]})

@@ -309,3 +309,29 @@ def test_a_conversation_is_its_last_answer(tmp_path: Path) -> None:
 def test_a_bad_row_after_a_good_one_is_named_and_no_traceback(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="record 2: not a argilla record"):
         read(tmp_path, [argilla(q="good"), {"id": "y", "fields": 3, "responses": {}}])
+
+
+def test_two_files_of_two_users_of_doccano_are_two_opinions(tmp_path: Path) -> None:
+    row = json.dumps({"id": 1, "text": "It is so.", "label": ["bad"], "Comments": []})
+    ann, ben, everyone = (read(tmp_path, row, f"{name}.jsonl").records for name in ("ann", "ben", "all"))
+    assert [record.meta.get("annotator") for record in (*ann, *ben, *everyone)] == ["ann", "ben", None]
+    assert len(merged(ann, ben)) == 2
+
+
+def test_a_table_that_has_a_label_too_is_a_table(tmp_path: Path) -> None:
+    found = read(tmp_path, "text,response,critique,label\nx,It is so.,No.,bad\n", "a.csv")
+    assert (found.report.source, found.records[0].critique, found.ignored) == ("csv", "No.", ("text", "label"))
+
+
+def test_a_brat_quote_that_is_elsewhere_is_found_there_or_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("It is due next week.\nSo it is.", encoding="utf-8")
+    marks = ["T1\tbad 9 18\tnext week", "T2\tbad 0 2\tnot there", "T3\tgood 15 23\tweek. So"]
+    found = read(tmp_path, "\n".join(marks), "a.ann")
+    assert [span.text for span in found.records[0].spans] == ["next week", "week.\nSo"]
+    assert found.records[0].meta["unmatched"] == 1
+
+
+def test_a_folder_names_its_files(tmp_path: Path) -> None:
+    (tmp_path / "records.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match=r"is a folder .*give one of its files: records.json"):
+        import_feedback(tmp_path)
