@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from text2grad.errors import UserError
-from text2grad.feedback import write_jsonl
+from text2grad.feedback import Feedback, Message, Source, write_jsonl
+from text2grad.formats.export import export
 from text2grad.formats.intake import Imported, import_feedback, merged
 from text2grad.formats.marks import BROWSER, CODE_POINTS, Counting, Mark, settled
 
@@ -166,6 +167,20 @@ def test_a_scale_that_does_not_hold_all_ratings_is_refused(tmp_path: Path) -> No
         read(tmp_path, [argilla(q=1)], scales=["stars=1..5"])
     with pytest.raises(UserError, match="--scale is for tables, remarks and tools, not for feedback"):
         read(tmp_path, "", "own.jsonl", kind="feedback", scales=["1..5"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("label_studio", "a.json"), ("argilla", "a.json"), ("prodigy", "a.jsonl")]
+)
+@pytest.mark.parametrize("score", [1.0, 0.25, 0.0, -1.0])
+def test_a_score_of_our_own_comes_back_as_it_was(tmp_path: Path, kind: str, name: str, score: float) -> None:
+    source = Source(kind="human")
+    prompt = (Message(role="user", content="When?"),)
+    record = Feedback(
+        id="1", prompt=prompt, response="It is so.", critique="No way, no.", score=score, source=source
+    )
+    export([record], kind, tmp_path / name)
+    assert import_feedback(tmp_path / name).records[0].score == score
 
 
 # Offsets.
