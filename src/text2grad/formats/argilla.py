@@ -6,6 +6,7 @@ Which text a span question is on, and on which scale a rating question is, stand
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,12 +78,22 @@ def _answers(row: Row) -> Iterator[Answer]:
                 yield _answer(question, {**person, "value": each["value"]})
     for name, column in row.items():
         if name.endswith(".responses"):
-            who, status = row.get(f"{name}.users") or [], row.get(f"{name}.status") or []
-            for number, value in enumerate(column or ()):
+            who, status = _listed(row.get(f"{name}.users")), _listed(row.get(f"{name}.status"))
+            for number, value in enumerate(_listed(column)):
                 of = {key: all[number] for key, all in (("user_id", who), ("status", status)) if number < len(all)}
                 yield _answer(name.removesuffix(".responses"), {**of, "value": value})
         elif _is_column(column) and name != "responses":
             yield from (_answer(name, each) for each in _transposed(column))
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list, also as the text that a table has of it."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = literal_eval(value)
+        except (ValueError, SyntaxError) as error:
+            raise ValueError(f"not a list of answers: {value[:40]!r}") from error
+    return value if isinstance(value, list) else [] if value in (None, "") else [value]
 
 
 def _transposed(column: Any) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ from text2grad.errors import UserError
 from text2grad.feedback import reading
 from text2grad.formats.marks import BROWSER, CODE_POINTS, Mark
 from text2grad.formats.opinions import Names, Opinion, Tool, answered, skipped, text_in
-from text2grad.tasks.loaders import Row
+from text2grad.tasks.loaders import Row, RowError
 
-_DOCCANO = ("label", "labels", "entities", "cats")
+_DOCCANO = ("label", "labels", "entities", "cats", "annotations")
 
 
 def _is_doccano(row: Row) -> bool:
@@ -65,7 +65,8 @@ def _is_entity(value: Any) -> bool:
 
 def _entity(value: Any) -> Mark:
     if isinstance(value, dict):
-        return Mark.of({"start": value["start_offset"], "end": value["end_offset"], "label": value.get("label")})
+        start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
+        return Mark.of({"start": start, "end": end, "label": value.get("label")})
     start, end, label = value
     return Mark.of({"start": start, "end": end, "label": label})
 
@@ -217,7 +218,9 @@ def langsmith(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         return
     response, prompt = _only(outputs, names, "response"), _only(inputs, names, "prompt")
     if not response:
-        raise ValueError("the outputs have no text; name it: --map response=KEY")
+        raise RowError(
+            "the outputs have no text, or several", f"say which: --map response={next(iter(outputs), 'KEY')}"
+        )
     opinion = Opinion(id, response, prompt)
     for each in row["feedback"]:
         key = str(each.get("key") or "feedback")

@@ -174,7 +174,9 @@ def fitting(numbers: Iterable[float]) -> Scale | None:
 
 def verdict(word: object) -> float | None:
     """What an unmistakable word of praise or blame says (`VERDICTS`); None for anything else."""
-    return VERDICTS.get(re.sub(r"[\s_-]+", " ", word.strip().casefold())) if isinstance(word, str) else None
+    return (
+        VERDICTS.get(re.sub(r"[\s_-]+", " ", word.strip(" \t\n.!").casefold())) if isinstance(word, str) else None
+    )
 
 
 @dataclass(frozen=True)
@@ -281,16 +283,29 @@ def _problem(reading: Reading, without: Sequence[str], of: int, is_bad: bool) ->
     name, shown = reading.name, ", ".join(sorted(set(without))[:6])[:80]
     if reading.scale is not None:
         return f"{name}: not on the scale {reading.scale}, so without a score: {shown} ({len(without)} of {of})"
-    example = "5..1" if is_bad else "1..5"
-    example = example if all(map(_is_figure, without)) else "poor,fair,good"
-    option = f"--scale {shlex.quote(f'{name}={example}')}"
-    cure = f"say worst..best: {option}"
-    if example == "5..1":
-        return f"{name}: more may not be better, so {shown} give no score ({cure})"
-    if example == "1..5":
-        return f"{name}: nothing says on what scale ratings such as {shown} are, so they give no score ({cure})"
+    option = f"--scale {shlex.quote(f'{name}={_example(without, is_bad)}')}"
+    if all(map(_is_figure, without)):
+        why = "more may not be better" if is_bad else "nothing says on what scale they are"
+        return f"{name}: no score for ratings such as {shown}: {why} (say worst..best, such as {option})"
     why = "steps of a scale whose order is not known" if reading.graded else "neither praise nor blame by itself"
-    return f"{name}: {why}, so without a score: {shown} (if they rate, name them from worst to best: {option})"
+    return f"{name}: {why}, so without a score: {shown} (if they rate, name them from the worst, such as {option})"
+
+
+def _example(values: Sequence[str], is_bad: bool) -> str:
+    """A scale that has all these values, as an option has it."""
+    numbers = [number for value in values if (number := number_of(value)) is not None]
+    if not all(map(_is_figure, values)):
+        answers = {value.casefold() for value in values}
+        return next(
+            (pair for pair in ("false,true", "no,yes") if answers <= set(pair.split(","))), "poor,fair,good"
+        )
+    low, high = min(numbers, default=1), max(numbers, default=5)
+    known = ((0, 1), (1, 5), (0, 5), (1, 7), (1, 10), (0, 10), (0, 100))
+    ends = next(
+        (ends for ends in known if ends[0] <= low and high <= ends[1] and (ends != (0, 1) or low < 1)), None
+    )
+    worst, best = ends or (-max(-low, high), max(-low, high))
+    return f"{best:g}..{worst:g}" if is_bad else f"{worst:g}..{best:g}"
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def argilla(id: str = "x", fields: Any = D, **answers: Any) -> dict[str, Any]:
             [argilla(rating=1), argilla("y", rating=5), argilla("z", rating=0)],
             [],
             [None] * 3,
-            "--scale rating=1..5",
+            "--scale rating=0..5",
         ),
         (
             [argilla(thumbs=True), argilla("y", thumbs=False), argilla("z", thumbs=None)],
@@ -87,6 +87,16 @@ def argilla(id: str = "x", fields: Any = D, **answers: Any) -> dict[str, Any]:
         ([argilla(tags=["good", "wrong"])], [], [None], "tags: neither praise nor blame"),
         ([argilla(order=[{"value": "a", "rank": 1}])], [], [None], "order: kept in meta.aside"),
         ([argilla(note="It is wrong, I fear.")], [], [None], ""),
+        (
+            [argilla(q="Correct"), argilla("y", q="Partly correct")],
+            [],
+            [1, None],
+            "so without a score: Partly correct",
+        ),
+        ([argilla(q=0.1), argilla("y", q=0.9)], [], [None, None], "--scale q=0..1"),
+        ([argilla(ok=True)], [], [None], "--scale ok=false,true"),
+        ([argilla(ok=True)], ["ok=false,true"], [1], "false, true read as -1 to 1"),
+        ([argilla(mark="4/5"), argilla("y", mark="3,5")], ["1..5"], [0.5, 0.25], "ratings 1 to 5"),
     ],
 )
 def test_a_rating_is_a_score_only_on_a_known_scale(
@@ -277,6 +287,13 @@ def test_records_of_one_response_survive_a_second_import(tmp_path: Path) -> None
         ([studio(), {"id": 2, "data": {}, "annotations": []}], r"record 2: no text .*--map response=KEY"),
         ([{"foo": {"bar": "x"}}], r"say where what is: --map .*keys there: foo.bar"),
         ([{"prompt": "p", "chosen": "a", "rejected": "b"}], r"text2grad train-reward --pairs"),
+        (
+            [{"data_row": {"id": "1", "row_data": None}, "projects": {"p": {"labels": [{}]}}}],
+            "the response is not text",
+        ),
+        ([{"text": "a", "label": [[0]]}, {"text": "a", "label": [["x", 1, "bad"]]}], "none of its 2 records"),
+        ([{"options": [{"id": 1}], "answer": "accept", "accept": [1]}], r"train-reward --pairs"),
+        ([{"id": 1, "outputs": {"a": "x", "b": "y"}, "feedback": [{"key": "k"}]}], "--map response=a"),
         ([argilla(fields={"q": "p", "a": "r"}, x=1)], r"--map response=KEY; texts there: q, a"),
     ],
 )
@@ -322,7 +339,7 @@ def test_a_conversation_is_its_last_answer(tmp_path: Path) -> None:
 
 
 def test_a_bad_row_after_a_good_one_is_named_and_no_traceback(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="record 2: not a argilla record"):
+    with pytest.raises(UserError, match="record 2: not a record of argilla"):
         read(tmp_path, [argilla(q="good"), {"id": "y", "fields": 3, "responses": {}}])
 
 
@@ -350,3 +367,16 @@ def test_a_folder_names_its_files(tmp_path: Path) -> None:
     (tmp_path / "records.json").write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match=r"is a folder .*give one of its files: records.json"):
         import_feedback(tmp_path)
+
+
+def test_lists_in_the_cells_of_a_table(tmp_path: Path) -> None:
+    head = "id,prompt,response,q.responses,q.responses.users,q.responses.status"
+    text = f"{head}\n1,p,r,\"['bad']\",\"['u']\",\"['submitted']\"\n"
+    (record,) = read(tmp_path, text, "a.csv").records
+    assert (record.score, record.meta["annotator"], record.response) == (-1, "u", "r")
+
+
+def test_a_choice_and_marks_of_one_line_are_both_read(tmp_path: Path) -> None:
+    row = {"text": "It is.", "spans": [{"start": 0, "end": 2, "label": "BAD"}], "options": [{"id": "good"}]}
+    (record,) = read(tmp_path, json.dumps({**row, "accept": ["good"], "answer": "accept"}), "a.jsonl").records
+    assert ([span.text for span in record.spans], record.score) == (["It"], 1)
