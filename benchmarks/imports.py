@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from text2grad.errors import UserError
 from text2grad.formats.preference import read_pairs
 
 CASES = Path(__file__).resolve().parents[1] / "tests" / "formats"
@@ -70,9 +71,17 @@ def _not_refused(file: Path, expected: dict[str, Any], command: Command) -> list
     found = [] if ended.code in (1, 2) and len(lines) == 1 else [f"exit code {ended.code}: {ended.said[-300:]}"]
     found += [f"does not say {words!r}: {lines}" for words in expected["refused"] if words not in " ".join(lines)]
     if "pairs" in expected:
-        pairs = [[pair.chosen, pair.rejected] for pair in read_pairs(str(file)).pairs]
-        found += [] if pairs == expected["pairs"] else [f"pairs: {pairs}"]
+        found += _pairs_missed(file, expected["pairs"])
     return found
+
+
+def _pairs_missed(file: Path, wanted: list[list[str]]) -> list[str]:
+    """Where `train-reward --pairs` would not read these pairs."""
+    try:
+        pairs = [[pair.chosen, pair.rejected] for pair in read_pairs(str(file)).pairs]
+    except UserError as error:
+        return [f"no pairs: {error}"]
+    return [] if pairs == wanted else [f"pairs: {pairs}"]
 
 
 def _differences(

@@ -350,7 +350,7 @@ def read_jsonl(path: Path, kind: type[R]) -> Iterator[R]:
     """
     is_table = kind is Feedback and path.suffix in (".csv", ".tsv")
     cure = _import_it(path) if is_table else "one JSON object per line"
-    with reading(path), path.open(encoding="utf-8") as lines:
+    with reading(path), path.open(encoding="utf-8-sig") as lines:
         for number, value in json_lines(lines, path, cure):
             try:
                 yield kind.model_validate(value, strict=False)

@@ -6,6 +6,7 @@ Which text a span question is on, and on which scale a rating question is, stand
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,12 +78,22 @@ def _answers(row: Row) -> Iterator[Answer]:
                 yield _answer(question, {**person, "value": each["value"]})
     for name, column in row.items():
         if name.endswith(".responses"):
-            who, status = row.get(f"{name}.users") or [], row.get(f"{name}.status") or []
-            for number, value in enumerate(column or ()):
+            who, status = _listed(row.get(f"{name}.users")), _listed(row.get(f"{name}.status"))
+            for number, value in enumerate(_listed(column)):
                 of = {key: all[number] for key, all in (("user_id", who), ("status", status)) if number < len(all)}
                 yield _answer(name.removesuffix(".responses"), {**of, "value": value})
         elif _is_column(column) and name != "responses":
             yield from (_answer(name, each) for each in _transposed(column))
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list, also as the text that a table has of it."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = literal_eval(value)
+        except (ValueError, SyntaxError) as error:
+            raise ValueError(f"not a list of answers: {value[:40]!r}") from error
+    return value if isinstance(value, list) else [] if value in (None, "") else [value]
 
 
 def _transposed(column: Any) -> list[dict[str, Any]]:
@@ -156,17 +167,24 @@ def _settings(content: Any) -> list[Any]:
 def _configured(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
     fields: dict[str, str] = {}
     scales: dict[str, Scale] = {}
+    choices: dict[str, list[str]] = {}
+    written: set[str] = set()
     for question in questions:
         of = {**question, **(question.get("settings") or {})}
         if "name" not in of:
             raise UserError(f"{source}: a question has no name", "take the settings.json that Argilla wrote")
+        name = str(of["name"])
         if isinstance(of.get("field"), str):
-            fields[str(of["name"])] = of["field"]
+            fields[name] = of["field"]
         options = of.get("options") or of.get("values") or of.get("labels") or []
         values = [each.get("value") if isinstance(each, dict) else each for each in options]
         if scale := of_options(values):
-            scales[str(of["name"])] = replace(scale, declared=f"as {Path(source).name} says")
-    return Names(declared=fields, scales=scales, source=source)
+            scales[name] = replace(scale, declared=f"as {Path(source).name} says")
+        elif of.get("type") == "label_selection":
+            choices[name] = list(map(str, values))
+        if of.get("type") == "text":
+            written.add(name)
+    return Names(declared=fields, scales=scales, options=choices, written=frozenset(written), source=source)
 
 
 def _only_text(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

@@ -23,8 +23,7 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _COMMA = re.compile(r"[+-]?(?:0?|\d+),\d+")
 _EXPONENT = re.compile(r"[+-]?\d+(?:\.\d*)?[eE][+-]?\d{1,3}")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-_REPR_OF_TURNS = re.compile(r"""\s*\[\s*\{\s*'(?:role|content)'\s*:""")
-_TURNS = re.compile(r"""\s*\[\s*\{\s*"(?:role|content)"\s*:""")
+_REPR_OF_TURNS = re.compile(r"""\s*\[?\s*\{\s*'(?:role|content)'\s*:""")
 Score = Callable[[Row], float | None]
 
 
@@ -69,10 +68,12 @@ def turns_of(value: Any, name: str) -> tuple[Message, ...]:
     """
     if isinstance(value, str):
         if _REPR_OF_TURNS.match(value):
-            raise ValueError(f"the {name} is a list of turns as Python prints it; write the list as JSON")
-        value = _json(value) if _TURNS.match(value) else None
+            raise ValueError(f"the {name} is chat turns as Python prints them; write them as JSON")
+        found = _json(value) if value.lstrip().startswith(("[", "{")) else None
+        listed = [found] if isinstance(found, dict) else found if isinstance(found, list) else []
+        value = listed if all(map(_is_turn, listed)) else None
     if isinstance(value, dict):
-        value = [{"role": "assistant", **value} if name != "prompt" else value]
+        value = [{"role": "assistant", **value} if name != "prompt" and "content" in value else value]
     if not isinstance(value, list):
         return ()
     return tuple(_turn(turn, name) for turn in value)
@@ -85,8 +86,12 @@ def _json(text: str) -> Any:
         return None
 
 
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("role") in _ROLES and "content" in value
+
+
 def _turn(value: Any, name: str) -> Message:
-    if not isinstance(value, dict) or value.get("role") not in _ROLES or "content" not in value:
+    if not _is_turn(value):
         shape = '{"role": "assistant", "content": "..."}'
         raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value)[:40]!r}")
     content = value["content"]

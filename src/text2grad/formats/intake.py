@@ -204,10 +204,13 @@ def _import_tool(path: Path, tool: Tool, rows: list[Row], said: Said) -> Importe
 
     def read(row: Row, fallback_id: str) -> list[Opinion]:
         if not tool.known(row):
-            raise ValueError(f"not a {tool.name} record")
-        return list(tool.opinions(row, fallback_id, names))
+            raise ValueError(f"not a record of {tool.name}")
+        found = list(tool.opinions(row, fallback_id, names))
+        if any(not (each.skipped or isinstance(each.response, str)) for each in found):
+            raise ValueError("the response is not text")
+        return found
 
-    opinions = list(convert_rows(rows, path, frozenset(), read, f"{tool.name} record"))
+    opinions = list(convert_rows(rows, path, frozenset(), read, f"record of {tool.name}"))
     told = records_of(tool, opinions, names, said.scales)
     if not told.records:
         raise UserError(

@@ -243,6 +243,7 @@ def _configured(view: ElementTree.Element, source: str) -> Names:
     said = f"as {Path(source).name} says"
     shown: dict[str, str] = {}
     scales: dict[str, Scale] = {}
+    options: dict[str, list[str]] = {}
     for tag in view.iter():
         name, value = tag.get("name", ""), tag.get("value", "")
         if value.startswith("$"):
@@ -251,11 +252,13 @@ def _configured(view: ElementTree.Element, source: str) -> Names:
             scales[name] = Scale(1, int(tag.get("maxRating", "5")), said)
         elif tag.tag in ("Number", "Slider") and tag.get("min") and tag.get("max"):
             scales[name] = Scale(float(tag.get("min", "")), float(tag.get("max", "")), said)
-        elif tag.tag == "Choices" and (scale := of_options(each.get("value", "") for each in tag.iter("Choice"))):
-            scales[name] = replace(scale, declared=said)
+        elif tag.tag == "Choices":
+            options[name] = [each.get("alias") or each.get("value") or "" for each in tag.iter("Choice")]
+            if scale := of_options(options[name]):
+                scales[name] = replace(scale, declared=said)
     about = {tag.get("name", ""): shown[tag.get("toName", "")] for tag in view.iter() if tag.get("toName") in shown}
     shown |= about
-    return Names(declared=shown, scales=scales, source=source)
+    return Names(declared=shown, scales=scales, options=options, source=source)
 
 
 TASKS = Tool("label_studio", _is_task, opinions, declared, BROWSER)

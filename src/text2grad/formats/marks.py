@@ -92,17 +92,24 @@ def settled(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> l
         return []
     tables = {counting: _steps(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
     bare = [mark for mark in marks if not mark.text]
-    live = [each for each in COUNTINGS if all(not m.text or _at(m, tables[each], text) for m in marks)] or COUNTINGS
     found: dict[Counting | None, tuple[Place, ...]] = {
-        each: tuple(_interval(mark, tables[each]) for mark in bare) for each in live
+        each: tuple(_interval(mark, tables[each]) for mark in bare) for each in _live(marks, tables, text, tool)
     }
     edged = {places for places in found.values() if all(_on_edges(text, *place) for place in places)}
-    ways = next(
-        (ways for ways in (edged, set(found.values()), {found.get(tool)}) if len(ways) == 1),
-        {None},
-    )
-    places = iter(ways.pop() or [(-1, -1)] * len(bare))
+    ways = [ways for ways in (edged, set(found.values()), {found.get(tool)}) if len(ways) == 1]
+    places = iter((ways[0].pop() if ways else None) or [(-1, -1)] * len(bare))
     return [_quoted(mark, tables, text) if mark.text else _moved(mark, *next(places)) for mark in marks]
+
+
+def _live(
+    marks: Sequence[Mark], tables: Mapping[Counting, Mapping[int, int]], text: str, tool: Counting | None
+) -> Sequence[Counting]:
+    """The countings by which all quotes are where they say; that of the tool, unless it is a browser's (there a
+    program may have written the marks, too).
+    """
+    if tool is not None and tool != BROWSER:
+        return [tool]
+    return [each for each in COUNTINGS if all(not m.text or _at(m, tables[each], text) for m in marks)] or COUNTINGS
 
 
 def _moved(mark: Mark, start: int, end: int) -> Mark:

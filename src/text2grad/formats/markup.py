@@ -13,6 +13,8 @@ from typing import NamedTuple
 from text2grad.formats.marks import POLARITY, Mark
 
 _OPENING = re.compile(r"\[[+-]|\{\+(?!\+)|<(good|bad|poor|wrong)>", re.IGNORECASE)
+BRACKETS = re.compile(r"\[[+-]|[+-]\]|\{\+|\+\}|</?(?:good|bad|poor|wrong)>", re.IGNORECASE)
+"""What begins or ends a mark."""
 _OTHERS = re.compile(
     r"\{--.+?--\}|\{\+\+.+?\+\+\}|\{~~.+?~>.*?~~\}|\{==.+?==\}"  # CriticMarkup
     r"|<(del|ins|error|incorrect|negative|positive|correct|good|bad|poor|wrong)\b[^<>]*>.*?</\1>",

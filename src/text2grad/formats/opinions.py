@@ -7,9 +7,10 @@ Only the whole file tells on which scale the ratings are (`scale`), and only the
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,15 @@ MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor"
 @dataclass(frozen=True)
 class Names:
     """Where a tool's file has what: `chosen` by `--map` (ours -> theirs), `declared` by the file (a question or a
-    tag -> the text that it is about), `scales` of its questions, and `source`: the file that declares them.
+    tag -> the text that it is about), the `scales` and the `options` of its questions, those that are answered in
+    words (`written`), and `source`: the file that declares them.
     """
 
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
     scales: Mapping[str, Scale] = field(default_factory=dict)
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    written: frozenset[str] = frozenset()
     source: str = ""
 
     def key(self, row: Mapping[str, Any], ours: str, keys: Sequence[str]) -> str:
@@ -81,7 +85,7 @@ class Names:
 
     def is_comment(self, question: str) -> bool:
         """Whether what is answered is a critique in words."""
-        return question in self.chosen.get("critique", COMMENT_KEYS)
+        return question in self.chosen.get("critique", COMMENT_KEYS) or question in self.written
 
     def is_corrected(self, question: str) -> bool:
         """Whether what is answered is the response as it should be."""
@@ -103,8 +107,10 @@ class Names:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What one person said of one response. `ratings` by question, as they were given; `aside` is what is neither a
-    mark nor a rating nor words (a ranking, say): it is kept in `meta`. `skipped` says why it is no opinion at all,
+    """What one person said of one response.
+
+    `ratings` by question, as they were given; `written` are comments by question; `aside` is what is neither a mark
+    nor a rating nor words (a ranking, say): it is kept in `meta`. `skipped` says why it is no opinion at all,
     `failure` why it is a record without one. `misplaced` counts marks on another text or on none that is known.
     """
 
@@ -115,6 +121,7 @@ class Opinion:
     comments: tuple[str, ...] = ()
     ratings: Mapping[str, object] = field(default_factory=dict)
     aside: Mapping[str, object] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
     annotator: str = ""
     corrected: str = ""
     failure: str = ""
@@ -156,22 +163,43 @@ def answered(question: str, value: object, names: Names, opinion: Opinion) -> Op
         return opinion
     if isinstance(value, str) and names.is_corrected(question):
         return replace(opinion, corrected=value)
-    if isinstance(value, str) and (names.is_comment(question) or not _is_label(value)):
+    if isinstance(value, str) and names.is_comment(question):
         return replace(opinion, comments=(*opinion.comments, value))
+    if isinstance(value, str) and not _is_label(value):
+        written = {**opinion.written, question: value}
+        return replace(opinion, comments=(*opinion.comments, value), written=written)
     one = value[0] if isinstance(value, list) and len(value) == 1 else value
     if isinstance(one, str | int | float) or (isinstance(one, list) and all(isinstance(each, str) for each in one)):
         return replace(opinion, ratings={**opinion.ratings, question: one})
     return replace(opinion, aside={**opinion.aside, question: value})
 
 
+LONGEST_LABEL = 30
+"""Characters of a choice, in a question that some answered with one word."""
+_LABEL = re.compile(r"[\w+-]{1,40}|[\W\d_]*\d[\W\d_]*")
+
+
 def _is_label(value: str) -> bool:
-    """Whether a text is the name of a choice rather than something written: a verdict, or one word or number."""
+    """Whether a text is the name of a choice or a rating, rather than something written: a verdict, one word, or
+    figures (`4/5`).
+    """
     word = value.strip()
-    return (
-        verdict(word) is not None
-        or (len(word) <= 40 and word.replace("_", "").replace("-", "").isalnum())
-        or (word.replace(".", "", 1).lstrip("+-").isdigit())
-    )
+    return verdict(word) is not None or bool(_LABEL.fullmatch(word))
+
+
+def settled_labels(opinions: Sequence[Opinion]) -> list[Opinion]:
+    """The opinions with short texts as ratings, where others answered the same question by a label: of correct,
+    partly correct and wrong, all are choices.
+    """
+    rated = {question for each in opinions for question in each.ratings}
+    long = {question for each in opinions for question, text in each.written.items() if len(text) > LONGEST_LABEL}
+    return [_with_labels(each, rated - long) for each in opinions]
+
+
+def _with_labels(opinion: Opinion, questions: Container[str]) -> Opinion:
+    labels = {question: text for question, text in opinion.written.items() if question in questions}
+    comments = tuple(text for text in opinion.comments if text not in labels.values())
+    return replace(opinion, ratings={**opinion.ratings, **labels}, comments=comments) if labels else opinion
 
 
 @dataclass(frozen=True)
@@ -203,11 +231,11 @@ def records_of(tool: Tool, opinions: Sequence[Opinion], names: Names, given: Map
     Raises:
         UserError: `given` (by `--scale`) or `--map score` does not fit the ratings of the file.
     """
-    meant = [each for each in opinions if not each.skipped]
+    meant = settled_labels([each for each in opinions if not each.skipped])
     values: dict[str, list[object]] = {}
     for question, value in ((q, v) for each in meant for q, v in each.ratings.items()):
         values.setdefault(question, []).append(value)
-    scales = Scales.of(values, given, names.scales, next(iter(names.chosen.get("score", ())), ""))
+    scales = Scales.of(values, given, names.scales, next(iter(names.chosen.get("score", ())), ""), names.options)
     labels = names.labels()
     records = [_record(tool, each, scales, labels) for each in meant]
     return Told(records, scales.lines, (*_left(opinions), *_unlabelled(meant, labels), *scales.problems))

@@ -12,14 +12,18 @@ from text2grad.errors import UserError
 from text2grad.feedback import reading
 from text2grad.formats.marks import BROWSER, CODE_POINTS, Mark
 from text2grad.formats.opinions import Names, Opinion, Tool, answered, skipped, text_in
-from text2grad.tasks.loaders import Row
+from text2grad.tasks.loaders import Row, RowError
 
-_DOCCANO = ("label", "labels", "entities", "cats")
+_DOCCANO = ("label", "labels", "entities", "cats", "annotations")
 
 
 def _is_doccano(row: Row) -> bool:
     shown = isinstance(row.get("text"), str) or isinstance(row.get("data"), str)
-    return shown and any(isinstance(row.get(key), list | str) for key in _DOCCANO)
+    return (
+        shown
+        and not row.keys() & {"response", "critique", "poor"}
+        and any(isinstance(row.get(key), list | str) for key in _DOCCANO)
+    )
 
 
 def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -34,7 +38,8 @@ def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     told = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
     texts = {name: value for name, value in told.items() if name != field}
     opinion = Opinion(text_in(row, "id") or fallback_id, row[field], names.prompt(texts))
-    opinion = replace(opinion, annotator=text_in(told, "annotator", "username", "user"))
+    who = text_in(told, "annotator", "username", "user") or ("Comments" in row and _user_of(fallback_id)) or ""
+    opinion = replace(opinion, annotator=who)
     for key in _DOCCANO:
         found = [row[key]] if isinstance(row.get(key), str) else row.get(key) or []
         opinion = replace(opinion, marks=(*opinion.marks, *(_entity(each) for each in found if _is_entity(each))))
@@ -48,13 +53,20 @@ def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     yield replace(opinion, aside=relations)
 
 
+def _user_of(fallback_id: str) -> str:
+    """The annotator of a file: doccano writes one for each user, under the user's name."""
+    stem = fallback_id.rpartition("-")[0]
+    return "" if stem in ("all", "unknown") else stem
+
+
 def _is_entity(value: Any) -> bool:
     return isinstance(value, dict | list | tuple) and bool(value)
 
 
 def _entity(value: Any) -> Mark:
     if isinstance(value, dict):
-        return Mark.of({"start": value["start_offset"], "end": value["end_offset"], "label": value.get("label")})
+        start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
+        return Mark.of({"start": start, "end": end, "label": value.get("label")})
     start, end, label = value
     return Mark.of({"start": start, "end": end, "label": label})
 
@@ -86,7 +98,8 @@ def brat(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         if found := _BRAT.match(line):
             places = [tuple(map(int, part.split())) for part in found[3].split(";")]
             reason = notes.get(found[1], "")
-            marks = tuple(Mark(start, end, found[2], "", reason) for start, end in places)
+            quote = found[4] if len(places) == 1 and "\n" not in row["text"][slice(*places[0])] else ""
+            marks = tuple(Mark(start, end, found[2], quote, reason) for start, end in places)
             opinion = replace(opinion, marks=(*opinion.marks, *marks))
         elif line.strip() and line[:1] not in "#T":
             opinion = replace(opinion, aside={**opinion.aside, "relations": [*_list(opinion, "relations"), line]})
@@ -205,7 +218,9 @@ def langsmith(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
         return
     response, prompt = _only(outputs, names, "response"), _only(inputs, names, "prompt")
     if not response:
-        raise ValueError("the outputs have no text; name it: --map response=KEY")
+        raise RowError(
+            "the outputs have no text, or several", f"say which: --map response={next(iter(outputs), 'KEY')}"
+        )
     opinion = Opinion(id, response, prompt)
     for each in row["feedback"]:
         key = str(each.get("key") or "feedback")

@@ -11,7 +11,7 @@ from text2grad.formats.marks import CODE_POINTS, LABELS, Mark
 from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, text_in
 from text2grad.formats.scale import of_options
 from text2grad.tasks.base import conversation_text
-from text2grad.tasks.loaders import Row
+from text2grad.tasks.loaders import Row, RowError
 
 ANSWERS = ("accept", "reject", "ignore")
 _TEXTS = ("text", "response", "output", "completion", "html")
@@ -32,6 +32,9 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     told = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
     chosen = {"response": names.chosen.get("response", _TEXTS), **names.chosen}
     own = replace(names, chosen=chosen)
+    if "options" in row and not own.key(row, "response", _TEXTS):
+        cure = "write pairs of prompt, chosen and rejected for: text2grad train-reward --pairs FILE"
+        raise RowError("options to choose from, and no response that is judged", cure)
     field, id = own.response(row), text_in(told, "id") or fallback_id
     if row["answer"] == "ignore":
         yield skipped(id, "answers 'ignore'")
@@ -43,8 +46,13 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 def _judged(opinion: Opinion, row: Row, told: Row, names: Names) -> Opinion:
     accepted = row["answer"] == "accept"
-    for key in (*names.chosen.get("critique", ("critique", "user_input", "comment")), "corrected", "score"):
-        opinion = answered(key, told.get(key), names, opinion)
+    known = ("critique", "user_input", "comment", "corrected", "score")
+    for key in dict.fromkeys([*known, *(name for named in names.chosen.values() for name in named)]):
+        opinion = answered(key, told.get(key), names, opinion) if told.get(key) != opinion.response else opinion
+    others = {
+        key: row[key] for key in row if key.startswith(("field_", "relations")) and key not in opinion.ratings
+    }
+    opinion = replace(opinion, aside={**opinion.aside, **others})
     if label := row.get("label"):
         if accepted:
             return answered("label", label, names, opinion)
@@ -53,9 +61,9 @@ def _judged(opinion: Opinion, row: Row, told: Row, names: Names) -> Opinion:
         texts = {str(each.get("id")): each.get("text") or each.get("id") for each in row["options"]}
         picked = [texts.get(str(each), each) for each in row.get("accept") or ()]
         opinion = answered("choice", picked, names, opinion) if accepted else opinion
-    elif row.get("spans") is not None:
-        opinion = replace(opinion, marks=tuple(map(Mark.of, row["spans"] or ())) if accepted else ())
-    elif not opinion.comments and not opinion.ratings:
+    if row.get("spans") is not None:
+        opinion = replace(opinion, marks=tuple(map(Mark.of, row["spans"])) if accepted else ())
+    elif "options" not in row and not opinion.comments and not opinion.ratings:
         return replace(opinion, ratings={"answer": row["answer"]})
     return opinion if accepted else replace(opinion, failure="the annotator said reject")
 

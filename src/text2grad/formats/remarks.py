@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, Label, Message, QuoteCounts, Span, first_error, to_json
-from text2grad.formats.cells import is_filled, list_of, scores_of, text_of, turns_of
+from text2grad.formats.cells import Scores, is_filled, list_of, scores_of, text_of, turns_of
 from text2grad.formats.columns import RATINGS, SAYS, check_names, plain_name, renamed
 from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed
-from text2grad.formats.markup import Unmarked, has_markup, unmarked
+from text2grad.formats.markup import BRACKETS, Unmarked, has_markup, unmarked
 from text2grad.formats.scale import Scale
 from text2grad.tasks.loaders import Row
 from text2grad.tasks.sheets import bad_rows
@@ -34,6 +34,10 @@ NO_SPANS = "none"
 AS_IT_IS = '""'
 """In front of the critique of a row with exact spans: it is what follows; if that is nothing, there is none."""
 _OPENING, _CLOSING = "\"'“‘„«`", "\"'”’“»`"
+
+
+Placed = tuple[str, str]
+"""The place of a row, and what is wrong there."""
 
 
 class Remark(NamedTuple):
@@ -86,11 +90,24 @@ def read(
     scores = scores_of(rows, given)
     others = [name for name in ("score", *RATINGS) if name != scores.name]
     ignored += [name for name in others if any(is_filled(row.get(name)) for row in rows)]
+    records, losses, bad = _read_all(places, rows, scores, dataset)
+    if bad:
+        raise bad_rows(path, bad, _cure(bad))
+    if rows and not records:
+        raise UserError(f"{path}: {[*scores.problems, *losses, 'no row says anything of a response'][0]}")
+    return Read(records, (*losses, *scores.problems), tuple(ignored), scores.notes)
+
+
+def _read_all(
+    places: Sequence[str], rows: Sequence[Row], scores: Scores, dataset: str
+) -> tuple[list[Feedback], list[str], list[Placed]]:
+    """The records, what was not used, and the rows that cannot be read, each with its place."""
     kept: dict[str, tuple[str, list[str]]] = {}
+    prompts: dict[str, tuple[tuple[Message, ...], str]] = {}
     records: list[Feedback] = []
     losses: list[str] = []
-    bad: list[tuple[str, str]] = []
-    prompts: dict[str, tuple[tuple[Message, ...], str]] = {}
+    bad: list[Placed] = []
+    asks = any(is_filled(row.get("prompt")) for row in rows)
     for place, row in zip(places, rows, strict=True):
         try:
             found, lost = read_row(row, scores.of(row), dataset)
@@ -105,27 +122,15 @@ def read(
             asked, first = prompts.setdefault(found.id, (found.prompt, place))
             if asked != found.prompt:
                 bad.append((place, f"the id {found.id[:40]!r} is that of another prompt in {first}"))
+            if asks and not (is_filled(row.get("prompt")) or any(turn.content for turn in found.prompt)):
+                bad.append((place, "the prompt is empty (of merged cells, only the first holds the text)"))
         losses += [f"{place}: {loss}" for loss in lost]
-    bad += _without_prompt(places, rows) if not bad else []
-    if bad:
-        raise bad_rows(path, bad, _cure(bad))
-    if rows and not records:
-        said = [*scores.problems, *losses, "no row says anything of a response"]
-        raise UserError(f"{path}: {said[0]}", f"one of {', '.join(SAYS)} is needed")
-    return Read(records, (*losses, *scores.problems), tuple(ignored), scores.notes)
+    return records, losses, bad
 
 
-def _cure(bad: Iterable[tuple[str, str]]) -> str:
+def _cure(bad: Iterable[Placed]) -> str:
     scores = any("is not between" in fault for _, fault in bad)
     return "of another scale, say it from worst to best: --scale 1..5" if scores else "correct these rows"
-
-
-def _without_prompt(places: Sequence[str], rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """The rows without a prompt of a file that has prompts."""
-    asked = [is_filled(row.get("prompt")) or isinstance(row.get("response"), list) for row in rows]
-    for place, row, there in zip(places, rows, asked, strict=True):
-        if any(asked) and not there and _says_something(row):
-            yield place, "the prompt is empty (of merged cells, only the first holds the text)"
 
 
 def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | None, list[str]]:
@@ -134,6 +139,8 @@ def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | No
     Raises:
         ValueError: there is no response, or a cell holds what it cannot.
     """
+    if row and all(plain_name(value) == name for name, value in row.items()):
+        return None, ["the header again: left out"]
     if not (_says_something(row) or score is not None):
         blank = not any(map(is_filled, row.values()))
         return None, [] if blank else [
@@ -152,14 +159,14 @@ def _remark(row: Mapping[str, Any]) -> Remark:
         raise ValueError("the response is empty")
     quotes, nameless = _quotes(row, [span for span in spans if not _has_offsets(span)])
     found = Unmarked(text) if exact or is_turn or any(map(_has_offsets, spans)) else unmarked(text)
-    if any(quote.text in text and quote.text not in found.text for quote, _ in quotes):
-        found = Unmarked(text)  # a quote has the brackets in it: they are text
+    if any(BRACKETS.search(quote.text) and quote.text in text for quote, _ in quotes):
+        found = Unmarked(text)  # they are text, as a quote has them, too
     by_label = {label: tuple(_bare(quote, found.text) for quote, of in quotes if of == label) for label in LABELS}
     resolved = {label: resolve(by_label[label], found.text, label, "skip", AS_PEOPLE_QUOTE) for label in LABELS}
-    with_offsets = [Mark.of({**span, "label": _name(span)}) for span in spans if _has_offsets(span)]
-    marks = (*with_offsets, *found.marks)
+    given = [(Mark.of({**span, "label": _name(span)}), span.get("weight")) for span in spans if _has_offsets(span)]
+    marks = (*(mark for mark, _ in given), *found.marks)
     of_marks, counts = placed(marks, found.text)
-    marked = tuple(_weighted(of_marks, spans))
+    marked = tuple(_weighted(of_marks, given))
     return Remark(
         prompt,
         found,
@@ -168,7 +175,7 @@ def _remark(row: Mapping[str, Any]) -> Remark:
         marked,
         in_order([*(span for each in resolved.values() for span in each.spans), *marked]),
         sum((each.counts for each in resolved.values()), counts + QuoteCounts(no_polarity=len(nameless))),
-        (*map(_no_label, nameless), *_misplaced(marks, found.text), *map(_doubt, found.doubts)),
+        (*map(_no_label, nameless), *_misplaced(marks, found.text)),
         exact,
     )
 
@@ -231,6 +238,7 @@ def _losses(remark: Remark) -> Iterator[str]:
         yield from (not_there(quote, remark.response.text) for quote in resolved.lost)
         yield from (_repeated(quote, remark.response.text) for quote in resolved.unclear)
     yield from remark.problems
+    yield from map(_doubt, remark.response.doubts)
 
 
 def not_there(quote: str, response: str) -> str:
@@ -258,11 +266,11 @@ def _name(span: Mapping[str, Any]) -> str:
     return str(span.get("label", "")).strip()
 
 
-def _weighted(of_marks: Iterable[Span], spans: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
+def _weighted(of_marks: Iterable[Span], given: Sequence[tuple[Mark, object]]) -> Iterator[Span]:
     """The spans of marks, with the weights that were given beside their offsets."""
-    weights = {(span.get("start"), span.get("end"), POLARITY.get(_name(span).casefold())): span for span in spans}
+    weights = {(mark.start, mark.end, POLARITY.get(mark.label.casefold())): weight for mark, weight in given}
     for span in of_marks:
-        weight = weights.get((span.start, span.end, span.label), {}).get("weight")
+        weight = weights.get((span.start, span.end, span.label))
         yield span if weight is None else Span.model_validate({**span.model_dump(), "weight": weight})
 
 

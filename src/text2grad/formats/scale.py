@@ -11,7 +11,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from text2grad.errors import UsageError
@@ -56,7 +56,9 @@ _IS_GOOD = re.compile(
     r"(?i)(?:^|[^a-z])(?:score|rating|verdict|thumbs?|votes?|feedback|good|correct\w*|helpful\w*|lik(?:e|ed)|quality"
     r"|accept\w*|approv\w*|upvote\w*|pass(?:ed)?|positive|accura\w*|overall)(?:$|[^a-z])"
 )
-_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:\s*(?:stars?|points?|★|⭐)|\s*[-–:=)]\s+\S.*)?")
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*|,\d{1,2})?|\.\d+))(?:\s*(?:stars?|points?|★|⭐|%)|\s*[-–:=)]\s+\S.*)?")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/|of|out of)\s*(\d+)")
+_FIGURES = re.compile(r"[\W\d]*\d[\W\d]*")
 _STARS = re.compile(r"[★⭐]+☆*")
 _YES_NO: Mapping[str, bool] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
 
@@ -81,7 +83,8 @@ class Scale:
 
     def _place(self, value: object) -> float | None:
         if not self.words:
-            return number_of(value)
+            share = _SHARE.fullmatch(str(value).strip())
+            return float(share[1]) if share and float(share[2]) == self.high else number_of(value)
         word = str(value).strip().casefold()
         return float(self.words.index(word)) if word in self.words else None
 
@@ -142,7 +145,9 @@ def number_of(value: object) -> float | None:
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value.strip())
         stars = _STARS.fullmatch(value.strip())
-        return float(found[1]) if found else float(len(value.strip().rstrip("☆"))) if stars else None
+        return (
+            float(found[1].replace(",", ".")) if found else float(len(value.strip().rstrip("☆"))) if stars else None
+        )
     known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if known and isinstance(value, int | float) else None
 
@@ -169,7 +174,9 @@ def fitting(numbers: Iterable[float]) -> Scale | None:
 
 def verdict(word: object) -> float | None:
     """What an unmistakable word of praise or blame says (`VERDICTS`); None for anything else."""
-    return VERDICTS.get(re.sub(r"[\s_-]+", " ", word.strip().casefold())) if isinstance(word, str) else None
+    return (
+        VERDICTS.get(re.sub(r"[\s_-]+", " ", word.strip(" \t\n.!").casefold())) if isinstance(word, str) else None
+    )
 
 
 @dataclass(frozen=True)
@@ -194,32 +201,52 @@ class Reading:
         return _said(self.name, value)
 
 
-def read_values(name: str, values: Iterable[object], scale: Scale | None = None) -> Reading:
-    """How all values that one question (or column) has in a file are read; `scale`: as it was declared."""
+def read_values(
+    name: str, values: Iterable[object], scale: Scale | None = None, options: Sequence[str] = ()
+) -> Reading:
+    """How all values that one question (or column) has in a file are read; `scale`: as it was declared. `options`
+    are all words that could have been chosen.
+    """
     filled = [value for value in values if value is not None and str(value).strip()]
-    numbers = [number for value in filled if (number := number_of(value)) is not None]
-    words = list(dict.fromkeys(_shown(value) for value in filled if number_of(value) is None))
-    declared = scale is not None and scale.declared == BY_OPTION
-    is_bad = bool(_IS_BAD.search(name)) and not declared
-    if scale is None and not is_bad:
-        scale = fitting(numbers) or _order(words)
-    reading = Reading(name, None if is_bad else scale, graded=scale is None and _is_graded(words))
-    without = [_shown(value) for value in filled if reading.score(value) is None]
+    figures = [value for value in filled if _is_figure(value)]
+    words = [part for value in filled for part in _parts(value) if value not in figures]
+    is_bad = bool(_IS_BAD.search(name)) and (scale is None or scale.declared != BY_OPTION)
+    if scale is None:
+        scale = fitting(number for value in figures if (number := number_of(value)) is not None) or _order(words)
+    alone = not any(isinstance(value, list) for value in filled)
+    graded = scale is None and _is_graded(options or words, alone)
+    reading = Reading(name, None if is_bad else scale, graded)
     scored = {_shown(value): score for value in filled if (score := reading.score(value)) is not None}
-    return Reading(
-        name,
-        reading.scale,
-        reading.graded,
-        line=_line(name, reading.scale, bool(numbers), {word: scored[word] for word in words if word in scored}),
+    without = [_shown(value) for value in filled if _shown(value) not in scored]
+    return replace(
+        reading,
+        line=_line(name, reading.scale, scored),
         problem=_problem(reading, without, len(filled), is_bad) if without else "",
-        rates=bool(numbers) or reading.graded or len(without) < len(filled),
+        rates=bool(figures) or graded or bool(scored),
     )
 
 
-def _is_graded(words: Iterable[str]) -> bool:
-    """Whether words are steps of a longer scale: one of `DEGREES` beside another of its side."""
-    said = {word.casefold(): score for word in words if (score := verdict(word))}
-    return any(word in DEGREES and list(said.values()).count(score) > 1 for word, score in said.items())
+def _is_figure(value: object) -> bool:
+    """Whether it is a number, or text that has figures and no letters."""
+    return number_of(value) is not None or (isinstance(value, str) and bool(_FIGURES.fullmatch(value.strip())))
+
+
+def _parts(value: object) -> list[str]:
+    return list(map(str, value)) if isinstance(value, list) else [str(value).strip()]
+
+
+def _shown(value: object) -> str:
+    return ", ".join(_parts(value))
+
+
+def _is_graded(words: Iterable[str], alone: bool) -> bool:
+    """Whether words are steps of a scale whose order is not known: one of `DEGREES` beside another of its side, or
+    three and more, one to a response, of which only one side is known (of meh, good, superb, good is the middle).
+    """
+    known = {word.casefold(): verdict(word) for word in words if number_of(word) is None}
+    said = {word: score for word, score in known.items() if score}
+    beside = any(word in DEGREES and list(said.values()).count(score) > 1 for word, score in said.items())
+    return beside or (alone and len(known) > 2 and len(set(said.values())) == 1)
 
 
 def _order(words: Sequence[str]) -> Scale | None:
@@ -241,16 +268,14 @@ def _said(name: str, value: object) -> float | None:
     return None if answer is None or sign is None else sign if answer else -sign
 
 
-def _line(name: str, scale: Scale | None, numbers: bool, words: Mapping[str, float]) -> str:
+def _line(name: str, scale: Scale | None, scored: Mapping[str, float]) -> str:
     """What was read as what."""
-    if scale and (scale.words or numbers):
-        return f"{'ratings ' * (not scale.words)}{scale} read as -1 to 1 ({name}: {scale.declared})"
-    said = [f"{word!r} read as {score:g}" for word, score in words.items()]
-    return f"{', '.join(said)} ({name})" if said else ""
-
-
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value).strip()
+    on_scale = {value for value in scored if scale and scale.score(value) is not None}
+    said = [f"{word!r} read as {score:g}" for word, score in scored.items() if word not in on_scale]
+    if scale and on_scale:
+        said.insert(0, f"{'ratings ' * (not scale.words)}{scale} read as -1 to 1")
+    why = f"{name}: {scale.declared}" if scale and on_scale else name
+    return f"{', '.join(said)} ({why})" if said else ""
 
 
 def _problem(reading: Reading, without: Sequence[str], of: int, is_bad: bool) -> str:
@@ -258,17 +283,29 @@ def _problem(reading: Reading, without: Sequence[str], of: int, is_bad: bool) ->
     name, shown = reading.name, ", ".join(sorted(set(without))[:6])[:80]
     if reading.scale is not None:
         return f"{name}: not on the scale {reading.scale}, so without a score: {shown} ({len(without)} of {of})"
-    example = (
-        "poor,fair,good" if any(number_of(value) is None for value in without) else "5..1" if is_bad else "1..5"
-    )
-    option = f"--scale {shlex.quote(f'{name}={example}')}"
-    cure = f"say worst..best: {option}"
-    if example == "5..1":
-        return f"{name}: more may not be better, so {shown} give no score ({cure})"
-    if example == "1..5":
-        return f"{name}: nothing says on what scale ratings such as {shown} are, so they give no score ({cure})"
+    option = f"--scale {shlex.quote(f'{name}={_example(without, is_bad)}')}"
+    if all(map(_is_figure, without)):
+        why = "more may not be better" if is_bad else "nothing says on what scale they are"
+        return f"{name}: no score for ratings such as {shown}: {why} (say worst..best, such as {option})"
     why = "steps of a scale whose order is not known" if reading.graded else "neither praise nor blame by itself"
-    return f"{name}: {why}, so without a score: {shown} (if they rate, name them from worst to best: {option})"
+    return f"{name}: {why}, so without a score: {shown} (if they rate, name them from the worst, such as {option})"
+
+
+def _example(values: Sequence[str], is_bad: bool) -> str:
+    """A scale that has all these values, as an option has it."""
+    numbers = [number for value in values if (number := number_of(value)) is not None]
+    if not all(map(_is_figure, values)):
+        answers = {value.casefold() for value in values}
+        return next(
+            (pair for pair in ("false,true", "no,yes") if answers <= set(pair.split(","))), "poor,fair,good"
+        )
+    low, high = min(numbers, default=1), max(numbers, default=5)
+    known = ((0, 1), (1, 5), (0, 5), (1, 7), (1, 10), (0, 10), (0, 100))
+    ends = next(
+        (ends for ends in known if ends[0] <= low and high <= ends[1] and (ends != (0, 1) or low < 1)), None
+    )
+    worst, best = ends or (-max(-low, high), max(-low, high))
+    return f"{best:g}..{worst:g}" if is_bad else f"{worst:g}..{best:g}"
 
 
 @dataclass(frozen=True)
@@ -286,9 +323,11 @@ class Scales:
         given: Mapping[str, Scale],
         declared: Mapping[str, Scale],
         main: str = "",
+        options: Mapping[str, Sequence[str]] | None = None,
     ) -> Scales:
         """From all values of a file by question. `given` is by `--scale` ("" for the verdict), `declared` by the
-        file; `main` is the verdict's name if the user said it, else it is the only rating, else one of `OVERALL`.
+        file, as `options` are; `main` is the verdict's name if the user said it, else it is the only rating, else
+        one of `OVERALL`.
 
         Raises:
             UsageError: `given` or `main` names no question of the file, or a rating is not on the scale given.
@@ -298,7 +337,10 @@ class Scales:
                 there = ", ".join(values)[:200] or "none"
                 raise UsageError(f"the file has no rating {name!r}", f"ratings there: {there}")
         known = {name: given.get(name) or declared.get(name) for name in values}
-        readings = {name: read_values(name, found, known[name]) for name, found in values.items()}
+        choices = options or {}
+        readings = {
+            name: read_values(name, found, known[name], choices.get(name, ())) for name, found in values.items()
+        }
         main, problem = (main, "") if main else _main([n for n, each in readings.items() if each.rates])
         if not main and "" in given and len(values) == 1:
             main = next(iter(values))

@@ -51,10 +51,10 @@ def _rows(record: Feedback) -> Iterator[Row]:
 
 def _is_read_back(row: Row, record: Feedback) -> bool:
     try:
-        read, _ = read_row(row, score_of(row["score"]), "csv")
+        read, lost = read_row(row, score_of(row["score"]), "csv")
     except ValueError:
         return False
-    if read is None or any(getattr(read, name) != getattr(record, name) for name in _SAME):
+    if lost or read is None or any(getattr(read, name) != getattr(record, name) for name in _SAME):
         return False
     invented = read.meta.get("omissions", []) not in ([], record.meta.get("omissions"))
     return not invented and all(_text(read, name) == _text(record, name) for name in ("corrected", "annotator"))

@@ -187,6 +187,9 @@ def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
     if suffix in _OTHER_KINDS:
         what, cure = _OTHER_KINDS[suffix]
         raise UserError(f"{path} {what}", cure.replace("{path}", str(path)))
+    if path.is_dir():
+        inside = ", ".join(sorted(each.name for each in path.iterdir() if each.is_file())[:6]) or "there are none"
+        raise UserError(f"{path} is a folder", f"give one of its files: {inside}")
     with reading(path):
         text = decoded(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
     if text.startswith(_TSV_OF_WEBANNO):
@@ -272,7 +275,7 @@ def _bad_records(data: str | Path, faults: Mapping[int, ValueError], of: int) ->
     detail = _detail(error)
     if len(faults) == of:
         said = f"{data}: none of its {of} records can be read, the first: record {first}: {detail}"
-        return UserError(said, getattr(error, "cure", ""))
+        return UserError(said, getattr(error, "cure", "") or "is it the right file?")
     more = ", ".join(map(str, list(faults)[1:20])) + (" ..." if len(faults) > 20 else "")
     where = f"{len(faults)} of {of} records cannot be read, the first: record {first}: {detail}"
     return UserError(f"{data}: {where}", f"fix or remove record {first}, and look at {more}")

@@ -13,6 +13,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,9 +44,14 @@ class Line(NamedTuple):
 
 def is_table(path: Path, text: str = "") -> bool:
     """Whether a file is read as a table: by its name, or as Excel's "Unicode text", with tabs between its cells."""
-    suffix = path.suffix.lower()
+    suffix = _suffix(path)
     tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
     return tabs or suffix in (".csv", ".tsv", ".tab", *_MARKDOWN)
+
+
+def _suffix(path: Path) -> str:
+    """How the name of a file ends, packed or not, in small letters."""
+    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
 
 
 def decoded(path: Path, data: bytes) -> str:
@@ -59,7 +65,7 @@ def decoded(path: Path, data: bytes) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         around = data[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace")
-        word = next((word for word in around.split() if not word.isascii()), around)
+        word = next((word for word in re.split(r'[\s,;"]+', around) if not word.isascii()), around)
         name = shlex.quote(str(path))
         new = shlex.quote(str(path.with_name(f"{path.stem}-utf8{path.suffix}")))
         raise UserError(
@@ -74,7 +80,7 @@ def table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         UserError: the table cannot be read, a column is there twice, or rows have too many or few cells (which).
     """
-    lines = _markdown(path, text) if path.suffix.lower() in _MARKDOWN else _delimited(path, text)
+    lines = _markdown(path, text) if _suffix(path) in _MARKDOWN else _delimited(path, text)
     if not lines:
         return
     names = _names(path, lines)
@@ -127,11 +133,25 @@ def _delimited(path: Path, text: str) -> list[Line]:
     said = _SEPARATOR.match(text)
     text = text[said.end() :] if said else text
     before = int(said is not None)
-    tabbed = path.suffix.lower() in _TABBED
+    header = text.lstrip("\r\n").partition("\n")[0]
+    tabbed = _suffix(path) in _TABBED and ("\t" in header or not re.search("[,;]", header))
     if tabbed and not said and (bare := _without_quoting(text, before)):
         return bare
-    mark = said[1] if said else "\t" if tabbed else _delimiter(text.lstrip("\r\n").partition("\n")[0])
-    return list(_quoted(path, text, mark, before))
+    mark = said[1] if said else "\t" if tabbed else _delimiter(header)
+    lines = list(_quoted(path, text, mark, before))
+    if re.search(rf'{re.escape(mark)} +"', text):
+        _refuse_space(path, text, mark, lines)
+    return lines
+
+
+def _refuse_space(path: Path, text: str, mark: str, lines: Sequence[Line]) -> None:
+    """Stop at spaces in front of a quotation mark that begins a cell: with them, it would belong to the text."""
+    without = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
+    rows = (cells for cells in without if any(cell.strip() for cell in cells))
+    for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # the names are read without both
+        if [cell.lstrip(" ") for cell in line.cells] != [cell.lstrip(" ") for cell in cells]:
+            cure = f'remove the space: {mark}"one, two"'
+            raise UserError(f"{path}: {line.place}: a space stands in front of a quotation mark", cure)
 
 
 def _delimiter(header: str) -> str:

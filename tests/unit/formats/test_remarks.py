@@ -170,6 +170,7 @@ ASKED = [{"role": "user", "content": "When?"}, *TURN]
         (ASKED[:1], ASKED),
         ("When?", json.dumps(TURN)),
         (json.dumps(ASKED[:1]), DUE),
+        ("When?", json.dumps(TURN[0])),
         ("When?", [{"role": "assistant", "content": [{"type": "text", "text": DUE}]}]),
         ("When?", [{"role": "assistant", "content": DUE, "tool_calls": None, "name": "a"}]),
     ],
@@ -178,6 +179,14 @@ def test_a_response_of_turns_is_its_answer(tmp_path: Path, prompt: Any, response
     (record,) = read(tmp_path, {"prompt": prompt, "response": response, "poor": ["next week"]}).records
     assert (record.response, [turn.content for turn in record.prompt]) == (DUE, ["When?"])
     assert quoted(record) == [("next week", -1, "")]
+
+
+@pytest.mark.parametrize(
+    "answer", ['[{"content": "x"}]', '{"role": "admin", "content": "x"}', "[]", "{}", "[1, 2]"]
+)
+def test_an_answer_in_json_is_text(tmp_path: Path, answer: str) -> None:
+    (record,) = read(tmp_path, {"prompt": "p", "response": answer, "critique": "c"}).records
+    assert record.response == answer
 
 
 def test_what_stands_in_a_turn_is_text_and_no_mark_up(tmp_path: Path) -> None:
@@ -198,7 +207,7 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
         ({"response": ["a", "b"]}, "the response is neither text nor a list of turns such as"),
         ({"response": {"text": "a"}}, "the response is neither text nor a list of turns"),
         ({"response": [{"from": "gpt", "value": "a"}]}, "the response is neither text nor a list of turns"),
-        ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints it; write the list as JSON"),
+        ({"response": "[{'role': 'assistant', 'content': 'a'}]"}, "as Python prints them; write them as JSON"),
         ({"response": True}, "the response is the value true, not text"),
         ({"response": 42}, "the response is the number 42, not text; write it as text, in quotation marks"),
         ({"response": 0.5}, "the response is the number 0.5"),
@@ -300,10 +309,9 @@ def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> Non
     found = table(tmp_path, "prompt,response,stars,critique\np,r,4,c\np,s,5,\n")
     assert [record.score for record in found.records] == [None]
     assert any(
-        "stars: nothing says what scale 4, 5 are on" in loss and "--scale stars=1..5" in loss
-        for loss in found.losses
+        loss.startswith("stars: ") and "4, 5" in loss and "--scale stars=1..5" in loss for loss in found.losses
     )
-    with pytest.raises(UserError, match=r"nothing says what scale 4 are on.*--scale stars=1..5"):
+    with pytest.raises(UserError, match=r"stars: .*scale.*--scale stars=1\.\.5"):
         table(tmp_path, "prompt,response,stars\np,r,4\n")
     with pytest.raises(UserError, match=r"the file has no rating 'helpful' .ratings there: stars"):
         import_feedback(tmp_path / "mine.csv", scales=["helpful=1..5"])
@@ -315,6 +323,11 @@ def test_a_rating_without_a_scale_is_no_score_and_says_so(tmp_path: Path) -> Non
 def test_names_of_columns_in_other_letters(tmp_path: Path, header: str) -> None:
     (record,) = table(tmp_path, f"{header}\nWhen?,{DUE},next week\n").records
     assert record.prompt[0].content == "When?" and quoted(record) == [("next week", -1, "")]
+
+
+def test_a_header_that_comes_again_is_no_remark(tmp_path: Path) -> None:
+    found = table(tmp_path, f"prompt,response,critique\np,{DUE},c\nprompt,response,critique\nq,{DUE},c\n")
+    assert len(found.records) == 2 and found.losses == ("row 3: the header again: left out",)
 
 
 def test_names_of_keys_in_other_letters(tmp_path: Path) -> None:
@@ -365,6 +378,8 @@ def test_a_quote_with_the_brackets_of_mark_up_says_that_they_are_text(tmp_path: 
     row = {"response": "re.sub('[-1-]', s)", "poor": ["'[-1-]'"]}
     (record,) = read(tmp_path, row).records
     assert record.response == row["response"] and quoted(record) == [("'[-1-]'", -1, "")]
+    row = {"response": "It is due [-next week-]{the mail}.", "good": ["mail"], "critique": "c"}
+    assert read(tmp_path, row).records[0].response == DUE
 
 
 def test_corrections_in_mark_up_are_the_corrected_answer(tmp_path: Path) -> None:
@@ -386,6 +401,8 @@ def test_what_looks_like_mark_up_is_kept_and_named(tmp_path: Path) -> None:
         found.records[0].response == "It is <del>due</del>."
         and "'<del>due</del>' stays in the response" in found.losses[0]
     )
+    text = "prompt,response,corrected\np,It <del>is</del> due.,It <del>is</del> late.\n"
+    assert quoted(table(tmp_path, text).records[0]) == [("due", -1, "should be: late")]
 
 
 HEAD = "prompt,response,poor,critique,annotator\n"

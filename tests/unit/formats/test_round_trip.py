@@ -95,6 +95,7 @@ def of(response: str, *quotes: str, **other: object) -> Feedback:
 @example(found=of("cafe\u0301 ", "cafe\u0301 ", score=1e-05))
 @example(found=of("It is late.", critique="No.", meta={"corrected": "It is on time."}))
 @example(found=of(""))
+@example(found=of("<bad></bad>", critique="c"))
 def test_a_table_comes_back_exactly_as_it_was(tmp_path: Path, found: Feedback) -> None:
     file = tmp_path / "table.csv"
     export([found], "csv", file)

@@ -164,7 +164,7 @@ def test_a_table_finds_quotes_as_a_judge_would(tmp_path: Path) -> None:
         ),
         ("x.tsv", "system\tsource\ttarget\tcategory\tseverity\ns\ta\t<v>b\tc\tMajor\n", "are not pairs"),
         ("x.json", '[{"data": {}, "annotations": []}]', "record 1: no text"),
-        ("x.json", '[{"data": {"text": "a"}, "annotations": [3]}]', "not a label_studio record"),
+        ("x.json", '[{"data": {"text": "a"}, "annotations": [3]}]', "not a record of label_studio"),
     ],
 )
 def test_a_bad_record_is_named(tmp_path: Path, name: str, text: str, words: str) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.sandbox import Runner
 from text2grad.tasks import code, loaders, qa, summarization
-from text2grad.tasks.loaders import load_rows, read_examples, read_rows
+from text2grad.tasks.loaders import convert_rows, load_rows, read_examples, read_rows
 
 
 def read(name: str, shapes: Any) -> list[Example]:
@@ -287,3 +290,105 @@ def test_a_second_reference_answer_is_counted(tmp_path: Path, capsys: pytest.Cap
     assert (
         "1 rows have another reference answer to a prompt and id seen before: not used" in capsys.readouterr().err
     )
+
+
+ROWS = [{"a": "1"}, {"a": "2"}]
+LINES = '{"a": "1"}\n{"a": "2"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.jsonl", LINES),
+        ("x.JSONL", LINES),
+        ("x.ndjson", LINES),
+        ("x.json", LINES),
+        ("x.txt", LINES),
+        ("x.jsonl", LINES.replace("\n", "\r\n") + "\r\n"),
+        ("x.json", json.dumps(ROWS)),
+        ("x.JSON", json.dumps(ROWS, indent=1)),
+        ("x.jsonl", json.dumps(ROWS)),
+        ("x.jsonl", "\ufeff" + json.dumps(ROWS, indent=1)),
+        ("x.json", json.dumps({"total": 2, "results": ROWS})),
+        ("x.CSV", "a\n1\n2\n"),
+        ("x.TSV", "a\n1\n2\n"),
+        ("x.markdown", "Text.\n\n| a |\n| :-- |\n| 1 |\n| 2 |\n"),
+        ("x.MD", "|a|\n|---|\n|1|\n|2|\n\nText | more\n"),
+    ],
+)
+def test_what_is_in_a_file_decides_how_it_is_read(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    assert list(read_rows(tmp_path / name)) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ({"p": {"a": "1"}, "q": {"a": "2"}}, [{"id": "p", "a": "1"}, {"id": "q", "a": "2"}]),
+        ({"a": "1"}, [{"a": "1"}]),
+        (
+            {"data": {"text": "t"}, "annotations": [{"id": 1}]},
+            [{"data": {"text": "t"}, "annotations": [{"id": 1}]}],
+        ),
+    ],
+)
+def test_an_object_is_rows_by_id_or_one_row(tmp_path: Path, content: Any, rows: list[Any]) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(content), encoding="utf-8")
+    assert list(read_rows(tmp_path / "x.json")) == rows
+
+
+def test_cells_of_a_markdown_table(tmp_path: Path) -> None:
+    (tmp_path / "x.markdown").write_text("| a | b |\n| --- | ---: |\n| x \\| y | 1<br>2 |\n", encoding="utf-8")
+    assert list(read_rows(tmp_path / "x.markdown")) == [{"a": "x | y", "b": "1\n2"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("x.markdown", "No table.\n", "no table with a header and rows .*| --- |"),
+        ("x.markdown", "| a | b |\n|---|---|\n| 1 |\n", "x.markdown.*3: not as many cells as the header"),
+        ("x.diff", "-a\n+b\n", "is a diff .*as corrected"),
+        ("x.zip", "PK", "is an archive .*unpack it"),
+        ("x.xmi", "<a/>", "is XML .*export JSON"),
+        ("x.conll", "a\tO\n", "tokens and no text .*export JSON with offsets"),
+        ("x.tsv", "#FORMAT=WebAnno TSV 3.3\n", "WebAnno TSV .*UIMA CAS JSON"),
+        ("x.json", "a: 1\n", "x.json:1: not JSON: .*export the file again"),
+        ("x.yaml", "a: 1\n", "x.yaml:1: not JSON: .*rename it, or save it as one of these"),
+    ],
+)
+def test_a_file_of_another_kind_names_a_cure_that_is_one(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=words):
+        list(read_rows(tmp_path / name))
+
+
+def test_the_command_that_turns_a_parquet_file_into_lines_does_so(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    file = tmp_path / "x.parquet"
+    pandas.DataFrame(ROWS).to_parquet(file)
+    with pytest.raises(UserError, match="is a Parquet file, not text") as error:
+        list(read_rows(file))
+    command = str(error.value).partition("(")[2].removesuffix(")")
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    assert list(read_rows(tmp_path / "x.parquet.jsonl")) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"a": 1}], r"record 1: no 'b' \(fix or remove record 1\)"),
+        ([{"b": 1}, {"a": 1}], r"record 2: no 'b' \(fix or remove record 2\)"),
+        (
+            [{"a": 1}] * 3,
+            r"none of its 3 records can be read, the first: record 1: no 'b' \(is it the right file\?\)",
+        ),
+        (
+            [{"a": 1}, {"b": 1}, {"a": 1}],
+            r"2 of 3 records cannot be read, .* \(fix or remove record 1, and look at 3\)",
+        ),
+    ],
+)
+def test_all_bad_rows_are_said_at_once(rows: list[Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        list(convert_rows(rows, "x.json", frozenset({"b"}), lambda row, id: [id], "row"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import subprocess
 from pathlib import Path
@@ -32,6 +33,7 @@ def rows(folder: Path, name: str, data: str | bytes) -> list[tuple[str, dict[str
         ("x.csv", "\n\nresponse;critique\nGröße, 5;für\n\n"),
         ("x.csv", '"response", "critique"\n"Größe, 5",für\n'.replace(", ", ",", 1)),
         ("x.csv", ' response \tcritique\n"Größe, 5"\tfür\n'.replace("critique", "critique ")),
+        ("x.csv", 'response,critique\r"Größe, 5",für\r'),
         ("x.tsv", "response\tcritique\nGröße, 5\tfür\n"),
         ("x.tsv", '"response"\t"critique"\r\n"Größe, 5"\t"für"\r\n'),
         ("x.tsv", 'response\tcritique\n"Größe, 5"\t"für"\n'),
@@ -57,6 +59,9 @@ def test_what_is_common_is_read(tmp_path: Path, name: str, data: str | bytes) ->
         ("x.tsv", 'response\tcritique\n"No," he said.\tbad\n"No."\tbad\n', ['"No," he said.', '"No."']),
         ("x.tsv", 'response\tcritique\n"open\tbad\n', ['"open']),
         ("x.csv", 'response,b\n"two\r\nlines",b\n" a ",b\n5" pipe,b\n', ["two\r\nlines", " a ", '5" pipe']),
+        ("x.csv", 'response,b\n"He said, ""no"", so",b\n', ['He said, "no", so']),
+        ("x.csv", "response, critique\n a , b\n", [" a "]),
+        ("x.tsv", 'response;critique\n"a;b";c\n', ["a;b"]),
         ("x.csv", "response,b\n=1+1,b\na\0b,b\n", ["=1+1", "a\0b"]),
         ("x.csv", f"response,critique\n{'x' * 200_000},b\n", ["x" * 200_000]),
         ("x.md", "| response | critique |\n|---|---|\n| a \\| b<br>c | d |\n", ["a | b\nc"]),
@@ -64,6 +69,10 @@ def test_what_is_common_is_read(tmp_path: Path, name: str, data: str | bytes) ->
 )
 def test_cells_are_what_was_written(tmp_path: Path, name: str, data: str, cells: list[str]) -> None:
     assert [row["response"] for _, row in rows(tmp_path, name, data)] == cells
+
+
+def test_a_packed_table_is_one(tmp_path: Path) -> None:
+    assert rows(tmp_path, "x.csv.gz", gzip.compress(b"a,b\nc,d\n")) == [("row 2", {"a": "c", "b": "d"})]
 
 
 def test_places_are_those_of_the_spreadsheet(tmp_path: Path) -> None:
@@ -86,6 +95,8 @@ def test_a_column_without_a_name_is_named_by_its_place_if_it_has_cells(tmp_path:
         ("x.csv", 'a,b\np,"It is\np,"q"\np,q\n', "row 2: a quotation mark at the start of a cell is not closed"),
         ("x.csv", 'a,b\np,"x\ny"\np,"It" is\n', r"row 3 \(line 4\): a quotation mark .*not closed"),
         ("x.tsv", 'a\tb\np\t"It is ""so""\n"x\ny"\tz\n', "row 2: a quotation mark .*not closed"),
+        ("x.csv", 'a,b\np, "q"\n', "row 2: a space stands in front of a quotation mark .remove the space"),
+        ("x.csv", 'a,b\np,q\np, "q, r"\n', "row 3: a space stands in front of a quotation mark"),
         ("x.csv", "a,b,a\np,q,r\n", r"the column 'a' is there twice \(columns 1 and 3\) \(rename or remove"),
         ("x.csv", "a,b\np\np,q\np,q,r\n", r"row 2: not as many cells .*\(1, not 2\); row 4: .*\(3, not 2\)"),
         ("x.csv", "a,b\n" + "p\n" * 9, r"row 2, row 3, row 4, row 5, row 6 and 4 more: not as many cells"),
@@ -104,7 +115,7 @@ def test_what_is_not_clear_is_one_line(tmp_path: Path, name: str, data: str, wor
 def test_the_cure_of_a_code_page_cures(tmp_path: Path) -> None:
     data = 'response,critique\n"Größe, 5",für\n'.encode("cp1252")
     with pytest.raises(
-        UserError, match="not UTF-8 text in line 2; as Windows-1252 it would read '\"Größe,'"
+        UserError, match="not UTF-8 text in line 2; as Windows-1252 it would read 'Größe'"
     ) as caught:
         rows(tmp_path, "my file.csv", data)
     command = str(caught.value).partition("if that is right: ")[2].partition(" (")[0]

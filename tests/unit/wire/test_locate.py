@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from quotable_responses import judged
 from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.chat import Completion
-from text2grad.critics.prompted import Reader, ReadingSettings
+from text2grad.critics.prompted import PromptedSettings, Reader, ReadingSettings
 from text2grad.critics.votes import voted
 from text2grad.feedback import Critique, Failure, Span
-from text2grad.wire import LocateSettings, parse
+from text2grad.wire import LocateSettings, parse, render
 
 RESPONSE = "She said: “Don’t go…” — twice, in Straße 7.\n\nThe  fair\tends on the 5th. Don’t go again."
 SEARCH = LocateSettings()
@@ -60,6 +62,83 @@ def test_case_and_the_final_dot_count_unless_they_are_said_not_to() -> None:
     assert [s.text for s in found("STRASSE", LocateSettings(ignore_case=True)).spans] == ["Straße"]
     assert [s.text for s in found("ends on the.", LocateSettings(ignore_final_dot=True)).spans] == ["ends on the"]
     assert found("ends on the.").quotes.unmatched == 1
+
+
+def test_other_capitals_count_only_where_the_quote_is_not_found_as_it_is() -> None:
+    text = "Us and US, the us of old: Polish polish."
+    search = LocateSettings(ignore_case=True)
+    assert [s.start for s in found("US", search, text).spans] == [text.index("US")]
+    assert [s.start for s in found("polish", search, text).spans] == [text.rindex("polish")]
+    assert found("uS", search, text).quotes.ambiguous == 1
+    alone = LocateSettings(normalised=False, ignore_case=True)
+    assert [s.text for s in found("OLD: polish", alone, text).spans] == ["old: Polish"]
+    assert found("OLD:  polish", alone, text).quotes.unmatched == 1
+
+
+def test_a_critic_that_is_told_to_ignore_case_does() -> None:
+    z = Completion(text='{"critique": "c", "good_spans": [], "poor_spans": ["NEXT week"]}')
+    for ignore_case, spans in ((False, []), (True, ["next week"])):
+        settings = PromptedSettings.model_validate({"model": "m", "locate": {"ignore_case": ignore_case}})
+        read = Reader(settings).read(z, "It is due next week.")
+        assert isinstance(read, Critique) and [span.text for span in read.spans] == spans
+
+
+@pytest.mark.parametrize(
+    ("quote", "response", "there"),
+    [
+        ("caf\u00e9", "a cafe\u0301.", "cafe\u0301"),
+        ("cafe\u0301", "a caf\u00e9.", "caf\u00e9"),
+        ("e\u0323\u0302", "x e\u0302\u0323 y", "e\u0302\u0323"),
+        ("\u1ec7", "x e\u0302\u0323 y", "e\u0302\u0323"),
+        ("\uac01", "x \u1100\u1161\u11a8 y", "\u1100\u1161\u11a8"),
+        ("\u1100\u1161\u11a8", "x \uac01 y", "\uac01"),
+        ("\u212b", "5 \u00c5", "\u00c5"),
+        ("A,B", "\uff21\uff0c\uff22", "\uff21\uff0c\uff22"),
+        ("\uff11\uff10", "10 kg", "10"),
+        ("\u30ac", "x \uff76\uff9e y", "\uff76\uff9e"),
+        ("file", "a \ufb01le", "\ufb01le"),
+    ],
+)
+def test_one_letter_in_two_forms_is_one_letter(quote: str, response: str, there: str) -> None:
+    critique = found(quote, SEARCH, response)
+    assert [span.text for span in critique.spans] == [there] and critique.quotes.normalised == 1
+
+
+@pytest.mark.parametrize(
+    ("quote", "response"),
+    [
+        ("cafe", "a cafe\u0301."),
+        ("cafe", "a caf\u00e9."),
+        ("\uac00", "x \uac01 y"),
+        ("\u1100\u1161", "x \uac01 y"),
+        ("\u0301", "a caf\u00e9."),
+        ("x2", "x\u00b2"),
+    ],
+)
+def test_a_letter_is_not_found_in_half_of_another(quote: str, response: str) -> None:
+    assert found(quote, SEARCH, response).spans == ()
+
+
+@given(st.text(alphabet="ae\u00e9\u0301\u0323\u1ea1 \uac01\u1100\u1161\u11a8.", min_size=1, max_size=12), st.data())
+def test_any_words_are_found_in_the_other_normal_form(response: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(response) - 1))
+    quote = response[start : data.draw(st.integers(start + 1, len(response)))]
+    for form in ("NFC", "NFD"):
+        other = unicodedata.normalize(form, response)  # type: ignore[arg-type]
+        for span in found({"quote": quote, "occurrence": 1}, SEARCH, other).spans:
+            same = [" ".join(unicodedata.normalize("NFC", text).split()) for text in (span.text, quote)]
+            assert same[0] == same[1] and other[span.start : span.end] == span.text
+        whole = unicodedata.normalize("NFC", response)
+        if response.strip() and "\u0301" not in whole and "\u0323" not in whole:
+            assert found({"quote": response.strip(), "occurrence": 1}, SEARCH, other).spans
+
+
+@given(judged())
+def test_tolerance_changes_nothing_of_what_is_quoted_as_it_is(case: tuple[Critique, str]) -> None:
+    critique, response = case
+    far = LocateSettings(ignore_case=True, ignore_final_dot=True)
+    z = render(critique, response)
+    assert parse(z, response, tolerance=far) == parse(z, response)
 
 
 def test_repeats_go_by_order_or_by_index_here_too() -> None:
