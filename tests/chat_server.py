@@ -13,6 +13,7 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+from text2grad.chat.asking import FOUND_FORMS
 from text2grad.chat.batch import PENDING
 
 KEY = "sk-planted-key-that-must-stay-secret"
@@ -135,6 +136,8 @@ class ChatServer:
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+        for known in [key for key in FOUND_FORMS if key[0] == self.url]:
+            del FOUND_FORMS[known]  # of an earlier server at this port
         Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,12 +16,14 @@ from text2grad.chat.pace import FIRST_PAUSE, Pace, pause
 from text2grad.chat.prices import Price, believable, most_tokens
 from text2grad.chat.questions import LADDER, Capability, Form, Question, Questioner
 from text2grad.chat.settings import EndpointSettings
-from text2grad.errors import UserError
+from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Failure, FailureKind, storable
 
 TRIES_OF_AN_ANSWER = 2
 RETRIES_OF_200 = 1
 """Of a request that was answered, and not with an answer: it may have been charged for."""
+FOUND_FORMS: dict[tuple[str, str], Form] = {}
+"""What this process has found out, by server and model: its canaries, records and held-out records are one job."""
 FAILURE_OF: Mapping[Trouble, FailureKind] = {
     "refused": "refused",
     "unfit": "unsupported",
@@ -112,7 +113,7 @@ class Asker:
         self.endpoint, self.journal, self.price = endpoint, journal, price
         decoding = (settings.max_tokens, settings.temperature)
         self._here = {"server": endpoint.name, "model": settings.model}
-        self.questioner = Questioner(settings.model, *decoding, form=self._first_form(journal.notes.get("form")))
+        self.questioner = Questioner(settings.model, *decoding, form=self._first_form())
         self._forms = {self.questioner.form}
         self._adapting = Lock()
         self.pace = Pace(settings.concurrency)
@@ -125,12 +126,18 @@ class Asker:
         self.capability: Capability | None = found
         self.heard = again and found is not None  # what was refused is asked first then, and refused again
 
-    def _first_form(self, noted: Any) -> Form:
+    def _first_form(self) -> Form:
         """The form that this server was found to take, else the usual one of its kind."""
-        usual = Form(LIMITS[1]) if self.endpoint.is_openai else Form()
-        if not isinstance(noted, dict) or {**noted, **self._here} != noted or noted.get("limit") not in LIMITS:
-            return usual
-        return Form(noted["limit"], bool(noted.get("temperature")))
+        noted = self.journal.notes.get("form")
+        if isinstance(noted, dict) and {**noted, **self._here} == noted and noted.get("limit") in LIMITS:
+            return Form(noted["limit"], bool(noted.get("temperature")))
+        found = FOUND_FORMS.get((self.endpoint.name, self._here["model"]))
+        if found is not None:
+            self._note_form(found)
+        return found or (Form(LIMITS[1]) if self.endpoint.is_openai else Form())
+
+    def _note_form(self, form: Form) -> None:
+        self.journal.note("form", {**self._here, "limit": form.limit, "temperature": form.temperature})
 
     def ladder(self, question: Question) -> tuple[Capability, ...]:
         """The ways to ask it, the strictest first."""
@@ -230,7 +237,7 @@ class Asker:
                 self.capability = rung
                 self.journal.note("capability", {**self._here, "is": rung})
                 if rung != ladder[0]:
-                    _say(f"{self.endpoint.name} takes no {ladder[0]}: it is asked for {rung}")
+                    warn_once(f"{self.endpoint.name} takes no {ladder[0]}: it is asked for {rung}")
             if not (isinstance(outcome, Problem) and outcome.may_be_the_form):
                 break
         return self._unless_of_all(outcome)
@@ -253,11 +260,12 @@ class Asker:
                 return False
             self._forms.add(form)
             self.questioner = replace(self.questioner, form=form)
-            self.journal.note("form", {**self._here, "limit": form.limit, "temperature": form.temperature})
+            FOUND_FORMS[self.endpoint.name, self._here["model"]] = form
+            self._note_form(form)
         if form.limit != now.limit:
-            _say(f"{self.endpoint.name} takes {form.limit}, not {now.limit}: it is asked so from now on")
+            warn_once(f"{self.endpoint.name} takes {form.limit}, not {now.limit}: it is asked so from now on")
         if form.temperature != now.temperature:
-            _say(f"{self.endpoint.name} takes no temperature: it draws at its own, which the records say")
+            warn_once(f"{self.endpoint.name} takes no temperature: it draws at its own, which the records say")
         return True
 
     def _retried(self, question: Question, rung: Capability, attempt: int, retries: int) -> Outcome:
@@ -323,7 +331,3 @@ def pause_for_all(wait: float | None) -> float:
     alone: the others find out for themselves.
     """
     return FIRST_PAUSE if wait is None or wait > LONGEST_WAIT else wait
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

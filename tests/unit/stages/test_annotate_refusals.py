@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from chat_server import GOOD, KEY, ChatServer, Reply, Script, completion, error, ok, responses_file, said
+from text2grad.chat.asking import FOUND_FORMS
 from text2grad.cli import main
 from text2grad.feedback import Feedback, read_jsonl
 
 Annotate = Callable[..., tuple[int, dict[str, Any], str]]
 NAMES = [f"n{n}" for n in range(12)]
+Z = json.loads(GOOD)
 
 
 @pytest.fixture
@@ -97,6 +99,23 @@ def test_what_a_model_does_not_take_is_left_out_once_for_the_whole_job(
     assert (code, summary["ok"], len(server.bodies), err) == (0, 13, 14, ""), "the journal remembers it"
     sampled = name == "temperature"
     assert {record.meta.get("asked_without") == ["temperature"] for record in records(tmp_path)} == {sampled}
+
+
+def test_canaries_and_records_are_one_job(judge: Any, annotate: Annotate, tmp_path: Path) -> None:
+    """The refusal is met, and said, with the first canary; the records are asked as it was answered."""
+
+    def answer(name: str, turn: int, body: dict[str, Any]) -> Reply:
+        if not only_new(body):
+            return error(400, "unsupported_parameter", NOT_MAX)
+        return said(json.dumps({**Z, "good_spans": []}))
+
+    server = judge(answer)
+    code, summary, err = annotate(server, NAMES, "--canaries", "--annotate.moved_canaries", "1")
+    assert code == 0 and summary["ok"] == 12 and err.count("takes max_completion_tokens") == 1
+    assert sum("max_tokens" in body for body in server.bodies) == 1
+    FOUND_FORMS.clear()
+    annotate(server, [*NAMES, "more"], "--canaries", "--annotate.moved_canaries", "1")
+    assert sum("max_tokens" in body for body in server.bodies) == 1, "and the journal of the records knows it"
 
 
 def test_a_model_that_takes_neither_is_asked_with_neither(judge: Any, annotate: Annotate) -> None:
@@ -224,7 +243,6 @@ def test_what_is_wrong_with_one_request_ends_that_one_alone(judge: Any, annotate
     assert annotate(server, NAMES, "--again")[1]["ok"] == 10 and set(server.turns) == {"n0", "n1", "n5"}
 
 
-Z = json.loads(GOOD)
 PARTS: dict[str, tuple[Any, str]] = {
     "one": ([{"type": "text", "text": GOOD}], "ok"),
     "two": ([{"type": "text", "text": GOOD[:30]}, {"type": "text", "text": GOOD[30:]}], "ok"),
