@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, Label, Message, QuoteCounts, Span, first_error, to_json
-from text2grad.formats.cells import Scores, is_filled, list_of, scores_of, text_of, turns_of
+from text2grad.formats.cells import Scores, is_filled, kind_of, list_of, scores_of, text_of, turns_of
 from text2grad.formats.columns import RATINGS, SAYS, check_names, plain_name, renamed
 from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed
 from text2grad.formats.markup import BRACKETS, Unmarked, has_markup, unmarked
@@ -296,12 +296,11 @@ def _quotes(
 
 def _lines(value: Any, name: str) -> list[str]:
     """The quotes in a cell, one in a line, or in a list."""
-    items = value if isinstance(value, list) else str(value).splitlines() if is_filled(value) else []
+    items = value.splitlines() if isinstance(value, str) else value if isinstance(value, list) else [value]
+    items = [item for item in items if (item.strip() if isinstance(item, str) else is_filled(item))]
     if odd := [item for item in items if not isinstance(item, str)]:
-        raise ValueError(
-            f"{name} has something else than quotes: {str(odd[0])[:40]!r}; objects belong into 'spans'"
-        )
-    return [item for item in items if item.strip()]
+        raise ValueError(f"{name} has {kind_of(odd[0])} and no quote: {str(odd[0])[:40]}; spans go into 'spans'")
+    return items
 
 
 def _bare(quote: Quote, response: str) -> Quote:
