@@ -23,7 +23,7 @@ from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
 
 Result = Mapping[str, Any]
-_ASIDE = ("relation", "pairwise", "ranker", "taxonomy")
+_ASIDE = ("text", "relation", "pairwise", "ranker", "taxonomy")
 _OWN_COLUMNS = ("annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement", "id")
 
 
@@ -157,7 +157,7 @@ def _whole(opinion: Opinion, result: Result, texts: Mapping[str, str], field: st
     name = str(result.get("from_name") or kind)
     tag = str(result.get("to_name") or "")
     if kind in _ASIDE or not value:
-        return replace(opinion, aside={**opinion.aside, name: value or kind})
+        return replace(opinion, aside={**opinion.aside, name: value.get("choices", [value or dict(result)])[0]})
     if (about := names.declared.get(tag, tag)) in texts and about != field:
         return replace(opinion, aside={**opinion.aside, f"{name} of {about}": value})
     for answer in (value.get("rating"), value.get("number"), value.get("choices")):
@@ -208,7 +208,8 @@ def _results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any]]:
         elif isinstance(each, str) and (names.is_comment(name) or names.is_corrected(name)):
             yield {**common, "type": "textarea", "value": {"text": [each]}}
         elif isinstance(each, str) and number_of(each) is None and each:
-            yield {**common, "type": "choices", "value": {"choices": [each]}}
+            chosen = name in (*names.declared, *names.chosen.get("score", ())) or verdict(each) is not None
+            yield {**common, "type": "choices" if chosen else "text", "value": {"choices": [each]}}
         elif each not in (None, ""):
             yield {**common, "type": "number", "value": {"number": each}}
 

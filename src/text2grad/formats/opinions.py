@@ -267,7 +267,10 @@ def _left(opinions: Sequence[Opinion]) -> Iterator[str]:
         aside.update(each.aside.keys())
         misplaced.update(each.misplaced)
     yield from (f"{reason}: {count} not read" for reason, count in why.items())
-    yield from (f"{name}: kept in meta.aside, it is no verdict on the response: {n}" for name, n in aside.items())
+    texts = {name for each in opinions for name, value in each.aside.items() if isinstance(value, str)}
+    for name, count in aside.items():
+        cure = f" (if it is a critique: --map critique={name})" if name in texts else ""
+        yield f"{name}: kept in meta.aside, as no verdict on the response: {count}{cure}"
     yield from (f"marks {reason}: {count}" for reason, count in misplaced.items())
     if empty := sum(not (o.skipped or o.says_something) for o in opinions):
         yield f"records in which nothing was marked, rated or written: {empty}"

@@ -380,3 +380,23 @@ def test_a_choice_and_marks_of_one_line_are_both_read(tmp_path: Path) -> None:
     row = {"text": "It is.", "spans": [{"start": 0, "end": 2, "label": "BAD"}], "options": [{"id": "good"}]}
     (record,) = read(tmp_path, json.dumps({**row, "accept": ["good"], "answer": "accept"}), "a.jsonl").records
     assert ([span.text for span in record.spans], record.score) == (["It"], 1)
+
+
+def test_a_text_of_a_flat_file_that_nothing_declares_is_asked_for(tmp_path: Path) -> None:
+    row = {
+        **D,
+        "id": 9,
+        "annotation_id": 90,
+        "annotator": 1,
+        "lead_time": 1.0,
+        "verdict": "Bad",
+        "why": "Too late.",
+    }
+    plain = read(tmp_path, [row, {**row, "annotator": 2, "verdict": "Good"}])
+    assert [(record.score, record.critique) for record in plain.records] == [(-1, ""), (1, "")]
+    assert (
+        "why: kept in meta.aside, as no verdict on the response: 2 (if it is a critique: --map critique=why)"
+        in plain.losses
+    )
+    told = read(tmp_path, [row], names=["critique=why"])
+    assert (told.records[0].critique, told.losses) == ("Too late.", ())
