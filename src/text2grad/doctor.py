@@ -181,6 +181,8 @@ def _check_weights(folder: Path) -> Iterator[Check]:
 
 def _check_whole(folder: Path, check: Check) -> Check:
     """The check of weights, after the model was loaded as training would: what is missing is in no header."""
+    import transformers
+
     from text2grad.errors import UserError
     from text2grad.policy.encode import load_tokenizer
     from text2grad.policy.load import load_model
@@ -191,6 +193,8 @@ def _check_whole(folder: Path, check: Check) -> Check:
         return replace(
             check, detail=f"{check.detail}; not loaded, for it is more than half of this machine's memory"
         )
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         refuse_other_vocabulary(str(folder), load_tokenizer(str(folder)), load_model(str(folder), "auto"))
     except UserError as error:

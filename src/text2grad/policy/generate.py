@@ -26,7 +26,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.prefix import share_beginnings
 from text2grad.policy.settings import GenerationSettings
 
-SILENT_SECONDS = 5.0  # at most, between two reports of how far a batch is
+SILENT_SECONDS = 30.0  # at most, between two reports of how far a batch is
 CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch is open
 
 
