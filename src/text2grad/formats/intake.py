@@ -179,7 +179,7 @@ def _own(path: Path, said: Said) -> Imported:
 def _refuse_said(kind: str, said: Said) -> None:
     for option, given in (("--map", said.names), ("--scale", said.scales)):
         if given:
-            raise UsageError(f"{option} is for tables, remarks and tools, not for {kind}", "leave it out")
+            raise UsageError(f"{option} is for tables and remarks, and for tools, not for {kind}", "leave it out")
 
 
 def _tool_of(rows: Sequence[Row], kind: str) -> Tool | None:
@@ -347,7 +347,7 @@ def _kind_of(rows: Sequence[Row], path: Path, mapped: bool) -> str:
         cure = f"learn from them by: text2grad train-reward --pairs {path}"
         raise UserError(f"{path}: these are pairs of answers, and no feedback on one", cure)
     texts = ", ".join(_paths(first))[:300]
-    cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys there: {texts}"
+    cure = f"say where what is: --map response=KEY,critique=KEY (or prompt, score, corrected); keys: {texts}"
     raise UserError(f"{path}: cannot tell what kind of feedback this is", cure)
 
 

@@ -182,7 +182,7 @@ def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"{path} {what}", cure.replace("{path}", str(path)))
     if path.is_dir():
         inside = ", ".join(sorted(each.name for each in path.iterdir() if each.is_file())[:6]) or "there are none"
-        raise UserError(f"{path} is a folder", f"give one of its files: {inside}")
+        raise UserError(f"cannot read {path}: Is a directory", f"give one of its files: {inside}")
     with reading(path):
         text = decoded(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
     if text.startswith(_TSV_OF_WEBANNO):

@@ -175,7 +175,7 @@ def test_a_scale_that_does_not_hold_all_ratings_is_refused(tmp_path: Path) -> No
         read(tmp_path, [argilla(q=1), argilla("y", q=9)], scales=["1..5"])
     with pytest.raises(UserError, match=r"no rating 'stars' .*ratings there: q"):
         read(tmp_path, [argilla(q=1)], scales=["stars=1..5"])
-    with pytest.raises(UserError, match="--scale is for tables, remarks and tools, not for feedback"):
+    with pytest.raises(UserError, match="--scale is for tables and remarks, and for tools, not for feedback"):
         read(tmp_path, "", "own.jsonl", kind="feedback", scales=["1..5"])
 
 
@@ -285,7 +285,7 @@ def test_records_of_one_response_survive_a_second_import(tmp_path: Path) -> None
             "none of its 3 records .*--map response=KEY",
         ),
         ([studio(), {"id": 2, "data": {}, "annotations": []}], r"record 2: no text .*--map response=KEY"),
-        ([{"foo": {"bar": "x"}}], r"say where what is: --map .*keys there: foo.bar"),
+        ([{"foo": {"bar": "x"}}], r"say where what is: --map .*keys: foo.bar"),
         ([{"prompt": "p", "chosen": "a", "rejected": "b"}], r"text2grad train-reward --pairs"),
         (
             [{"data_row": {"id": "1", "row_data": None}, "projects": {"p": {"labels": [{}]}}}],
@@ -365,7 +365,7 @@ def test_a_brat_quote_that_is_elsewhere_is_found_there_or_nowhere(tmp_path: Path
 
 def test_a_folder_names_its_files(tmp_path: Path) -> None:
     (tmp_path / "records.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UserError, match=r"is a folder .*give one of its files: records.json"):
+    with pytest.raises(UserError, match=r"Is a directory .*give one of its files: records.json"):
         import_feedback(tmp_path)
 
 
