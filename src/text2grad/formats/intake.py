@@ -26,7 +26,7 @@ from text2grad.formats import (
 from text2grad.formats.columns import parse_map, plain_name
 from text2grad.formats.opinions import Names, Opinion, Tool, mapped, records_of
 from text2grad.formats.scale import Scale, parse_scales
-from text2grad.tasks.loaders import Row, bad_record, convert_rows, placed_rows
+from text2grad.tasks.loaders import Row, RowError, bad_record, convert_rows, placed_rows
 from text2grad.tasks.sheets import is_table
 
 
@@ -204,7 +204,7 @@ def _import_tool(path: Path, tool: Tool, rows: list[Row], said: Said) -> Importe
 
     def read(row: Row, fallback_id: str) -> list[Opinion]:
         if not tool.known(row):
-            raise ValueError(f"not a record of {tool.name}")
+            raise RowError(f"not a record of {tool.name}", "leave --kind out, or mend the file")
         found = list(tool.opinions(row, fallback_id, names))
         if any(not (each.skipped or isinstance(each.response, str)) for each in found):
             raise ValueError("the response is not text")

@@ -234,7 +234,7 @@ def _configurations(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, str]
         text = each.get("label_config") if isinstance(each, dict) else each
         if isinstance(text, str):
             yield str(path), text
-    for name in (f"{path.stem}.xml", "label_config.xml", "config.xml"):
+    for name in (f"{path.stem}.xml", "label_config.xml", "labeling_config.xml", "config.xml"):
         if (beside := path.with_name(name)).is_file():
             yield str(beside), beside.read_text(encoding="utf-8-sig")
 

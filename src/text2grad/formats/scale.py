@@ -285,8 +285,13 @@ def _problem(reading: Reading, without: Sequence[str], of: int, is_bad: bool) ->
         return f"{name}: not on the scale {reading.scale}, so without a score: {shown} ({len(without)} of {of})"
     option = f"--scale {shlex.quote(f'{name}={_example(without, is_bad)}')}"
     if all(map(_is_figure, without)):
-        why = "more may not be better in" if is_bad else "nothing says on what scale are"
-        return f"{name}: {why} ratings such as {shown}, so they give no score (say worst..best, such as {option})"
+        ratings = f"ratings such as {shown}"
+        why = (
+            f"more may not be better, so {ratings}"
+            if is_bad
+            else f"nothing says on what scale {ratings} are, so they"
+        )
+        return f"{name}: {why} give no score (say worst..best, such as {option})"
     why = "steps of a scale whose order is not known" if reading.graded else "neither praise nor blame by itself"
     return f"{name}: {why}, so without a score: {shown} (if they rate, name them from the worst, such as {option})"
 
