@@ -32,8 +32,8 @@ from text2grad.feedback import (
 )
 from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import placed_rows
+from text2grad.tasks.sheets import is_table
 
-TABLES = (".csv", ".tsv")
 OF_AN_EARLIER_JUDGEMENT = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
 """What one leaves in `meta`."""
 
@@ -72,7 +72,7 @@ def read_items(path: Path, anchor: bool = False) -> Iterator[Item]:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
     for where, row in _rows(path):
-        kind, number = where.split()
+        kind, number, *_ = where.split()
         place = f"{path}:{number}" if kind == "line" else f"{path}: {where}"
         if not isinstance(row, dict):
             raise UserError(f"{place}: not an object", "one JSON object per line")
@@ -117,7 +117,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     """The rows, each with where it is: a line at a time of JSON Lines, all at once of anything else."""
     with reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
         first = next((line.strip() for line in file if line.strip()), "")
-    if path.suffix.lower() in TABLES:
+    if is_table(path):
         yield from ((where, {name: cell for name, cell in row.items() if cell}) for where, row in placed_rows(path))
     elif path.suffix == ".gz" or (first and not (first.startswith("{") and first.endswith("}"))):
         yield from placed_rows(path)
