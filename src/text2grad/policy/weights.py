@@ -150,8 +150,10 @@ def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
 
 
 def _used(tokenizer: Any, tokens: dict[int, str]) -> list[str]:
-    """Those of some tokens that can come into a conversation: a special one must be written by the template or end a
-    turn. (A GGUF's tokenizer gets one of transformers' own that nobody uses.)
+    """Those of some tokens that can come into a conversation.
+
+    Of special ones these are what the template writes or what ends a turn. (transformers gives a GGUF's tokenizer a
+    special token that nobody uses.)
     """
     special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     special.update(tokenizer.all_special_ids)
