@@ -134,8 +134,8 @@ def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
     known = model.get_input_embeddings().weight.shape[0]
     ids = {index: token for token, index in tokenizer.get_vocab().items()}
     size = max(ids) + 1
-    if size > known:
-        shown = ", ".join(repr(ids[index]) for index in sorted(ids) if index >= known)
+    if used := _used(tokenizer, {index: token for index, token in ids.items() if index >= known}):
+        shown = ", ".join(map(repr, used))
         resize = (
             'python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T;'
             f" m, t = M.from_pretrained('{name}'), T.from_pretrained('{name}'); m.resize_token_embeddings({size});"
@@ -147,6 +147,24 @@ def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
         )
     if size * 2 < known:
         warn_once(f"{name}: the tokenizer has {size} tokens, the model embeds {known}: is it the model's own?")
+
+
+def _used(tokenizer: Any, tokens: dict[int, str]) -> list[str]:
+    """Those of some tokens that can come into a conversation.
+
+    Of special ones these are what the template writes or what ends a turn. (transformers gives a GGUF's tokenizer a
+    special token that nobody uses.)
+    """
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special.update(tokenizer.all_special_ids)
+    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
+    written = str(tokenizer.chat_template)
+    begins = tokenizer.bos_token_id if "bos_token" in written else None
+    return [
+        token
+        for index, token in sorted(tokens.items())
+        if index not in special or index in ends or index == begins or token in written
+    ]
 
 
 def load_head(head: nn.Module, file: Path) -> None:

@@ -221,6 +221,20 @@ def test_a_tokenizer_longer_than_the_embedding_and_its_cure(
     load_frozen(PolicySettings(model=str(tmp_path / "NEW")))
 
 
+@pytest.mark.parametrize("template", [False, True])
+def test_a_special_token_without_an_embedding_may_be_one_that_nobody_writes(template: bool, tmp_path: Path) -> None:
+    longer = copy.deepcopy(TOKENIZER)
+    longer.add_special_tokens({"additional_special_tokens": ["<|extra|>"]})
+    if template:
+        longer.chat_template = str(longer.chat_template) + "<|extra|>"
+    longer.save_pretrained(write_model(tmp_path))
+    if template:
+        with pytest.raises(UserError, match=r"none of '<\|extra\|>'"):
+            load_frozen(PolicySettings(model=str(tmp_path)))
+    else:
+        load_frozen(PolicySettings(model=str(tmp_path)))
+
+
 def test_a_tokenizer_of_a_far_smaller_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load_frozen(PolicySettings(model=str(write_model(tmp_path, vocab_size=4000))))
     assert "the model embeds 4000: is it the model's own?" in capsys.readouterr().err
