@@ -3,16 +3,17 @@
 Trivial jobs (two tests of a three-line function), each once, on as many workers as there are cores (where others
 use them, one more loses less); then 1,000 in a row on one worker, with the memory and the processes of its server
 before and after; then the programs in tests/codeverdict/data: every hostile one (hostile.txt), those that forge a
-verdict (forging.txt) and those that are right (right_programs.txt), and a search of the memory of programs for what
-they must not know.
+verdict (forging.txt, families.txt), those that are right (right_programs.txt), weak tests (weak.txt), and a search
+of the memory of programs for what they must not know.
 
     python benchmarks/sandbox.py [--jobs 1000] [--row 1000] [--workers 2]
 
 The last line of stdout is one JSON object. Wanted on two idle cores: namespace_jobs_per_second at least 80,
 landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, forging_passed 0 (and 0 forging programs
-without a verdict, printed on stderr), right_wrong 0, right_unsupported at most 2 % of right_programs,
-secrets_found_in_memory 0, leftover_processes 0, grown_kib (of a server that did 1,000 jobs) about 0. The figures of
-programs are of both tiers together, the numbers of programs are those of the files. Where other work runs on the
+without a verdict, printed on stderr), right_wrong 0, right_unsupported at most 16 % of what was tried,
+passed_here_failed_in_pytest 0, weak_tests_gated at least 95 % of weak_tests, secrets_found_in_memory 0,
+leftover_processes 0, grown_kib (of a server that did 1,000 jobs) about 0. The figures of programs are of both tiers
+together, the numbers of programs are those of the files. Where other work runs on the
 same cores, the processor time of a job, all its processes and ours together (`*_cpu_ms`), says more: a core does
 1000 / that a second, and less where it is shared.
 """
@@ -27,10 +28,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from codeverdict import NO_VERDICT, Job, Runner, Tier, probe_tiers
+import codeverdict
+from codeverdict import NO_VERDICT, Job, Runner, Tier, probe_tiers, stub_gate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "codeverdict"))
-from forging import FORGING, RIGHT, judged, secrets_found
+from forging import FAMILIES, FORGING, RIGHT, WEAK, judged, passes_really, secrets_found
 from hostile import HOSTILE, Machine, below, left_over
 
 CODE = "def f(xs):\n    ys = [x for x in xs if x >= 2]\n    return sum(ys)\n"
@@ -50,7 +52,8 @@ def main() -> None:
     result: dict[str, Any] = {"hostile_programs": len(HOSTILE), "hostile_passed": 0, "hostile_escaped": 0}
     result |= {"forging_programs": len(FORGING), "forging_passed": 0, "secrets_found_in_memory": 0}
     result |= {"right_programs": len(RIGHT), "right_wrong": 0, "right_unsupported": 0}
-    result |= {"leftover_processes": 0, "grown_kib": 0}
+    result |= {"leftover_processes": 0, "grown_kib": 0, "lines": lines()}
+    result |= {"families": len(FAMILIES), "passed_here_failed_in_pytest": 0}
     for probe in probe_tiers(MEMORY_MB):
         if not probe.works:
             say(f"{probe.tier}", f"not here: {probe.reason}")
@@ -67,6 +70,7 @@ def main() -> None:
         result["hostile_passed"] += passed
         result["hostile_escaped"] += escaped
         result["forging_passed"] += forging(probe.tier)
+        result["passed_here_failed_in_pytest"] += families(probe.tier)
         wrong, unsupported = right(probe.tier)
         result["right_wrong"] += wrong
         result["right_unsupported"] += unsupported
@@ -75,7 +79,22 @@ def main() -> None:
         say(f"{probe.tier}: processor time of a job", f"{cost:.1f} ms")
         say(f"{probe.tier}: after {words.row} jobs in a row", f"{left} processes left, server grew by {grown} KiB")
         say(f"{probe.tier}: hostile programs", f"{passed} of {len(HOSTILE)} passed, {escaped} got out")
+    result["weak_tests"], result["weak_tests_gated"] = len(WEAK), gated()
     print(json.dumps(result))
+
+
+def lines() -> int:
+    """Lines of Python in the package."""
+    files = Path(codeverdict.__file__).parent.rglob("*.py")
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def gated() -> int:
+    """How many of the weak tests the gate finds."""
+    with Runner(seconds=10.0, workers=2, memory_mb=512) as runner:
+        admitted = [weak.name for weak in WEAK if stub_gate(runner, weak.task.tests).accepted]
+    say("weak tests", f"{len(admitted)} of {len(WEAK)} admitted {admitted}")
+    return len(WEAK) - len(admitted)
 
 
 def say(what: str, found: str) -> None:
@@ -161,6 +180,21 @@ def forging(tier: Tier) -> int:
     say(f"{tier}: forging programs without a verdict", f"{len(none)} {none}")
     say(f"{tier}: honest programs for their tasks", f"{len(failed)} not passed {failed}")
     return len(passed)
+
+
+def families(tier: Tier) -> int:
+    """How many programs of `families.txt` passed that the real pytest fails; said of all that passed."""
+    tested = [each for each in FAMILIES if each.task.tests]
+    with Runner(seconds=2.0, workers=2, tier=tier, memory_mb=512) as runner:
+        pairs = [(each.code, each.task.tests) for each in tested]
+        verdicts = runner.run_all(pairs, references=[each.task.honest for each in tested])
+        scripts = [each for each in FAMILIES if not each.task.tests]
+        beside = judged(runner, [each.job() for each in scripts])
+    passed = [each for each, verdict in zip(tested, verdicts, strict=True) if verdict.passed]
+    shaped = [each.name for each in scripts if beside[each.job()].passed]
+    say(f"{tier}: families", f"{len(passed) + len(shaped)} of {len(FAMILIES)} passed {passed} {shaped}")
+    failed = passes_really([(each.code, each.task.tests) for each in passed]).count(False)
+    return failed + len(shaped)
 
 
 def right(tier: Tier) -> tuple[int, int]:

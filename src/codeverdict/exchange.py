@@ -23,6 +23,9 @@ from codeverdict.inside.server import WARM
 from codeverdict.launch import Server
 from codeverdict.results import Outcome, TestResult, Verdict, clean
 
+SWALLOWED = "the program swallowed an exception of its tests"
+WALL_TIMES = 5.0
+"""Wall clock of a job, in limits of its processor time: on a busy machine a right program waits for its turn."""
 VERDICT_BYTES = 8 << 20
 OUTPUT_BYTES = 1 << 20
 _ERROR_BYTES = 2000
@@ -35,26 +38,33 @@ _WORDS = re.compile(r"[, \t]+")
 
 @dataclass(frozen=True)
 class _Said:
-    """The output of a job: its bytes, why reading stopped early (if it did), and how its processes ended."""
+    """The output of a job: its bytes, why reading stopped early (if it did), how its processes ended, what it said
+    of its errors, and whether it used up its processor time."""
 
     data: bytes
     why: Outcome | None
     ends: tuple[int, ...]
     errors: bytes = b""
+    late: bool = False
 
 
-def judge_tests(server: Server, solution: str, tests: str, coverage: bool, seconds: float) -> Verdict:
-    """Run a test file against a program.
+def judge_tests(server: Server, solution: str, tests: str, seconds: float, how: dict[str, bool]) -> Verdict:
+    """Run a test file against a program; `how`: whether with coverage, and whether lenient.
 
     Raises:
         Dead: the server ended.
     """
     feeds = [
-        frames.framed({"code": solution, "coverage": coverage}),
-        frames.framed({"tests": tests, "coverage": coverage}),
+        frames.framed({"code": solution, **how}),
+        frames.framed({"tests": tests, **how}),
     ]
-    words = {"start": "tests", "seconds": seconds, "modules": _modules(solution, tests)}
-    said = _run(server, words, feeds, 1, VERDICT_BYTES, time.monotonic() + seconds)
+    words = {
+        "start": "tests",
+        "seconds": seconds,
+        "wall": WALL_TIMES * seconds,
+        "modules": _modules(solution, tests),
+    }
+    said = _run(server, words, feeds, 1, VERDICT_BYTES, time.monotonic() + WALL_TIMES * seconds)
     return _judged(said, solution.count("\n") + 1, seconds)
 
 
@@ -65,9 +75,10 @@ def judge_script(server: Server, solution: str, cases: Sequence[tuple[str, str]]
         Dead: the server ended.
     """
     results: list[TestResult] = []
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + WALL_TIMES * seconds
     for number, (given, expected) in enumerate(cases, start=1):
-        words = {"start": "script", "seconds": max(0.0, deadline - time.monotonic()), "modules": _modules(solution)}
+        left = max(0.0, deadline - time.monotonic())
+        words = {"start": "script", "seconds": seconds, "wall": left, "modules": _modules(solution)}
         feed = frames.framed({"code": solution, "given": given})
         said = _run(server, words, [feed], 2, OUTPUT_BYTES, deadline)
         result, outcome = _compared(said, f"case_{number}", given, expected, seconds)
@@ -101,11 +112,11 @@ def _run(
             _close(theirs)
         waiting = {writer: memoryview(feed) for (_, writer), feed in zip(inward, feeds, strict=True)}
         data, why = _exchanged(waiting, ours, outward[0][0], limit, deadline)
-        ends, filled = server.end(outputs > 1 and why is None, max(0.0, deadline - time.monotonic()))
+        ends, filled, late = server.end(outputs > 1 and why is None, max(0.0, deadline - time.monotonic()))
         errors = b"".join(os.read(reader, _ERROR_BYTES) for reader, _ in outward[1:])
     finally:
         _close(ours)
-    return _Said(data, "crashed" if filled else why, ends, errors)
+    return _Said(data, "crashed" if filled else "timeout" if late else why, ends, errors, late)
 
 
 def _exchanged(
@@ -174,12 +185,13 @@ def _close(descriptors: list[int]) -> None:
 
 def _judged(said: _Said, lines: int, seconds: float) -> Verdict:
     """The verdict in the frames of the test process: passed only if every collected test ran and passed."""
-    collected, skipped, end = None, 0, None
+    collected, skipped, end, early = None, 0, None, False
     results: list[TestResult] = []
     try:
         for frame in _frames(said.data):
             collected = frame.get("collected", collected)
             skipped += "skipped" in frame
+            early = early or frame.get("early") is True
             results += [_result(frame["result"], lines)] if "result" in frame else []
             end = frame.get("end", end)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -193,15 +205,18 @@ def _judged(said: _Said, lines: int, seconds: float) -> Verdict:
         return Verdict("crashed", found, "not every test was run")
     if outcome == "crashed":
         error = _death(said.ends) or error
-    return Verdict(outcome, found, error, _line(end["line"], lines))
+    return Verdict(outcome, found, error, _line(end["line"], lines), early=early)
 
 
 def _result(frame: dict[str, Any], lines: int) -> TestResult:
     """The result in one test's frame, with line numbers limited to those of the program."""
     texts = {name: clean(frame[name]) for name in ("error", "call", "got", "expected") if name in frame}
     ran = tuple(sorted({line for line in frame.get("lines", ()) if _line(line, lines)}))
-    line = _line(frame.get("line"), lines)
-    return TestResult(clean(frame["name"]), frame["passed"] is True, line=line, lines=ran, **texts)
+    line, swallowed = _line(frame.get("line"), lines), tuple(map(int, frame["swallowed"]))
+    if swallowed and frame["passed"] is True:
+        texts["error"] = SWALLOWED
+    passed = frame["passed"] is True and not swallowed
+    return TestResult(clean(frame["name"]), passed, line=line, lines=ran, swallowed=swallowed, **texts)
 
 
 def _line(line: Any, lines: int) -> int | None:
@@ -224,7 +239,7 @@ def _compared(
     """One case of a script; and the outcome of the whole job, if it ends here."""
     why = said.why or ("timeout" if RUNNING in said.ends else None)
     if why:
-        return TestResult(name, False, _ended(_Said(b"", why, said.ends), seconds)), why
+        return TestResult(name, False, _ended(_Said(b"", why, said.ends, late=said.late), seconds)), why
     if death := _death(said.ends):
         return TestResult(name, False, death), "crashed"
     output = said.data.decode("utf-8", "replace")
@@ -237,8 +252,10 @@ def _compared(
 
 
 def _ended(said: _Said, seconds: float) -> str:
+    if said.late:
+        return f"more than {seconds:g} s of processor time"
     if said.why == "timeout":
-        return f"no verdict within {seconds:g} s"
+        return f"no verdict within {WALL_TIMES * seconds:g} s"
     if said.why:
         return "more output or files than a program may make"
     return _death(said.ends) or "the program ended its process before a verdict"
@@ -266,4 +283,4 @@ def _left_with(ends: Sequence[int]) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.strip().splitlines()]
+    return [line.rstrip() for line in text.rstrip().split("\n")]

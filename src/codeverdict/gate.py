@@ -1,33 +1,47 @@
-"""The stub gate: a task whose tests pass for a program that solves nothing must not train or measure anything."""
+"""The gate: a task whose tests pass for a program that solves nothing must not train or measure anything."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codeverdict.inside import operations, rewrite
-from codeverdict.runner import Runner
+from codeverdict.inside import perform, reading
+from codeverdict.runner import Job, Runner
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether a task may be used; `reason` says which stub passes its tests."""
+    """Whether a task may be used; `reason` says which stub passes its tests, or why its reference does not."""
 
     accepted: bool
     reason: str = ""
 
 
-def stub_gate(runner: Runner, tests: str, *names: str) -> Gate:
-    """Run the tests against stubs for `names` (those the tests take from `solution` if none are given).
+def stub_gate(runner: Runner, tests: str, *names: str, reference: str = "") -> Gate:
+    """Run the tests against the reference, if there is one, and against stubs for `names` (those that the tests
+    take from `solution` if none are given): some thirty programs that solve nothing. A task is accepted where the
+    reference passes and no stub does.
 
-    The stubs: functions that return None, their first argument, or an object that says yes to everything, and a
-    class of such objects. Tests that give no verdict are not rejected here: they have an outcome of their own.
+    The answer is kept with the runner. A stub is believed where a program would not be: in what its objects say of
+    order, and of their equality with plain values. Without a reference, tests that give no verdict are not
+    rejected: they have an outcome of their own.
     """
-    for what, code in stubs(names or taken_names(tests)):
-        if runner.run(code, tests).passed:
-            return Gate(False, f"the tests pass for {what}")
-    return Gate(True)
+    task = (tests, names, reference)
+    if task not in runner.gates:
+        runner.gates[task] = _gate(runner, tests, names or taken_names(tests), reference)
+    gate: Gate = runner.gates[task]
+    return gate
+
+
+def _gate(runner: Runner, tests: str, taken: tuple[str, ...], reference: str) -> Gate:
+    if reference and not (verdict := runner.run(reference, tests)).passed:
+        return Gate(False, f"the reference: {verdict.outcome}{f': {verdict.error}' if verdict.error else ''}")
+    asked = [(what, runner.submit(Job(code, tests, lenient=True))) for what, code in stubs(taken)] if taken else []
+    verdicts = [(what, runner.wait(future)) for what, future in asked]
+    passed = [what for what, verdict in verdicts if verdict.passed]
+    return Gate(False, f"the tests pass for {passed[0]}") if passed else Gate(True)
 
 
 def taken_names(tests: str) -> tuple[str, ...]:
@@ -36,54 +50,112 @@ def taken_names(tests: str) -> tuple[str, ...]:
         tree = ast.parse(tests)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
+    nodes = reading.nodes_of(tree)
+    modules = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "solution"
+    }
     found = [
         alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and node.module == "solution"
         for alias in node.names
         if alias.name != "*"
     ]
-    return tuple(dict.fromkeys([*found, *rewrite.wanted_names(tree, rewrite.nodes_of(tree))]))
+    found += [
+        node.attr for node in nodes if isinstance(node, ast.Attribute) and reading.root(node.value) in modules
+    ]
+    return tuple(dict.fromkeys([*found, *reading.wanted_names(tree, nodes)]))
+
+
+_CONSTANTS = ("None", "True", "False", "0", "1", "''", "[]", "{}")
+_OF_ARGUMENTS = {
+    "its first argument": "first",
+    "its first argument, sorted": "sorted(first)",
+    "its first argument, reversed": "first[::-1]",
+    "the length of its first argument": "len(first)",
+    "its last argument": "last",
+    "an empty iterator": "iter(())",
+    "a list of the right length with nothing in it": "Hollow(first)",
+    "an object whose methods give back what they are given": "Echo()",
+    "an object that contains everything": "Full()",
+    "text that contains everything": "FullText()",
+    "an object that lies between all bounds": "Between()",
+    "an always-equal object": "Yes()",
+}
+_ERRORS = (
+    *("ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "ZeroDivisionError"),
+    *("RuntimeError", "NotImplementedError", "StopIteration", "Exception"),
+)
+_CLASSES = {
+    "a class of always-equal objects": "Yes",
+    "a class of objects that lie between all bounds": "Between",
+    "a class whose methods give back what they are given": "Echo",
+    "a class whose methods do nothing": "Idle",
+}
+_HELPERS = """
+class Hollow(list):
+    def __init__(self, xs): self.size = len(xs) if hasattr(xs, '__len__') else 1
+    def __len__(self): return self.size
+    def __getitem__(self, i): return self
+class Echo:
+    def __init__(self, *args, **kwargs): pass
+    def __getattr__(self, name): return lambda *args, **kwargs: args[0] if args else None
+class Full(list):
+    def __contains__(self, x): return True
+class FullText(str):
+    def __contains__(self, x): return True
+    def startswith(self, *args): return True
+    endswith = startswith
+class Idle:
+    def __init__(self, *args, **kwargs): pass
+    def __getattr__(self, name): return lambda *args, **kwargs: None
+    def __enter__(self): return self
+    def __exit__(self, *error): return True
+"""
+_IS_ERROR = re.compile(r"(?:Error|Exception|Warning)$")
 
 
 def stubs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """(what it is, code) of programs that define these names and solve nothing."""
-    yield "a function that returns None", _each(names, "def {name}(*args, **kwargs):\n    return None\n")
-    first = "def {name}(*args, **kwargs):\n    return args[0] if args else next(iter(kwargs.values()), None)\n"
-    yield "a function that returns its first argument", _each(names, first)
-    yield "an always-equal object", _yes() + _each(names, "def {name}(*args, **kwargs):\n    return Yes()\n")
-    yield "a class of always-equal objects", _yes() + _each(names, "class {name}(Yes):\n    pass\n")
+    errors = [name for name in names if _IS_ERROR.search(name)]
+    others = [name for name in names if name not in errors] or list(names)
+    shared = _HELPERS + _object("Yes", "True", "True") + _object("Between", "False", "True")
+    shared += "".join(f"class {name}(Exception): pass\n" for name in errors)
+    for constant in _CONSTANTS:
+        yield f"a function that returns {constant}", shared + _functions(others, f"return {constant}")
+    for what, expression in _OF_ARGUMENTS.items():
+        yield f"a function that returns {what}", shared + _functions(others, f"return {expression}")
+    for error in (*_ERRORS, *errors[:1]):
+        yield f"a function that raises {error}", shared + _functions(others, f"raise {error}(first)")
+    for what, base in _CLASSES.items():
+        yield what, shared + "".join(f"class {name}({base}): pass\n" for name in others)
 
 
-def _each(names: tuple[str, ...], template: str) -> str:
-    return "".join(template.format(name=name) for name in names)
+def _functions(names: list[str], body: str) -> str:
+    """Functions that also can be the block of a `with`, and iterated over, like their results."""
+    given = "    given = [*args, *kwargs.values()] or [None]\n    first, last = given[0], given[-1]\n"
+    return "".join(f"def {name}(*args, **kwargs):\n{given}    {body}\n" for name in names)
 
 
-def _yes() -> str:
+def _object(name: str, equal: str, ordered: str) -> str:
     """A class whose objects answer every question with yes, or with the closest value of the required type."""
     answers = {
-        "__hash__": "1",
-        "__len__": "1",
-        "__iter__": "iter([self])",
-        "__next__": "self",
-        "__enter__": "self",
-        "__str__": "'yes'",
-        "__repr__": "'yes'",
-        "__format__": "'yes'",
-        "__bytes__": "b'yes'",
-        "__int__": "1",
-        "__index__": "1",
-        "__float__": "1.0",
-        "__complex__": "1j",
-        "__bool__": "True",
-        "__contains__": "True",
-        "__exit__": "False",
-        "__ne__": "False",
-        "__length_hint__": "1",
-        **dict.fromkeys([*operations.ORDER, "__eq__"], "True"),
+        **dict.fromkeys(("__hash__", "__len__", "__int__", "__index__", "__length_hint__", "__round__"), "1"),
+        **dict.fromkeys(("__next__", "__enter__", "__aiter__", "__copy__", "__deepcopy__"), "self"),
+        **dict.fromkeys(("__str__", "__repr__", "__format__", "__fspath__"), "'yes'"),
+        **dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), ordered),
+        **dict.fromkeys(("__bool__", "__contains__", "__exit__"), "True"),
+        **{"__iter__": "iter([self])", "__reversed__": "iter([self])", "__bytes__": "b'yes'", "__float__": "1.0"},
+        **{"__complex__": "1j", "__eq__": equal, "__ne__": "False"},
     }
-    code = "class Yes:\n    def __init__(self, *args, **kwargs):\n        pass\n"
-    code += "    def __getattr__(self, name):\n        return Yes()\n"
-    for name in sorted(operations.OPERATIONS):
-        code += f"    def {name}(self, *args, **kwargs):\n        return {answers.get(name, 'Yes()')}\n"
+    code = f"class {name}:\n    def __init__(self, *args, **kwargs):\n        pass\n"
+    code += f"    def __getattr__(self, name):\n        return {name}()\n"
+    for operation in sorted({*perform.OPERATIONS} - perform.AWAITED):
+        code += (
+            f"    def {operation}(self, *args, **kwargs):\n        return {answers.get(operation, f'{name}()')}\n"
+        )
     return code

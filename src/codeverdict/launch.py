@@ -18,7 +18,6 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any, Literal
 
-from codeverdict.cgroup import MemoryGroup
 from codeverdict.errors import NotSafeError
 from codeverdict.inside import control, landlock, scratch, seccomp
 from codeverdict.results import Tier
@@ -26,8 +25,6 @@ from codeverdict.results import Tier
 TierChoice = Literal["auto", "namespaces", "landlock", "none"]
 START_SECONDS = 60.0
 GRACE_SECONDS = 5.0
-SERVER_MB = 512
-"""Memory for the server itself, beside the two processes of a job, in MiB."""
 
 _PACKAGE = Path(__file__).resolve().parent
 _SERVE = "import sys; sys.path.insert(0, sys.argv[1]); from codeverdict.inside.server import main; main()"
@@ -62,13 +59,12 @@ class Server:
             Dead: it does not work in this tier; says why.
         """
         self.tier = tier
-        self.memory_group = MemoryGroup((2 * memory_mb + SERVER_MB) << 20)
         _compile()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel = control.Channel(here.detach())
         with there:
             self._process = subprocess.Popen(
-                self.memory_group.joined(_command(tier)),
+                _command(tier),
                 stdin=there.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -97,11 +93,11 @@ class Server:
         with _dead_if_closed():
             self._channel.send(words, descriptors)
 
-    def end(self, gently: bool, seconds: float) -> tuple[tuple[int, ...], bool]:
+    def end(self, gently: bool, seconds: float) -> tuple[tuple[int, ...], bool, bool]:
         """End the job; `gently` once its processes have ended or its time, of which `seconds` are left, is over.
 
-        Returns: the wait status of each process (job.RUNNING where it had to be killed), and whether it had
-            written more files than it may.
+        Returns: the wait status of each process (job.RUNNING where it had to be killed), whether it had written
+            more files than it may, and whether it had used up its processor time.
 
         Raises:
             Dead: the server is gone, or does not answer.
@@ -109,7 +105,7 @@ class Server:
         with _dead_if_closed():
             self._channel.send({"end": gently})
             reply, _ = self._channel.receive(seconds + GRACE_SECONDS)
-        return tuple(reply["ends"]), bool(reply["filled"])
+        return tuple(reply["ends"]), bool(reply["filled"]), bool(reply["late"])
 
     def close(self) -> None:
         """End it, and everything it started."""
@@ -120,7 +116,6 @@ class Server:
             self._process.kill()
             self._process.wait()
         scratch.remove_of(self.process)
-        self.memory_group.close()
 
 
 @contextlib.contextmanager
@@ -250,7 +245,18 @@ def _bubblewrap() -> list[str]:
     needs no user namespace for that and changes to another user in each job; others get a user namespace.
     """
     words = ["bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-net"]
-    words += ["--unshare-uts", "--unshare-cgroup-try", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/"]
+    words += [
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        "--dev",
+        "/dev",
+        "--tmpfs",
+        "/tmp",
+        "--tmpfs",
+        "/scratch",
+        "--chdir",
+        "/",
+    ]
     capabilities = ["CAP_SYS_ADMIN"]
     if os.geteuid() == 0:
         words += ["--cap-drop", "ALL"]

@@ -22,6 +22,7 @@ class TestResult:
     """One test: whether it passed; if not, the error, the line of the solution it passed through, and the operands.
 
     `lines` are the lines of the solution that ran in this test, from 1 (only where the job asked for coverage).
+    `swallowed`: lines of the test file whose exception the solution did not let pass; such a test has failed.
     """
 
     __test__ = False
@@ -34,6 +35,7 @@ class TestResult:
     got: str = ""
     expected: str = ""
     lines: tuple[int, ...] = ()
+    swallowed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Verdict:
     Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`, `crashed` (it
     ended its own process, was killed by a limit, or broke the rules of the sandbox), and, no verdict on the
     program: `bad_tests`, `no_tests` (the task is at fault), `unsupported` (the sandbox cannot run these tests).
-    `tier` says what protected the machine, `seconds` how long the job took (wall clock).
+    `tier` says what protected the machine, `seconds` how long the job took (wall clock), `early` whether the tests
+    asked the program before they were counted: how many there are may be its doing.
     """
 
     outcome: Outcome
@@ -52,6 +55,7 @@ class Verdict:
     line: int | None = None
     tier: Tier = "none"
     seconds: float = 0.0
+    early: bool = False
 
     @property
     def passed(self) -> bool:

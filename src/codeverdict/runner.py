@@ -16,9 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from codeverdict.exchange import judge_script, judge_tests
+from codeverdict.exchange import SWALLOWED, judge_script, judge_tests
 from codeverdict.launch import Dead, Server, TierChoice, start
 from codeverdict.results import NO_VERDICT, Outcome, TestResult, Tier, Verdict
 
@@ -31,7 +31,7 @@ _ATTEMPTS = 2
 _HEAVY = ("numpy",)
 
 REFERENCE_SECONDS = 60.0
-"""Wall clock limit of a reference, in seconds."""
+"""Processor time of a reference, in seconds."""
 REFERENCE_TIMES = 4.0
 _HEAVY_WORDS = re.compile(r"\b(?:import|from)\s+(?:numpy|pandas|scipy)\b")
 
@@ -40,7 +40,7 @@ _HEAVY_WORDS = re.compile(r"\b(?:import|from)\s+(?:numpy|pandas|scipy)\b")
 class Job:
     """A program and what it is judged by: a test file, or (input, expected output) pairs.
 
-    `seconds`: its wall clock, 0 for the runner's.
+    `seconds`: its processor time, 0 for the runner's. `lenient`: objects of the program are believed (gate.py).
     """
 
     solution: str
@@ -48,6 +48,7 @@ class Job:
     cases: tuple[tuple[str, str], ...] = ()
     coverage: bool = False
     seconds: float = 0.0
+    lenient: bool = False
 
     def run(self, server: Server, seconds: float) -> Verdict:
         """Have a server run it.
@@ -57,7 +58,9 @@ class Job:
         """
         if self.cases:
             return judge_script(server, self.solution, self.cases, seconds)
-        return judge_tests(server, self.solution, self.tests, self.coverage, seconds)
+        return judge_tests(
+            server, self.solution, self.tests, seconds, {"coverage": self.coverage, "lenient": self.lenient}
+        )
 
     def too_long(self) -> Verdict | None:
         """The verdict on a job too long to be run; None for any other."""
@@ -72,7 +75,8 @@ class Job:
 class Runner:
     """Warm sandboxed servers, `workers` of them, started when needed. Use as a context manager, or call `close`.
 
-    `seconds` is the wall clock of one program with all its tests, `memory_mb` what each of its two processes may
+    `seconds` is the processor time of one program under all its tests (the wall clock is a multiple: WALL_TIMES in
+    exchange.py), `memory_mb` what each of its two processes may
     use. `tier`: `auto` takes the best protection that works here; below Landlock it refuses (NotSafeError) unless
     `none` is asked for. `coverage`: note the lines that each test runs. Equal jobs are answered once.
     """
@@ -82,6 +86,7 @@ class Runner:
     tier: TierChoice = "auto"
     coverage: bool = False
     memory_mb: int = 1024
+    gates: dict[tuple[str, tuple[str, ...], str], Any] = field(default_factory=dict, init=False, repr=False)
     _known: OrderedDict[Job, Verdict] = field(default_factory=OrderedDict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _pool: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
@@ -117,8 +122,9 @@ class Runner:
         """Judge (solution, tests) pairs, `workers` at a time; verdicts in the order of the pairs.
 
         `references`: a right solution for each pair, "" where none is known. A program that ends without a verdict
-        where the reference has one has failed: it may have caused that itself. One that runs out of time gets
-        REFERENCE_TIMES as long as the reference takes, if that is more.
+        where the reference has one has failed: it may have caused that itself; so has one under which fewer tests
+        run. An exception that it swallows is no failure where the reference swallows it too. One that runs out of
+        time gets REFERENCE_TIMES as long as the reference takes, if that is more.
         """
         made = [self._job(solution, tests, coverage) for solution, tests in jobs]
         futures = {job: self.submit(job) for job in dict.fromkeys(made)}
@@ -132,7 +138,7 @@ class Runner:
         known: dict[tuple[Job, str], Future[Verdict]] = {}
         pairs = list(zip(jobs, verdicts, references, strict=True))
         for job, verdict, reference in pairs:
-            if reference and (verdict.outcome in NO_VERDICT or verdict.outcome == "timeout"):
+            if reference and _is_open(verdict):
                 patient = dataclasses.replace(
                     job, solution=reference, coverage=False, seconds=max(REFERENCE_SECONDS, self.seconds)
                 )
@@ -145,6 +151,8 @@ class Runner:
     def _settled(self, job: Job, verdict: Verdict, reference: Verdict) -> Verdict:
         if reference.outcome in NO_VERDICT:
             return verdict
+        if verdict.passed or any(result.swallowed for result in verdict.results):
+            return _beside(verdict, reference)
         if verdict.outcome in NO_VERDICT:
             return dataclasses.replace(
                 verdict, outcome="failed", error=f"{verdict.error}; the reference has a verdict"
@@ -227,6 +235,28 @@ class Runner:
             self._known[job] = verdict
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
+
+
+def _is_open(verdict: Verdict) -> bool:
+    """Whether it depends on what the reference does."""
+    swallows = any(result.swallowed for result in verdict.results)
+    return verdict.outcome in NO_VERDICT or verdict.outcome == "timeout" or verdict.early or swallows
+
+
+def _beside(verdict: Verdict, reference: Verdict) -> Verdict:
+    """A verdict in which the reference decides how many tests there are, and what may be swallowed."""
+    allowed = {result.name: set(result.swallowed) for result in reference.results}
+    results = tuple(
+        dataclasses.replace(each, passed=True, error="")
+        if each.error == SWALLOWED and set(each.swallowed) <= allowed.get(each.name, set())
+        else each
+        for each in verdict.results
+    )
+    if len(results) < len(reference.results) and verdict.passed:
+        return dataclasses.replace(verdict, outcome="failed", error="fewer tests than with the reference")
+    complete = verdict.passed or (verdict.outcome == "failed" and not verdict.error)
+    outcome: Outcome = "passed" if complete and all(each.passed for each in results) else verdict.outcome
+    return dataclasses.replace(verdict, outcome=outcome, results=results)
 
 
 def _wants_numpy(job: Job) -> bool:

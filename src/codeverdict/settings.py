@@ -17,5 +17,5 @@ class SandboxSettings(BaseModel):
         description="auto: the best protection that works here; none: run programs without protection",
     )
     workers: int = Field(default=1, ge=1, description="programs at a time")
-    seconds: float = Field(default=2.0, gt=0, description="wall clock of one program with all its tests")
+    seconds: float = Field(default=2.0, gt=0, description="processor time of one program under all its tests")
     memory_mb: int = Field(default=1024, ge=128, description="MiB that one process of a program may use")

@@ -1,6 +1,6 @@
-"""Two corpora the sandbox is measured by: programs that forge a verdict, and right programs.
+"""What the sandbox is measured by: programs that forge a verdict, weak tests, and right programs.
 
-Both files are made of sections. A line `=== name | family` begins one, a program follows, then parts that begin
+The files are made of sections. A line `=== name | family` begins one, a program follows, then parts that begin
 with `--- tests` (a test file) or `--- io` (a line `input -> output` of two Python literals for each case), and
 `--- honest` (a program that solves the task). `=== @name` begins a section to be referred to: `--- tests @name`
 takes its tests and its honest program, a line `#include name` in a program its text.
@@ -142,6 +142,8 @@ def _with_includes(code: str, shared: dict[str, dict[str, str]]) -> str:
 
 
 FORGING = read_forging("forging.txt")
+FAMILIES = read_forging("families.txt")
+WEAK = read_forging("weak.txt")
 RIGHT = read_right("right_programs.txt")
 LIMITS = read_right("right_limits.txt")
 SEARCH = shared_text("forging.txt", "search")
@@ -223,6 +225,22 @@ def check_really(which: str) -> str:
     return "".join(said)
 
 
+def passes_really(programs: Iterable[tuple[str, str]]) -> list[bool]:
+    """Whether each (solution, tests) pair passes the real pytest, each in one ordinary process of its own."""
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
+    found = []
+    for code, tests in programs:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "solution.py").write_text(code, encoding="utf-8")
+            Path(folder, "test_it.py").write_text(tests, encoding="utf-8")
+            done = subprocess.run([*words, "test_it.py"], cwd=folder, capture_output=True, timeout=60, env=_PLAIN)
+            found.append(done.returncode == 0)
+    return found
+
+
+_PLAIN = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
 def main() -> None:
     """Print what does not pass under the real pytest."""
     import asyncio  # noqa: F401  (imported before the forks, as they would each)
@@ -231,7 +249,8 @@ def main() -> None:
     import pytest  # noqa: F401
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    honest = [Right(each.name, each.family, each.task.honest, each.task.tests) for each in FORGING]
+    everything = (*FORGING, *FAMILIES, *WEAK)
+    honest = [Right(each.name, each.family, each.task.honest, each.task.tests) for each in everything]
     honest = [each for each in {(each.code, each.tests): each for each in honest}.values() if each.tests]
     known = {"--right": list(RIGHT), "--honest": honest}
     step = {"--even": slice(0, None, 2), "--odd": slice(1, None, 2)}.get(sys.argv[-1], slice(None))

@@ -381,7 +381,8 @@ def until(true: Callable[[], object], seconds: float = 10.0) -> bool:
 
 DRIVER = """
 import json, os, sys
-from codeverdict import Runner, probe_tiers
+from codeverdict import Runner, launch, probe_tiers
+launch._site_packages = lambda: [LIBRARIES]
 tier, programs, after, tests = json.load(sys.stdin)
 [probe] = probe_tiers(1024, (tier,))
 if not probe.works:
@@ -408,6 +409,7 @@ def somebodys_python() -> list[str]:
         [os.path.realpath(sys.executable), *filter(None, [shutil.which("python3", path=os.defpath)])]
     ):
         start = f"import sys; assert sys.version_info >= (3, 11); sys.path.insert(0, {source!r})\n"
+        start += f"LIBRARIES = {str(Path(pytest.__file__).parents[1])!r}\n"
         command = [python, "-P", "-s", "-c", start + DRIVER]
         tried = run_as_somebody([*command[:-1], start + "import codeverdict.runner"], "")
         if tried is not None and tried.returncode == 0:

@@ -32,9 +32,11 @@ _READABLE = (
 
 
 class Limits(NamedTuple):
-    """What one process may use: wall clock seconds (of the whole job) and MiB of memory."""
+    """What one process may use: seconds of processor time (the solution's) and of the wall clock (the whole job),
+    and MiB of memory."""
 
     seconds: float
+    wall: float
     memory_mb: int
 
 
@@ -76,7 +78,7 @@ class Jail:
             OSError: a part of the protection was refused; nothing untrusted must run.
         """
         _close_all_but(sorted((*keep, rules)))
-        seconds, memory = math.ceil(limits.seconds) + 1, limits.memory_mb << 20
+        seconds, memory = math.ceil(limits.wall) + 1, limits.memory_mb << 20
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         if self._user is not None:

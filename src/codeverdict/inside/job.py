@@ -15,6 +15,7 @@ _MOST_DYING = 8
 _FORK_SECONDS = 2.0
 _COUNT_SECONDS = 0.04
 _NAP_SECONDS = 0.0005
+_PROCESS_CLOCK = 2  # clock_getcpuclockid(3): the processor time of a process, by its number
 RUNNING = -1
 """In place of a wait status: the process had not ended."""
 
@@ -25,11 +26,14 @@ Work = tuple[Callable[[], None], tuple[int, ...]]
 class Ground:
     """What all jobs of a server have in common: the jail, and where they have no mounts the server's own folder."""
 
-    def __init__(self, prison: jail.Jail, namespaces: bool, user: int | None, kept: tuple[int, ...]) -> None:
-        """Raises OSError if no folder can be made to write in."""
+    def __init__(
+        self, prison: jail.Jail, namespaces: bool, user: int | None, kept: tuple[int, ...], libraries: list[str]
+    ) -> None:
+        """Raises OSError if no folder can be made to write in. A mount over /tmp would hide libraries below it."""
         self.jail, self.namespaces, self.user, self.kept = prison, namespaces, user, kept
         self.scratch = None if namespaces else scratch.Scratch(user)
-        self.folder = self.scratch.folder if self.scratch else "/tmp"
+        hides = any(each.startswith("/tmp/") for each in libraries)
+        self.folder = self.scratch.folder if self.scratch else "/scratch" if hides else "/tmp"
         if namespaces or user is not None:  # counts nothing else: a user, or a user namespace, of our own
             prison.limit_processes()
         self.gate = os.pipe() if self.scratch else (-1, -1)
@@ -62,12 +66,12 @@ class Job:
     """The processes of one job."""
 
     def __init__(self, ground: Ground, limits: jail.Limits) -> None:
-        self.deadline = time.monotonic() + limits.seconds
+        self.deadline = time.monotonic() + limits.wall
         self._ground, self._limits = ground, limits
         self._processes: list[int] = []
         self._maps: list[int] = []
         self._counted = time.monotonic()
-        self.filled = False
+        self.filled = self.late = False
 
     def start(self, *works: Work) -> None:
         """Fork a process for each work, shut in before it begins.
@@ -145,6 +149,16 @@ class Job:
         self.filled = self.filled or own.overfull(jail.FILE_BYTES * sum(map(own.nameless, self._maps)))
         return self.filled
 
+    def is_late(self) -> bool:
+        """Whether the first process, the solution's, has used up its processor time."""
+        with contextlib.suppress(OSError):  # it has ended
+            used = time.clock_gettime(~self._processes[0] << 3 | _PROCESS_CLOCK)
+            self.late = self.late or used > self._limits.seconds
+        return self.late
+
+    def _must_end(self) -> bool:
+        return self.is_late() or self.filled_scratch()
+
     def kill(self) -> None:
         """Have every process end now; `end` clears up."""
         for process in self._processes:
@@ -158,7 +172,7 @@ class Job:
         statuses = []
         for process in self._processes:
             ended, status = os.waitpid(process, os.WNOHANG)
-            while gently and not ended and time.monotonic() < self.deadline and not self.filled_scratch():
+            while gently and not ended and time.monotonic() < self.deadline and not self._must_end():
                 time.sleep(_NAP_SECONDS)
                 ended, status = os.waitpid(process, os.WNOHANG)
             if not ended:

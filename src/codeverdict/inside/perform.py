@@ -1,19 +1,156 @@
-"""Doing what the other side asked to an object of ours."""
+"""What one side may have the other do to an object: the special methods that are passed on, and how."""
 
 from __future__ import annotations
 
+import collections
+import collections.abc
 import functools
+import math
+import operator
+import os
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
-from codeverdict.inside import commit, operations
-from codeverdict.inside.kinds import TESTS_MODULE, is_mock
+from codeverdict.inside import values
 
 _STEP_SECONDS = 0.002
+_NUMERIC = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"),
+    *("lshift", "rshift", "and_", "or_", "xor"),
+)
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+_BINARY: dict[str, Callable[..., Any]] = {name.strip("_"): getattr(operator, name) for name in _NUMERIC}
+_BINARY = {**_BINARY, "pow": pow, "divmod": divmod}
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    **{f"__{name}__": do for name, do in _BINARY.items()},
+    **{f"__r{name}__": lambda one, other, do=do: do(other, one) for name, do in _BINARY.items()},
+    **{f"__i{name.strip('_')}__": getattr(operator, f"i{name.strip('_')}") for name in _NUMERIC},
+}
+MEASURES = frozenset(
+    f"__{prefix}{name}__"
+    for name in ("sub", "truediv", "floordiv", "mod", "divmod", "xor")
+    for prefix in ("", "r", "i")
+)
+"""Operators by which a value is measured against another; of a sum or a product nothing can be read off."""
+_OF_SCALARS = "__abs__ __bool__ __len__ __int__ __float__ __index__ __round__ __str__ __neg__ __iter__"
+SCALARS = frozenset(_OF_SCALARS.split())
+"""What makes a plain value of an object."""
+AWAITED = frozenset({"__anext__", "__aenter__", "__aexit__"})
+
+
+def _special(name: str) -> Callable[..., Any]:
+    return lambda target, *args: getattr(type(target), name)(target, *args)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    **COMPARISONS,
+    **ARITHMETIC,
+    **{f"__{each.__name__}__": each for each in (len, iter, next, reversed, bool, hash, str, repr, bytes, abs)},
+    **{f"__{each.__name__}__": each for each in (int, float, complex, round, format, aiter)},
+    **{f"__{name}__": getattr(operator, name) for name in ("neg", "pos", "invert", "index", "getitem", "setitem")},
+    **{f"__{name}__": getattr(math, name) for name in ("trunc", "floor", "ceil")},
+    **{name: _special(name) for name in ("__enter__", "__exit__", "__length_hint__")},
+    "__delitem__": operator.delitem,
+    "__contains__": operator.contains,
+    "__fspath__": os.fspath,
+    "__call__": lambda target, *args: target(*args),
+    "__copy__": lambda target: __import__("copy").copy(target),
+    "__deepcopy__": lambda target, memo: __import__("copy").deepcopy(target),
+    **{name: _special(name) for name in AWAITED},
+}
+
+
+def perform(op: str, target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do what the other side asked to an object of ours."""
+    if op == "op":
+        return OPERATIONS[name](target, *args)
+    return _PERFORM[op](target, name, args, kwargs)
+
+
+def _get(target: Any, name: str) -> Any:
+    if name == "__signature__":
+        return _signature(target)
+    found = getattr(target, name)
+    if name == "__dict__":
+        return {
+            key: value for key, value in found.items() if key not in ("__builtins__", "__dict__", "__weakref__")
+        }
+    return dict(found) if name in ("__members__", "__annotations__") else found
+
+
+def _signature(target: Any) -> list[Any]:
+    """Name, kind, default and annotation of each parameter; of a default of the tests only that there is one."""
+    import inspect
+
+    try:
+        found = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise AttributeError("__signature__") from error
+    hidden = getattr(target, "__module__", "") == "tests"
+    return [
+        (
+            (each.name, int(each.kind)),
+            () if each.default is each.empty else (... if hidden else each.default,),
+            () if each.annotation is each.empty or hidden else (each.annotation,),
+        )
+        for each in found
+    ]
+
+
+def signature_of(rows: Any) -> Any:
+    """The signature that `_signature` took apart."""
+    import inspect
+
+    kinds = {int(each): each for each in inspect._ParameterKind}
+    made = [
+        inspect.Parameter(
+            name,
+            kinds[kind],
+            default=next(iter(default), inspect.Parameter.empty),
+            annotation=next(iter(annotation), inspect.Parameter.empty),
+        )
+        for (name, kind), default, annotation in rows
+    ]
+    return inspect.Signature(made)
+
+
+def _look(target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of the standard library that looks into its argument, where the argument lives."""
+    module, _, function = name.rpartition(".")
+    return getattr(__import__(module), function)(target, *args, **kwargs)
+
+
+def _plain(target: Any) -> Any:
+    """(True, the plain value an object is compared as); (False, None) if it differs from every plain value; None
+    if it has a comparison of its own."""
+    kind = type(target)
+    equal = next((each.__dict__["__eq__"] for each in kind.__mro__ if "__eq__" in each.__dict__), None)
+    for base, keepers in _KEEPERS.items():
+        if isinstance(target, base) and any(equal is vars(each).get("__eq__") for each in keepers):
+            return True, base(dict.items(target) if base is dict else base.__iter__(target))
+    if equal in (collections.UserList.__eq__, collections.UserString.__eq__):
+        return True, target.data
+    if equal is vars(collections.abc.Mapping)["__eq__"] or kind is types.MappingProxyType:
+        return True, dict(target.items())
+    if equal is vars(collections.abc.Set)["__eq__"]:
+        return True, set(target)
+    generated = getattr(getattr(equal, "__code__", None), "co_filename", "") == "<string>"
+    return (False, None) if generated and hasattr(kind, "__dataclass_fields__") else None
+
+
+_KEEPERS: dict[Any, tuple[type, ...]] = {
+    **{kind: (kind,) for kind in (list, set, collections.deque, bytearray)},
+    dict: (dict, collections.OrderedDict, collections.Counter),
+}
 
 
 @functools.cache
-def _loop() -> Any:
+def _own_loop() -> Any:
     """One loop for all that is awaited: what an asynchronous object began in a loop, it can only end there."""
     import asyncio
 
@@ -22,68 +159,21 @@ def _loop() -> Any:
     return loop
 
 
-def perform(op: str, target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do what the other side asked to an object of ours."""
-    if op == "op":
-        return _operate(target, name, args)
-    if op not in _PERFORM:
-        raise AttributeError(f"no operation {op}")
-    return _PERFORM[op](target, name, args, kwargs)
-
-
-_PERFORM: dict[str, Callable[[Any, str, Any, Any], Any]] = {
-    "call": lambda target, name, args, kwargs: target(*args, **kwargs),
-    "get": lambda target, name, args, kwargs: _SPECIAL.get(name, getattr)(target, name),
-    "set": lambda target, name, args, kwargs: setattr(target, name, args[0]),
-    "del": lambda target, name, args, kwargs: delattr(target, name),
-    "start": lambda target, name, args, kwargs: _running_loop().create_task(_awaited(target, name, args)),
-    "step": lambda target, name, args, kwargs: _stepped(target),
-    "cancel": lambda target, name, args, kwargs: bool(target.cancel()),
-    "result": lambda target, name, args, kwargs: target.result(),
-    "isinstance": lambda target, name, args, kwargs: isinstance(args[0], target),
-    "is_a": lambda target, name, args, kwargs: (issubclass if isinstance(target, type) else isinstance)(
-        target, args[0]
-    ),
-    "issubclass": lambda target, name, args, kwargs: issubclass(args[0], target),
-    "look": lambda target, name, args, kwargs: getattr(__import__(name.partition(".")[0]), name.partition(".")[2])(
-        target
-    ),
-    "dir": lambda target, name, args, kwargs: dir(target),
-    "pickled": lambda target, name, args, kwargs: _pickled_and_back(target),
-    "commit": lambda target, name, args, kwargs: commit.commit(target, name),
-    "copy": lambda target, name, args, kwargs: __import__("copy").copy(target),
-    "deepcopy": lambda target, name, args, kwargs: __import__("copy").deepcopy(target),
-}
-
-
-def _operate(target: Any, name: str, args: tuple[Any, ...]) -> Any:
-    if name not in operations.OPERATIONS:
-        raise AttributeError(f"no operation {name}")
-    if name == "__iter__":
-        return iter(target)
-    if name == "__contains__":
-        return args[0] in target
-    if isinstance(target, type) and name == "__getitem__":
-        return target[args[0]]  # type: ignore[index]
-    if isinstance(target, type) and name == "__len__":
-        return len(target)  # type: ignore[arg-type]
-    method = operations.special(type(target), name)
-    if method is None:
-        raise AttributeError(f"{type(target).__name__} has no {name}")
-    return (method if is_mock(method) else method.__get__(target, type(target)))(*args)
-
-
-def _running_loop() -> Any:
-    """The loop that runs, or ours."""
+def _start(target: Any, name: str, args: tuple[Any, ...]) -> Any:
+    """A task that awaits an object, or what a special method of it gives."""
     import asyncio
 
+    async def awaited() -> Any:
+        return await (OPERATIONS[name](target, *args) if name else target)
+
     try:
-        return asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
     except RuntimeError:
-        return _loop()
+        loop = _own_loop()
+    return loop.create_task(awaited())
 
 
-def _stepped(task: Any) -> bool:
+def _turn(task: Any) -> bool:
     """Let a task go on for a moment; whether it has ended."""
     import asyncio
 
@@ -93,51 +183,42 @@ def _stepped(task: Any) -> bool:
     return bool(task.done())
 
 
-def _pickled_and_back(value: Any) -> Any:
-    import pickle
-
-    return pickle.loads(pickle.dumps(value))
-
-
-async def _awaited(target: Any, name: str, args: tuple[Any, ...]) -> Any:
-    return await (getattr(target, name)(*args) if name else target)
-
-
-def _fields(kind: Any, name: str) -> list[tuple[str, bool]]:
-    return [
-        (field.name, field.init) for field in getattr(kind, name).values() if field._field_type.name == "_FIELD"
-    ]
-
-
-def _signature(target: Any, name: str) -> list[Any]:
-    """Name, kind, default and annotation of each parameter; of a default of the tests only that there is one."""
-    import inspect
-
-    try:
-        found = inspect.signature(target)
-    except (TypeError, ValueError) as error:
-        raise AttributeError(name) from error
-    empty = inspect.Parameter.empty
-    rows: list[Any] = [
-        (each.name, int(each.kind), *_given(_default(each, target), empty), *_given(each.annotation, empty))
-        for each in found.parameters.values()
-    ]
-    return [*rows, _given(found.return_annotation, empty)]
-
-
-def _default(parameter: Any, target: Any) -> Any:
-    of_tests = getattr(target, "__module__", "") == TESTS_MODULE
-    return ... if of_tests and parameter.default is not parameter.empty else parameter.default
-
-
-def _given(value: Any, empty: Any) -> tuple[bool, Any]:
-    return (False, None) if value is empty else (True, value)
-
-
-_SPECIAL: dict[str, Callable[[Any, str], Any]] = {
-    "__dataclass_fields__": _fields,
-    "__signature__": _signature,
-    "__dict__": lambda target, name: dict(getattr(target, name)),
-    "__annotations__": lambda target, name: dict(getattr(target, name, {})),
-    "__members__": lambda target, name: dict(getattr(target, name)),
+_PERFORM: dict[str, Callable[[Any, str, Any, Any], Any]] = {
+    "call": lambda target, name, args, kwargs: target(*args, **kwargs),
+    "get": lambda target, name, args, kwargs: _get(target, name),
+    "set": lambda target, name, args, kwargs: setattr(target, name, args[0]),
+    "del": lambda target, name, args, kwargs: delattr(target, name),
+    "dir": lambda target, name, args, kwargs: dir(target),
+    "plain": lambda target, name, args, kwargs: _plain(target),
+    "look": lambda target, name, args, kwargs: _look(target, name, args, kwargs),
+    "isinstance": lambda target, name, args, kwargs: (issubclass if isinstance(target, type) else isinstance)(
+        target, args[0]
+    ),
+    "holds": lambda target, name, args, kwargs: isinstance(args[0], target),
+    "start": lambda target, name, args, kwargs: _start(target, name, args),
+    "turn": lambda target, name, args, kwargs: _turn(target),
+    "cancel": lambda target, name, args, kwargs: bool(target.cancel()),
+    "result": lambda target, name, args, kwargs: target.result(),
 }
+
+
+def passed_on(kind: type) -> tuple[str, list[str]]:
+    """The immutable type a class derives from ("" for none), and the special methods of it that are passed on.
+
+    Not those of `object`, of that type, or of an exception of Python's: these do the same on the other side.
+    """
+    base, found = values.base_of(kind), []
+    for name in OPERATIONS:
+        home = next((each for each in kind.__mro__ if name in vars(each)), object)
+        raises = issubclass(home, BaseException) and home.__module__ == "builtins"
+        if home is not object and home is not base and not raises:
+            found.append(name if vars(home)[name] is not None else f"no {name}")
+    found += ["__await__"] if "__await__" in dir(kind) else []
+    found += ["__get__"] if kind is types.FunctionType else []
+    return base.__name__ if base else "", found
+
+
+def numpy_seed(value: Any) -> None:
+    """Seed numpy's generator where numpy is loaded."""
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(value)

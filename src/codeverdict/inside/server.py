@@ -2,13 +2,14 @@
 never sees one: what it holds in memory, every process of every later job inherits.
 
 Packets (control.py): first `{tier, memory_mb, libraries, user, preload}`, answered by `{"ready": true, "probes":
-{...}}` or `{"refused": why}`; then for each job `{"start": "tests" | "script", seconds, modules}` with the ends of
-its pipes, and `{"end": gently}`, answered by `{"ends": [wait status, ...], "filled": bool}`.
+{...}}` or `{"refused": why}`; then for each job `{"start": "tests" | "script", seconds, wall, modules}` with the
+ends of its pipes, and `{"end": gently}`, answered by `{"ends": [wait status, ...], "filled": bool, "late": bool}`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -19,17 +20,15 @@ from codeverdict.inside import (
     control,
     frames,
     jail,
-    plug,
     probes,
-    rehearsal,
     solution_side,
     system,
-    test_side,
 )
 from codeverdict.inside.job import Ground, Job
 
 _TICK_SECONDS = 0.05
 _GRACE_SECONDS = 1.0
+_THRESHOLD = 20_000  # Python's 700 has every job look for garbage several times
 
 _ENVIRONMENT = {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 _WARM = (
@@ -52,8 +51,8 @@ def main() -> None:
     try:
         server = Server(setup, channel)
         reply: dict[str, Any] = {"ready": True, "probes": server.prove() if server.protected else {}}
-    except OSError as error:
-        channel.send({"refused": f"{error.strerror or error}"})
+    except (OSError, ImportError) as error:  # pytest has to be installed beside the package
+        channel.send({"refused": f"{getattr(error, 'strerror', None) or error}"})
         return
     with contextlib.suppress(control.Closed):
         channel.send(reply)
@@ -75,14 +74,17 @@ class Server:
         kept = _reachable(libraries, setup["user"])
         prison = jail.Jail(self.protected, setup["user"], libraries)
         namespaces = setup["tier"] == "namespaces"
-        self._ground = Ground(prison, namespaces, setup["user"], kept)
+        self._ground = Ground(prison, namespaces, setup["user"], kept, libraries)
         if namespaces:
             system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         for name in set(os.environ) - _ENVIRONMENT:
             del os.environ[name]
         os.environ["TMPDIR"] = self._ground.folder
-        rehearsal.rehearse()
-        plug.plug()
+        from codeverdict.inside import test_side  # it imports pytest, which lies in the libraries
+
+        self._tests = test_side
+        self._session = test_side.Session()
+        _settle()
 
     def close(self) -> None:
         """Remove the server's folder."""
@@ -104,13 +106,13 @@ class Server:
                 __import__(name)
         if wanted:
             self._cold -= wanted
-            plug.plug()
+            _settle()
 
     def prove(self) -> dict[str, bool]:
         """Try to escape from inside. Returns what was tried and whether it was blocked."""
         reader, writer = os.pipe()
         server = os.getpid()
-        job = Job(self._ground, jail.Limits(5.0, self._memory_mb))
+        job = Job(self._ground, jail.Limits(5.0, 5.0, self._memory_mb))
         try:
             job.start((lambda: probes.report(writer, server), (writer,)))
             os.close(writer)
@@ -125,7 +127,7 @@ class Server:
     def serve(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Run one job until its caller has the verdict or is gone."""
         self._warm_up_with(request["modules"])
-        job = Job(self._ground, jail.Limits(float(request["seconds"]), self._memory_mb))
+        job = Job(self._ground, jail.Limits(float(request["seconds"]), float(request["wall"]), self._memory_mb))
         try:
             self._begin(job, request["start"], descriptors)
             self._watch(job)
@@ -142,7 +144,10 @@ class Server:
             read_s, write_t, read_t, write_s = pipes
             job.start(
                 (lambda: solution_side.serve(code, read_s, write_s), (code, read_s, write_s)),
-                (lambda: test_side.judge(tests, read_t, write_t, verdict), (tests, read_t, write_t, verdict)),
+                (
+                    lambda: self._tests.judge(self._session, tests, read_t, write_t, verdict),
+                    (tests, read_t, write_t, verdict),
+                ),
             )
         for descriptor in (*pipes, *descriptors):
             os.close(descriptor)
@@ -151,11 +156,20 @@ class Server:
         """Enforce the limits of a job until it is told to end."""
         deadline = job.deadline + _GRACE_SECONDS
         while not self._channel.waits(_TICK_SECONDS):
-            if job.filled_scratch() or time.monotonic() > deadline:  # whoever waits for the verdict keeps its time
+            if (
+                job.filled_scratch() or job.is_late() or time.monotonic() > deadline
+            ):  # whoever waits for the verdict keeps its time
                 job.kill()
         request, _ = self._channel.receive()
-        ends = job.end(gently=request["end"] and not job.filled)
-        self._channel.send({"ends": ends, "filled": job.filled})
+        ends = job.end(gently=request["end"] and not (job.filled or job.late))
+        self._channel.send({"ends": ends, "filled": job.filled, "late": job.late})
+
+
+def _settle() -> None:
+    """Have the collector leave out what is there now: a job that looked at it would copy its memory."""
+    gc.set_threshold(_THRESHOLD)
+    gc.collect()
+    gc.freeze()
 
 
 def _reachable(libraries: list[str], user: int | None) -> tuple[int, ...]:

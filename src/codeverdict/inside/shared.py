@@ -1,12 +1,13 @@
 """Mutable containers that both sides hold: one number each, and changes sent along with every message.
 
 Each side keeps its own copy and a shallow snapshot of it. Before a message leaves, containers that changed since
-the last one are sent again, so `solution.sort_in_place(xs)` changes the test's `xs`, and `stack.items.append(1)`
-in a test changes the solution's list. A container that only this table still holds is dropped on both sides.
+the last one are sent again, so `solution.sort_in_place(xs)` changes the test's `xs`. A container that only this
+table still holds is dropped on both sides: what a solution gives away and does not keep is a plain copy.
 """
 
 from __future__ import annotations
 
+import array
 import collections
 import operator
 import sys
@@ -15,95 +16,67 @@ from typing import Any
 
 from codeverdict.inside import values
 
-CONTAINERS: dict[type, str] = {
-    list: "L",
-    dict: "D",
-    set: "S",
-    collections.deque: "Q",
-    collections.OrderedDict: "O",
-    collections.Counter: "K",
-    collections.defaultdict: "E",
-    bytearray: "Y",
+_DICTS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+_LISTS = (list, collections.deque, array.array)
+KINDS: dict[str, Any] = {
+    **{"L": list, "D": dict, "S": set, "Q": collections.deque, "O": collections.OrderedDict},
+    **{"K": collections.Counter, "E": collections.defaultdict, "Y": bytearray, "G": array.array},
 }
-KINDS = {tag: kind for kind, tag in CONTAINERS.items()}
-MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+_TAGS = {kind: tag for tag, kind in KINDS.items()}
 
 
 def tag_of(value: Any) -> str:
     """The tag of a container that is shared, "" for any other value."""
-    tag = CONTAINERS.get(type(value), "")
+    tag = _TAGS.get(type(value), "")
     if not tag and values.numpy() is not None and type(value) is values.numpy().ndarray:
         return "A" if values.array_parts(value) is not None else ""
     return tag
 
 
-def base_of(value: Any) -> Any:
-    """The container type that a value is an instance of, exactly or by a class derived from it."""
-    kind = type(value)
-    return kind if kind in CONTAINERS else next((base for base in kind.__mro__ if base in CONTAINERS), kind)
-
-
 def contents(value: Any, pack: Callable[[Any], Any]) -> list[Any]:
     """What is in a container, packed: elements, or keys and values in turn."""
-    base = base_of(value)
-    if base in MAPPINGS:
-        return [pack(part) for item in base.items(value) for part in item]
-    if base is bytearray:
+    if type(value) in _DICTS:
+        return [pack(part) for item in value.items() for part in item]
+    if type(value) is bytearray:
         return [bytes(value).decode("latin-1")]
-    if (parts := values.array_parts(value)) is not None:
-        return parts
-    return [pack(item) for item in base.__iter__(value)]
+    return values.array_parts(value) or [pack(item) for item in value]
 
 
 def extra(value: Any, pack: Callable[[Any], Any]) -> Any:
-    """What a container was made with: a deque's length, whether a defaultdict has a factory."""
+    """What a container was made with: a deque's length, a defaultdict's factory, the type of an array."""
     if isinstance(value, collections.deque):
         return value.maxlen
+    if isinstance(value, array.array):
+        return value.typecode
     return pack(value.default_factory) if isinstance(value, collections.defaultdict) else None
 
 
 def empty(tag: str, made_with: Any, packed: list[Any]) -> Any:
-    """A container to be filled; an array comes filled.
-
-    Raises:
-        ValueError: no such container.
-    """
+    """A container to be filled; a numpy array comes filled. KeyError if there is no such container."""
     if tag == "A":
         return values.array_from(*packed)
-    if tag not in KINDS:
-        raise ValueError(f"no container {tag!r}")
-    kind: Any = KINDS[tag]
+    kind = KINDS[tag]
     if tag == "Q":
         return kind(maxlen=made_with)
-    return kind(made_with) if tag == "E" else kind()
-
-
-def prepare(value: Any, tag: str, made_with: Any) -> None:
-    """Give an instance of a class derived from a container what it was made with (`extra`)."""
-    if tag == "E":
-        vars(collections.defaultdict)["default_factory"].__set__(value, made_with)
-    elif tag == "Q":
-        collections.deque.__init__(value, (), made_with)
+    return kind(made_with) if tag in "EG" else kind()
 
 
 def fill(value: Any, packed: list[Any], unpack: Callable[[Any], Any]) -> None:
     """Give a container these contents, in place."""
-    base = base_of(value)
     if values.array_parts(value) is not None:
         value[...] = values.array_from(*packed)
-        return
-    if base is bytearray:
+    elif type(value) is bytearray:
         value[:] = packed[0].encode("latin-1")
-        return
-    items = [unpack(item) for item in packed]
-    base.clear(value)
-    if base in MAPPINGS:
-        for key, item in zip(items[::2], items[1::2], strict=True):
-            base.__setitem__(value, key, item)
-    elif base is set:
-        base.update(value, items)
+    elif type(value) is array.array:
+        value[:] = array.array(value.typecode, [unpack(item) for item in packed])
     else:
-        base.extend(value, items)
+        items = [unpack(item) for item in packed]
+        value.clear()
+        if type(value) in _DICTS:
+            for key, item in zip(items[::2], items[1::2], strict=True):
+                value[key] = item
+        else:
+            value.update(items) if type(value) is set else value.extend(items)
 
 
 class Shared:
@@ -124,20 +97,18 @@ class Shared:
         if self.snapshot is None:  # it is being filled, and what goes in asks the other side
             return False
         now = self._now()
-        if isinstance(now, tuple):
-            same = len(now) == len(self.snapshot) and all(map(operator.is_, now, self.snapshot))
-            return not same and not (
-                isinstance(self.value, set) and set(map(id, now)) == set(map(id, self.snapshot))
-            )
-        return bool(now != self.snapshot)
+        if type(now) is not tuple:
+            return bool(now != self.snapshot)
+        if type(self.value) is set:
+            return set(map(id, now)) != set(map(id, self.snapshot))
+        return len(now) != len(self.snapshot) or not all(map(operator.is_, now, self.snapshot))
 
     def _now(self) -> Any:
-        base = base_of(self.value)
-        if base in MAPPINGS:
-            return tuple(part for item in base.items(self.value) for part in item)
-        if base is bytearray:
+        if type(self.value) in _DICTS:
+            return tuple(part for item in self.value.items() for part in item)
+        if type(self.value) in (bytearray, array.array):
             return bytes(self.value)
-        return values.array_parts(self.value) or tuple(base.__iter__(self.value))
+        return values.array_parts(self.value) or tuple(self.value)
 
 
 class Table:

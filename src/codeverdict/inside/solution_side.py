@@ -9,7 +9,7 @@ import types
 import warnings
 from typing import Any
 
-from codeverdict.inside import frames, raised, rpc, values
+from codeverdict.inside import frames, peer, perform, values
 
 OUTPUT_CHARACTERS = 1 << 20
 ERROR_CHARACTERS = 300
@@ -21,33 +21,29 @@ def serve(source: int, reader: int, writer: int) -> None:
     until they end."""
     job = frames.receive_once(source)
     code, coverage = job.pop("code"), job["coverage"]
-    peer = rpc.Peer(reader, writer, first=1, wary=False, guard=lambda *_: True)
+    tests = peer.Peer(reader, writer, 1, None)
     said: list[Any] = []
     sys.stdout, sys.stderr = Output(said, False), Output(said, True)
-    peer.said = lambda: _taken(said)
+    tests.said = lambda: _taken(said)
     warnings.simplefilter("always")
-    warnings.showwarning = lambda message, *_: said.append(peer.pack_error(message))
+    warnings.showwarning = lambda message, *_, **__: said.append(tests.pack_error(message))  # type: ignore[arg-type,unused-ignore]
     lines = Lines() if coverage else None
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
-    peer.controls = {
-        "names": lambda args: [name for name in args[0] if name in module.__dict__],
-        "seed": lambda args: _seed(*args),
-        "begin": lambda args: lines.begin() if lines else None,
-        "lines": lambda args: lines.end() if lines else [],
-        "patch": lambda args: _patch(*args),
-        "log": lambda args: _log(said),
-        "environ": lambda args: set_environment(*args),
-        "chdir": lambda args: os.chdir(str(args[0])),
-        "derive": lambda args: peer.make_derived(*args),
+    tests.controls = {
+        "names": lambda names: [name for name in names if name in module.__dict__],
+        "seed": _seed,
+        "begin": lambda: lines.begin() if lines else None,
+        "lines": lambda: lines.end() if lines else [],
+        "log": lambda: _log(said),
     }
     try:
-        exec(compile(code, raised.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
+        exec(compile(code, peer.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
-        peer.send({"e": peer.pack_error(error)})
+        tests.reply({"e": tests.pack_error(error)})
         return
-    peer.send({"v": peer.pack_module(module)})
-    peer.serve_forever()
+    tests.reply({"v": tests.pack(module)})
+    tests.serve_forever()
 
 
 def script(source: int, output: int, errors: int) -> None:
@@ -71,22 +67,9 @@ def _run_program(code: str, given: str) -> None:
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     try:
-        exec(compile(code, raised.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
+        exec(compile(code, peer.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
     finally:
         sys.stdout.flush()
-
-
-_ORIGINALS: dict[tuple[str, str], Any] = {}
-
-
-def _patch(module: str, name: str, set_it: bool, value: Any) -> None:
-    """Set an attribute of a module of the standard library as the tests have set theirs, or put it back."""
-    holder = values.named_module(module)
-    if set_it:
-        _ORIGINALS.setdefault((module, name), getattr(holder, name, None))
-        setattr(holder, name, value)
-    elif (module, name) in _ORIGINALS:
-        setattr(holder, name, _ORIGINALS.pop((module, name)))
 
 
 def _log(said: list[Any]) -> None:
@@ -101,22 +84,12 @@ def _log(said: list[Any]) -> None:
     logging.lastResort = None
 
 
-def set_environment(name: str, value: str | None) -> None:
-    """Set a variable of the environment, or remove it."""
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
-
-
 def _seed(value: Any, numpy_too: bool) -> None:
     import random
 
     random.seed(value)
     if numpy_too:
-        import numpy
-
-        numpy.random.seed(value)
+        perform.numpy_seed(value)
 
 
 def _taken(said: list[Any]) -> list[Any]:
@@ -192,7 +165,7 @@ class Lines:
         threading.settrace(function)
 
     def _trace(self, frame: types.FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != raised.SOLUTION_FILE:
+        if frame.f_code.co_filename != peer.SOLUTION_FILE:
             return None
         if event == "line":
             self._seen.add(frame.f_lineno)
@@ -206,7 +179,7 @@ class Lines:
         monitoring.set_events(tool, monitoring.events.LINE)
 
     def _line(self, code: types.CodeType, line: int) -> Any:
-        if code.co_filename == raised.SOLUTION_FILE:
+        if code.co_filename == peer.SOLUTION_FILE:
             self._seen.add(line)
         return _monitoring().DISABLE
 

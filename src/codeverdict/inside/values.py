@@ -1,12 +1,13 @@
-"""Values of exact types as JSON and back: what may cross between the solution and its tests by value.
+"""Values of exact types as JSON and back: what crosses between a solution and its tests as what it is.
 
 A packed value is a JSON scalar or a list `[tag, ...]`. Only exact types are packed (an `int` subclass is not an
-int), so that nothing with behaviour of its own crosses; what has no entry here crosses as a handle (rpc.py).
-Mutable containers are not here either: they are shared (shared.py).
+int), so that nothing with a behaviour of its own crosses. Mutable containers are in shared.py, objects in peer.py.
 """
 
 from __future__ import annotations
 
+import builtins
+import operator
 import sys
 import types
 from collections.abc import Callable
@@ -14,87 +15,30 @@ from typing import Any
 
 SCALARS = frozenset({str, bool, float, type(None)})
 SMALL_INT = 1 << 62
+TEXT_LIMIT = 300
 
 _UNSAFE_MODULES = {"antigravity", "this", "idlelib", "turtledemo", "test", "lib2to3"}
 STDLIB = frozenset(sys.stdlib_module_names) - _UNSAFE_MODULES
-KNOWN = STDLIB | {"numpy"}
+_NO_ERRORS = {"unittest", "doctest", "bdb", "pdb"}
+"""Modules whose exceptions are not the solution's to raise."""
 
 _MODULES = {
-    "complex": "builtins",
-    "range": "builtins",
-    "slice": "builtins",
-    "memoryview": "builtins",
+    **dict.fromkeys(("complex", "range", "slice", "memoryview"), "builtins"),
+    **dict.fromkeys(("date", "time", "datetime", "timedelta", "timezone"), "datetime"),
+    **dict.fromkeys(("PurePosixPath", "PosixPath"), "pathlib"),
+    **dict.fromkeys(("IPv4Address", "IPv6Address", "IPv4Network", "IPv6Network"), "ipaddress"),
     "Pattern": "re",
     "SimpleNamespace": "types",
     "ZoneInfo": "zoneinfo",
     "Decimal": "decimal",
     "Fraction": "fractions",
     "UUID": "uuid",
-    "PurePosixPath": "pathlib",
-    "PosixPath": "pathlib",
-    "date": "datetime",
-    "time": "datetime",
-    "datetime": "datetime",
-    "timedelta": "datetime",
-    "timezone": "datetime",
-    "array": "array",
 }
 """Types that cross by value -> their modules, imported when one crosses: a small server is forked fast."""
 
 _WITH_FOLD = ("time", "datetime")
 _MADE_BY = {"Pattern": "compile"}
 """Types that a function of another name makes."""
-
-_BUILT_IN = (
-    int,
-    float,
-    complex,
-    bool,
-    str,
-    bytes,
-    bytearray,
-    tuple,
-    list,
-    dict,
-    set,
-    frozenset,
-    range,
-    slice,
-    object,
-)
-_COLLECTIONS = ("deque", "OrderedDict", "Counter", "defaultdict")
-_NAMED = frozenset(
-    {
-        *(("builtins", kind.__name__) for kind in _BUILT_IN),
-        *((module, name) for name, module in _MODULES.items()),
-        *(("collections", name) for name in _COLLECTIONS),
-        ("types", "NoneType"),
-        ("typing", "Any"),
-    }
-)
-"""The types that the tests' side takes from the solution by name: values of these are what they look like."""
-
-_NO_ERRORS = {"unittest", "doctest", "bdb", "pdb"}
-"""Modules whose exceptions are not the solution's to raise."""
-
-_BASES = {
-    **{kind.__name__: "builtins" for kind in _BUILT_IN if kind not in (bool, range, slice, object)},
-    **dict.fromkeys(_COLLECTIONS, "collections"),
-    **dict.fromkeys(("date", "datetime", "time", "timedelta"), "datetime"),
-    "Decimal": "decimal",
-    "Fraction": "fractions",
-}
-"""Plain types that classes of the solution may derive from, and be compared as."""
-
-_PLAIN: dict[str, Callable[[Any], Any]] = {
-    "int": lambda v: int.__int__(v),
-    "float": lambda v: float.__float__(v),
-    "complex": lambda v: complex(v.real, v.imag),
-    "str": lambda v: str.__str__(v),
-    "bytes": lambda v: bytes.__getitem__(v, slice(None)),
-    "tuple": lambda v: tuple(tuple.__iter__(v)),
-    "frozenset": lambda v: frozenset(frozenset.__iter__(v)),
-}
 
 _ARGUMENTS: dict[str, Callable[[Any], list[Any]]] = {
     "complex": lambda v: [v.real, v.imag],
@@ -106,60 +50,37 @@ _ARGUMENTS: dict[str, Callable[[Any], list[Any]]] = {
     "ZoneInfo": lambda v: [v.key],
     "Decimal": lambda v: [sys.modules["decimal"].Decimal.__str__(v)],
     "Fraction": lambda v: [v.numerator, v.denominator],
-    "UUID": lambda v: [str(v)],
-    "PurePosixPath": lambda v: [str(v)],
-    "PosixPath": lambda v: [str(v)],
+    **dict.fromkeys(("UUID", "PurePosixPath", "PosixPath"), lambda v: [str(v)]),
+    **dict.fromkeys(("IPv4Address", "IPv6Address", "IPv4Network", "IPv6Network"), lambda v: [str(v)]),
     "date": lambda v: [v.year, v.month, v.day],
     "time": lambda v: [v.hour, v.minute, v.second, v.microsecond, v.tzinfo, v.fold],
     "datetime": lambda v: [v.year, v.month, v.day, v.hour, v.minute, v.second, v.microsecond, v.tzinfo, v.fold],
     "timedelta": lambda v: [v.days, v.seconds, v.microseconds],
     "timezone": lambda v: _zone(v),
-    "array": lambda v: [v.typecode, v.tolist()],
 }
 
+_COLLECTIONS = {("collections", name) for name in ("deque", "OrderedDict", "Counter", "defaultdict")}
 
-def is_plain(value: Any) -> bool:
-    """Whether a value is of a type that crosses as what it is."""
-    kind = type(value)
-    plain = kind in _BUILT_IN or kind is type(None) or (kind.__module__, kind.__name__) in _NAMED
-    return plain or array_parts(value) is not None
+PLAIN: dict[str, type] = {
+    kind.__name__: kind for kind in (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
+}
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "int": lambda v: int.__int__(v),
+    "float": lambda v: float.__float__(v),
+    "complex": lambda v: complex(v.real, v.imag),
+    "str": lambda v: str.__str__(v),
+    "bytes": lambda v: bytes.__getitem__(v, slice(None)),
+    "tuple": lambda v: tuple(tuple.__iter__(v)),
+    "frozenset": lambda v: frozenset(frozenset.__iter__(v)),
+}
+_BASES = {
+    **dict.fromkeys(_PLAIN, "builtins"),
+    **dict.fromkeys(("date", "datetime", "time", "timedelta"), "datetime"),
+    "Decimal": "decimal",
+}
+"""Immutable types that classes may derive from -> their modules."""
 
-
-def base_of(kind: type) -> str:
-    """The name of the plain type that a class derives from, "" if there is none."""
-    for each in kind.__mro__[1:]:
-        module = _BASES.get(each.__name__)
-        if module is not None and vars(sys.modules.get(module, sys)).get(each.__name__) is each:
-            return str(each.__name__)
-    return ""
-
-
-def base_named(name: str) -> Any:
-    """The plain type of that name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    return getattr(__import__(_BASES[name]), name)
-
-
-def plain(value: Any, base: str) -> Any:
-    """The value of an instance of a class derived from an immutable plain type, as one of exactly that type."""
-    return _PLAIN[base](value) if base in _PLAIN else made(base, *_ARGUMENTS[base](value))
-
-
-def instance_of(kind: Any, base: Any, value: Any) -> Any:
-    """An instance of a class derived from a plain type, with this plain value; a container comes empty."""
-    name = base.__name__
-    if base.__hash__ is None or name not in _ARGUMENTS or name in ("complex", "Decimal"):
-        return base.__new__(kind) if base.__hash__ is None else base.__new__(kind, value)
-    if name == "Fraction":
-        made = object.__new__(kind)
-        for slot, part in zip(("_numerator", "_denominator"), _ARGUMENTS[name](value), strict=True):
-            object.__setattr__(made, slot, part)
-        return made
-    args = _ARGUMENTS[name](value)
-    return base.__new__(kind, *args[:-1], fold=args[-1]) if name in _WITH_FOLD else base.__new__(kind, *args)
+VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
 
 def reduced(value: Any) -> tuple[str, list[Any]] | None:
@@ -188,22 +109,42 @@ def _zone(value: Any) -> list[Any]:
     return [offset] if type(value)(offset).tzname(None) == name else [offset, name]
 
 
-VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+def base_of(kind: type) -> Any:
+    """The immutable plain type that a class derives from."""
+    for each in kind.__mro__[1:]:
+        module = _BASES.get(each.__name__)
+        if module is not None and vars(sys.modules.get(module, sys)).get(each.__name__) is each:
+            return each
+    return None
+
+
+def base_named(name: str) -> Any:
+    """That type by its name; KeyError if there is none."""
+    return getattr(__import__(_BASES[name]), name)
+
+
+def plain(value: Any, base: str) -> Any:
+    """The value of an instance of a class derived from an immutable type, as one of exactly that type."""
+    return _PLAIN[base](value) if base in _PLAIN else made(base, *_ARGUMENTS[base](value))
+
+
+def derived(kind: Any, base: Any, value: Any) -> Any:
+    """An instance of a class derived from an immutable type, with this value."""
+    name = base.__name__
+    if name in _PLAIN or name == "Decimal":
+        return base.__new__(kind, value)
+    args = _ARGUMENTS[name](value)
+    return base.__new__(kind, *args[:-1], fold=args[-1]) if name in _WITH_FOLD else base.__new__(kind, *args)
 
 
 def view_of(kind: str, items: list[Any]) -> Any:
-    """A dictionary view with these items.
-
-    Raises:
-        ValueError: no such view.
-    """
-    if kind == "keys":
-        return dict.fromkeys(items).keys()
-    if kind == "values":
-        return dict(enumerate(items)).values()
-    if kind == "items":
-        return dict(items).items()
-    raise ValueError(f"no view {kind!r}")
+    """A dictionary view with these items; KeyError if there is no such view."""
+    make: dict[str, Callable[[], Any]] = {
+        "keys": lambda: dict.fromkeys(items).keys(),
+        "values": lambda: dict(enumerate(items)).values(),
+        "items": lambda: dict(items).items(),
+    }
+    return make[kind]()
 
 
 _KINDS = "biufcSUMm"
@@ -240,114 +181,71 @@ def array_from(dtype: str, shape: list[int], data: str) -> Any:
     return np.frombuffer(data.encode("latin-1"), dtype=kind).reshape([int(size) for size in shape]).copy()
 
 
-_TYPING = frozenset(
-    ("List", "Dict", "Set", "FrozenSet", "Tuple", "Type", "Union", "Optional", "Callable", "Iterable", "Iterator")
-) | {"Generator", "Sequence", "Mapping", "MutableMapping", "Deque", "DefaultDict", "Literal", "Final", "ClassVar"}
-"""Names of `typing` that may stand in annotations that cross."""
-
-
-def type_parts(value: Any) -> tuple[str, Any, tuple[Any, ...]] | None:
-    """(name in `typing` or "", origin, arguments) of a type hint such as `list[int]` or `Optional[str]`."""
-    if isinstance(value, types.GenericAlias):
-        return "", value.__origin__, value.__args__
-    if isinstance(value, types.UnionType):
-        return "Union", None, value.__args__
-    if isinstance(value, type) or type(value).__module__ != "typing":
-        return None
-    name, args = getattr(value, "_name", None), getattr(value, "__args__", ())
-    if args and getattr(value, "__origin__", None) is sys.modules["typing"].Union:
-        name = "Union"
-    return (str(name), None, args) if name in _TYPING else None
-
-
-def type_from(name: Any, origin: Any, *args: Any) -> Any:
-    """The type hint that `type_parts` took apart.
-
-    Raises:
-        ValueError, TypeError: there is none of that kind.
-    """
-    if name != "Literal" and any(type(each) is str for each in args):
-        raise ValueError("a type hint that is a text")
-    if name == "" and isinstance(origin, type):
-        return types.GenericAlias(origin, args)
-    if name not in _TYPING:
-        raise ValueError(f"no type hint {name!r}")
-    import typing
-
-    generic: Any = getattr(typing, name)
-    if not args:
-        return generic
-    return generic[list(args[:-1]), args[-1]] if name == "Callable" else generic[args]
-
-
 def public_name(value: Any) -> tuple[str, str] | None:
-    """(module, name) of a function or class of the standard library or numpy, if it can be found by them."""
-    if value is type(None):
-        return "types", "NoneType"
-    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    if not isinstance(name, str) or not isinstance(module, str):
+    """(module, name) of a type, or of a member of an enumeration, of the standard library or numpy."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(value, types.BuiltinFunctionType):
+        return (str(module), str(name)) if (module, name) in _FUNCTIONS else None
+    if not isinstance(value, type):
+        kind = type(value)
+        if not hasattr(kind, "__members__") or kind.__module__ in ("solution", "tests"):
+            return None
+        module, name = kind.__module__, f"{kind.__qualname__}.{value._name_}"
+    elif value.__module__ == "builtins" and value.__name__ not in vars(builtins):
+        module, name = "types", next((name for name, each in vars(types).items() if each is value), None)
+    if (
+        not isinstance(name, str)
+        or not isinstance(module, str)
+        or module.partition(".")[0] not in (*STDLIB, "numpy")
+    ):
         return None
-    if module.partition(".")[0] not in KNOWN:
-        return None
-    return (module, name) if getattr(sys.modules.get(module), name, None) is value else None
+    return (module, name) if _named(module, name) is value else None
 
 
-_OPERATORS = (
-    "add sub mul truediv floordiv mod pow neg pos abs and_ or_ xor not_ lt le gt ge eq ne concat contains getitem "
-    "invert lshift rshift matmul"
-)
 _FUNCTIONS = frozenset(
     {
-        *(("_operator", name) for name in _OPERATORS.split()),
+        *(("_operator", name) for name in vars(operator)),
         *(("builtins", name) for name in ("abs", "all", "any", "len", "max", "min", "round", "sorted", "sum")),
     }
 )
 """Functions of their arguments alone that are taken by name: tests ask whether they are the ones of Python."""
 
 
-def handed_out(module: str, name: str, value: Any) -> bool:
-    """Whether the tests' side takes a type of the standard library or numpy from the solution by its name.
-
-    Types of plain values, exceptions and a few functions; no types whose objects have a behaviour of their own.
-    """
-    if (module, name) in _NAMED or (module, name) in _FUNCTIONS or value is NotImplemented or value is Ellipsis:
-        return True
-    if not isinstance(value, type):
-        return False
-    np = numpy()
-    if np is not None and module.partition(".")[0] == "numpy":
-        return value is np.ndarray or issubclass(value, (np.generic, Exception))
-    return issubclass(value, BaseException) and module.partition(".")[0] in STDLIB - _NO_ERRORS
+def _named(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def by_name(module: str, name: str, wary: bool) -> Any:
-    """A function or class of the standard library; where `wary`, only one that is handed out.
+    """What has that public name; where `wary`, only types of plain values, exceptions, and enumerations.
 
     Raises:
         ValueError: there is none of that name, or it is none to hand out.
     """
-    found = getattr(named_module(module), name, None)
-    if found is None or (wary and not handed_out(module, name, found)):
+    if module.partition(".")[0] not in STDLIB and not (
+        module.partition(".")[0] == "numpy" and module in sys.modules
+    ):
+        raise ValueError(f"{module} is not of the standard library")
+    __import__(module)
+    found = _named(module, name)
+    if found is None or public_name(found) is None or (wary and not handed_out(module, found)):
         raise ValueError(f"{module}.{name} is not handed out")
     return found
 
 
-def named_module(name: str) -> Any:
-    """A module of the standard library (or numpy, where it is loaded).
-
-    Raises:
-        ValueError: it is none of them.
-    """
-    if name.partition(".")[0] not in STDLIB and not (name.partition(".")[0] == "numpy" and name in sys.modules):
-        raise ValueError(f"{name} is not of the standard library")
-    try:
-        __import__(name)
-    except ImportError as error:
-        raise ValueError(f"no module {name}") from error
-    return sys.modules[name]
-
-
-TEXT_LIMIT = 300
+def handed_out(module: str, value: Any) -> bool:
+    """Whether the tests take this from the solution by name: types of plain values, exceptions, enumerations."""
+    if not isinstance(value, type):
+        return True  # a member of an enumeration, or a function of its arguments alone
+    if issubclass(value, BaseException):
+        return module.partition(".")[0] not in _NO_ERRORS
+    if value in (*PLAIN.values(), bool, object, type(None)) or hasattr(value, "__members__"):
+        return True
+    if module == "numpy":
+        return value is numpy().ndarray or issubclass(value, numpy().generic)
+    return _MODULES.get(value.__name__) == module != "types" or (module, value.__name__) in _COLLECTIONS
 
 
 def describe(error: BaseException) -> str:

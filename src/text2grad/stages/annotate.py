@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from text2grad.config import Config, CriticKind
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, read_jsonl, refuse_folder
+from text2grad.feedback import Example, Feedback, read_jsonl, refuse_folder
 from text2grad.formats.export import write_rows
 from text2grad.formats.preference import Pairs, pairs_of, preference_row
-from text2grad.stages.critics import make_critic, refuse_unfit, runner_of
+from text2grad.stages.critics import admitted, make_critic, refuse_unfit, runner_of
 from text2grad.stages.items import Item, Items, check_items, read_items
 from text2grad.stages.paid import (
     AnnotateOptions,
@@ -76,7 +77,16 @@ def run_annotate(
     if kind == "program":
         say_without_reference(items)
     with runner_of(config) as runner:
-        return criticise(make_critic(config, kind, None, runner), items, target).summary(target)
+        kept = set(map(_task_key, admitted(config, kind, [item.example for item in items()], runner)))
+
+        def judged() -> Iterator[Item]:
+            return (item for item in items() if _task_key(item.example) in kept)
+
+        return criticise(make_critic(config, kind, None, runner), judged, target).summary(target)
+
+
+def _task_key(example: Example) -> tuple[str, str]:
+    return example.id, str(example.meta.get("tests", ""))
 
 
 def check(config: Config, items: Items) -> None:
@@ -109,7 +119,8 @@ def annotate_samples(
     with runner_of(config) as runner:
         critic = None if kind == "prompted" else make_critic(config, kind, task, runner)
         tested = runner if critic is None and config.annotate.run_tests else None
-        items, held = sources_of(config, task, tested, options)
+        admit = partial(admitted, config, kind, runner=runner) if not options.plan else list
+        items, held = sources_of(config, task, tested, options, admit)
         if options.plan:
             check(config, lambda: [*items, *held])
             return plan_for(config, lambda: [*items, *held], target, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
 from text2grad.critics.noise import NoisyCritic
-from text2grad.critics.program import ProgramCritic
+from text2grad.critics.program import Attempt, ProgramCritic, admission
 from text2grad.critics.prompted import Prompt, PromptedCritic, VerdictCritic
 from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
@@ -99,6 +100,29 @@ def refuse_unfit(kind: CriticKind, examples: Sequence[Example]) -> None:
         others = ", ".join(each for each in ("reference", "prompted", "reward_model") if each != kind)
         message = f"no prompt has {needs[kind]}, which the {kind} critic judges by"
         raise UserError(message, f"choose another critic ({others}), or data with {needs[kind]}")
+
+
+def admitted(config: Config, kind: CriticKind, examples: Sequence[Example], runner: Runner) -> list[Example]:
+    """The examples whose tests may judge a program, for the critic that judges by tests; one line says how many are
+    left out, and why.
+
+    Raises:
+        UserError: none is left.
+    """
+    if kind != "program" or not config.critic.program.gate:
+        return list(examples)
+    tasks = [Attempt(each, "") for each in examples]
+    reasons = [admission(runner, each).reason if each.tests else "" for each in tasks]
+    kept = [each for each, reason in zip(examples, reasons, strict=True) if not reason]
+    if len(kept) < len(examples):
+        common = ", ".join(f"{count} where {why}" for why, count in Counter(filter(None, reasons)).most_common(3))
+        said = (
+            f"{len(examples) - len(kept)} of {len(examples)} tasks are left out, their tests tell nothing: {common}"
+        )
+        if not kept:
+            raise UserError(said, "choose data with stricter tests; --critic.program.gate false judges by these")
+        print(said, file=sys.stderr)
+    return kept
 
 
 def own_critic(name: str) -> Critic:

@@ -11,7 +11,7 @@ from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.policy.load import load_policy
-from text2grad.stages.critics import critic_inputs, open_critic, refuse_unfit, runner_of
+from text2grad.stages.critics import admitted, critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.gate import refuse_unfit_reward_model
 from text2grad.stages.on_step import (
@@ -48,6 +48,9 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             task = task_of(config)
             examples = task.examples("train")
             refuse_unfit(config.critic.kind, examples)
+            if config.critic.kind == "program":
+                with runner_of(config) as gates:
+                    examples = admitted(config, "program", examples[: config.ppo.prompts], gates)
             refuse_unfit_reward_model(config, tell=ranks.first)
             policy = load_policy(start_policy(config))
         place, data = folder / "ppo" / name, facts_of_prompts(policy, examples[: config.ppo.prompts])

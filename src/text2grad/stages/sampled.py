@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from text2grad.config import Config
@@ -22,16 +22,21 @@ from text2grad.tasks.base import Task, conversation_text, feedback_split
 SWAP_GROUP = 16
 
 
+Admit = Callable[[Sequence[Example]], list[Example]]
+"""Leaves out the prompts that nothing can be judged by."""
+
+
 def sources_of(
-    config: Config, task: Task, runner: Runner | None, options: AnnotateOptions
+    config: Config, task: Task, runner: Runner | None, options: AnnotateOptions, admit: Admit = list
 ) -> tuple[list[Item], list[Item]]:
-    """What is to be judged, of training prompts and of held-out ones; sampled programs are run first by `runner`.
+    """What is to be judged, of training prompts and of held-out ones that `admit` leaves; sampled programs are run
+    first by `runner`.
 
     Raises:
         UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
     """
-    train = task.examples(feedback_split(config.task))[: config.annotate.prompts]
-    heldout = task.examples("heldout")[: config.annotate.heldout or config.evaluate.limit]
+    train = admit(task.examples(feedback_split(config.task))[: config.annotate.prompts])
+    heldout = admit(task.examples("heldout")[: config.annotate.heldout or config.evaluate.limit])
     samples = config.annotate.samples_per_prompt
     few = min(4, samples)
     if options.anchor:

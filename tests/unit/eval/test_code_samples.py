@@ -26,13 +26,20 @@ def test_it():
     assert box.value == 2
     assert box == 2
 """
-BOXES = """
+RIGHT_BOX = """
+class Box(int):
+    @property
+    def value(self):
+        return int(self)
+"""
+DODGE_BOX = """
 class Box:
     def __init__(self, value):
         self.value = value
     def __eq__(self, other):
-        return {equal}
+        return self.value == other
 """
+"""A class with a comparison of its own, which cannot be judged against a number."""
 GOOD, BAD = "    return 3 * n\n", "    return 4 * n\n"
 
 
@@ -83,7 +90,8 @@ def test_solutions_and_completions_are_run_and_counted(tmp_path: Path, runner: R
 
 def test_what_is_late_gets_a_second_chance(tmp_path: Path) -> None:
     (problem,) = problems()
-    slow = f"import time\n{problem.meta['completes']}    time.sleep(1.5)\n{GOOD}"
+    busy = "    while time.process_time() < 1.5:\n        pass\n"
+    slow = f"import time\n{problem.meta['completes']}{busy}{GOOD}"
     path = samples(tmp_path, {"task_id": problem.id, "solution": slow})
     with Runner(seconds=0.5) as hasty, Runner(seconds=20.0) as patient:
         assert [each.outcome for each in judge_samples(path, [problem], hasty)] == ["timeout"]
@@ -94,10 +102,7 @@ def test_a_sample_that_sees_to_having_no_verdict_has_failed(tmp_path: Path, runn
     """Ten right answers and many that make the tests impossible to run once were pass@1 1.0."""
     (problem,) = problems()
     problem = problem.model_copy(update={"meta": {**problem.meta, "tests": BOX}})
-    dodge, right = (
-        BOXES.format(equal="float(self.value) == float(other)"),
-        BOXES.format(equal="self.value == other"),
-    )
+    dodge, right = DODGE_BOX, RIGHT_BOX
     rows = [{"task_id": problem.id, "solution": text} for text in (dodge, right, dodge)]
     found = judge_samples(samples(tmp_path, *rows), [problem.model_copy(update={"reference": right})], runner)
     assert [each.passed for each in found] == [False, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,9 @@ from text2grad.feedback import Critique, Example, Failure, Feedback, Message, re
 from text2grad.sandbox import Runner
 from text2grad.stages import ppo
 from text2grad.stages.annotate import run_annotate
-from text2grad.stages.critics import critic_inputs, make_critic, open_critic, verdicts_of
+from text2grad.stages.critics import admitted, critic_inputs, make_critic, open_critic, verdicts_of
 from text2grad.stages.paid import AnnotateOptions
+from text2grad.stages.settle import DataFacts
 
 TASK: Any = SimpleNamespace(critic_prompt="qa")
 RESPONSES = ["one answer.", "two answers."]
@@ -155,3 +157,65 @@ def test_a_reward_model_without_a_head_has_no_verdict_but_in_words(judge: Judge,
     model: Any = SimpleNamespace(score_head=None)
     with pytest.raises(UserError, match=r"mine has no head for verdicts.*reward_model.verdict head"):
         verdicts_of(config, model, "mine")
+
+
+STRICT = "from solution import f\n\ndef test():\n    assert f(2) == 4 and f(3) == 9\n"
+WEAK = "from solution import f\n\ndef test():\n    assert f(2) is not None\n"
+SQUARE = "def f(x):\n    return x * x\n"
+
+
+def task_with(id: str, tests: str, reference: str | None = SQUARE) -> Example:
+    return Example(
+        id=id, prompt=(Message(role="user", content="Square."),), meta={"tests": tests}, reference=reference
+    )
+
+
+def test_tasks_that_judge_nothing_are_left_out_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    config = load_config(find_config("demo"), ["--critic.program.gate", "true"])
+    tasks = [task_with("a", STRICT), task_with("b", WEAK), task_with("c", STRICT, "def f(x):\n    return 4\n")]
+    with Runner(5.0) as runner:
+        assert [each.id for each in admitted(config, "program", tasks, runner)] == ["a"]
+        said = capsys.readouterr().err
+        assert said.startswith("2 of 3 tasks are left out, their tests tell nothing: 1 where the tests pass for a")
+        assert "1 where the reference: failed" in said and said.count("\n") == 1
+        with pytest.raises(UserError, match=r"1 of 1 tasks .*--critic\.program\.gate false"):
+            admitted(config, "program", tasks[1:2], runner)
+        assert admitted(config, "reward_model", tasks, runner) == tasks
+    ungated = load_config(find_config("demo"), ["--critic.program.gate", "false"])
+    with Runner(5.0) as runner:
+        assert admitted(ungated, "program", tasks, runner) == tasks
+
+
+def test_annotate_writes_nothing_about_a_task_that_judges_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"prompt": "Square.", "response": f"```python\n{SQUARE}```", "reference": SQUARE}
+    rows = [{**row, "id": id, "meta": {"tests": tests}} for id, tests in (("a", STRICT), ("b", WEAK))]
+    responses = tmp_path / "responses.jsonl"
+    responses.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    given = ["--run.folder", str(tmp_path / "run"), "--critic.program.gate", "true", "--annotate.critic", "program"]
+    run_annotate(load_config(find_config("demo"), given), responses)
+    (record,) = read_jsonl(tmp_path / "run" / "feedback.jsonl", Feedback)
+    assert record.id == "a" and record.meta["outcome"] == "passed"
+    assert "1 of 2 tasks are left out" in capsys.readouterr().err
+
+
+def test_train_leaves_out_tasks_that_judge_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained: list[str] = []
+    tasks = {"train": [task_with("a", STRICT), task_with("b", WEAK)]}
+    task = SimpleNamespace(critic_prompt="code", examples=lambda split: tasks.get(split, []))
+
+    def train(policy: Any, examples: Any, *_: Any, **__: Any) -> None:
+        trained.extend(each.id for each in examples)
+
+    monkeypatch.setattr(ppo, "train_ppo", train)
+    monkeypatch.setattr(ppo, "load_policy", lambda settings: None)
+    monkeypatch.setattr(ppo, "start_policy", lambda config: None)
+    monkeypatch.setattr(ppo, "facts_of_prompts", lambda policy, examples: DataFacts(len(examples), 5))
+    monkeypatch.setattr(ppo, "task_of", lambda config: task)
+    given = ["--run.folder", str(tmp_path / "run"), "--critic.kind", "program", "--critic.program.gate", "true"]
+    ppo.run_train(load_config(find_config("demo"), given), "mine")
+    assert trained == ["a"]
+    assert "1 of 2 tasks are left out" in capsys.readouterr().err

@@ -5,6 +5,6 @@ blame without one, trying the edits of `expressions` and `statements`; `critique
 """
 
 from text2grad.critics.program.case import Attempt, run_attempts
-from text2grad.critics.program.critic import ProgramCritic, outcome_counts, run_outcomes
+from text2grad.critics.program.critic import ProgramCritic, admission, outcome_counts, run_outcomes
 
-__all__ = ["Attempt", "ProgramCritic", "outcome_counts", "run_attempts", "run_outcomes"]
+__all__ = ["Attempt", "ProgramCritic", "admission", "outcome_counts", "run_attempts", "run_outcomes"]

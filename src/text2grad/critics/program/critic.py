@@ -34,7 +34,8 @@ class ProgramCritic:
 
     With `brief`, the critique names what is wrong but not the inputs of the failing test, and nothing is run a
     second time: a reward model learns to predict it without running the program. With `gate`, a task whose tests
-    pass for a program that solves nothing gives a `Failure` for every response (outcome `weak_tests`).
+    pass for a program that solves nothing, or fail for its own reference, gives a `Failure` for every response
+    (outcome `weak_tests`).
     """
 
     overlap: Overlap = "helps"
@@ -44,7 +45,6 @@ class ProgramCritic:
         self.brief = brief
         self.repairs = repairs
         self.gate = gate
-        self._gates: dict[str, Gate] = {}
         self.source = Source(kind="program", model="unit tests", prompt_version="2" if brief else "3")
 
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
@@ -75,13 +75,16 @@ class ProgramCritic:
         return found.model_copy(update={"meta": {**meta, **found.meta}})
 
     def _rejected(self, asked: Attempt) -> str:
-        """Why the tests of a task are not worth running, once for each task; "" if they are."""
-        if self.gate and asked.tests not in self._gates:
-            self._gates[asked.tests] = stub_gate(self.runner, asked.tests, *asked.names)
-        return self._gates[asked.tests].reason if self.gate else ""
+        """Why the tests of a task are not worth running; "" if they are."""
+        return admission(self.runner, asked).reason if self.gate else ""
 
     def _try(self, asked: Attempt, programs: Sequence[str]) -> list[Verdict]:
         return self.runner.run_all([(each, asked.tests) for each in programs], coverage=False)
+
+
+def admission(runner: Runner, asked: Attempt) -> Gate:
+    """Whether a task may judge anything: its reference passes its tests, and no stub of a program does."""
+    return stub_gate(runner, asked.tests, *asked.names, reference=asked.reference)
 
 
 def _run_some(runner: Runner, attempts: Sequence[Attempt], coverage: bool | None = None) -> list[Verdict | None]:

@@ -1,0 +1,366 @@
+"""Objects of the other side: every class of it becomes a class here, and its objects become instances of that.
+
+Such a class has the special methods of the one it stands for, and no others, so that `callable`, `isinstance` and
+a missing operator are what they are there. What is done to an object is asked of the side where it lives.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from codeverdict.inside import perform, values
+
+
+class Connection(Protocol):
+    """What an object needs of its peer (peer.py)."""
+
+    wary: bool
+    lenient: bool
+
+    def request(self, op: str, target: Any, name: str = "", args: Any = (), kwargs: Any = None) -> Any: ...
+
+    def refuse(self, what: str, by_nature: bool) -> Any: ...
+
+    def left(self, error: BaseException | None, result: Any) -> None: ...
+
+
+class Link(NamedTuple):
+    """Where an object lives, and its number there."""
+
+    peer: Connection
+    number: int
+
+
+_LINKS: dict[int, Link] = {}  # by identity: what has a link is kept by its peer for good
+_MADE: set[int] = set()
+_MEASURED: set[int] = set()
+_COMPUTED: set[int] = set()
+_LOOKED_FOR = (
+    "__array__ __array_interface__ __array_struct__ __array_ufunc__ __test__ __bases__ _mock_name "
+    "_pytestfixturefunction __pytest_wrapped__"
+)
+_NOT_ASKED = frozenset(_LOOKED_FOR.split())
+"""What pytest and numpy look for in everything there is."""
+
+
+def link_of(value: Any) -> Link | None:
+    """Where a value lives, if it is of the other side."""
+    return _LINKS.get(id(value))
+
+
+def of_class(value: Any) -> Any:
+    """Note that the tests treat this as a class of the solution, an object they made of one, or a part of it.
+
+    Such an object may be computed with plain values: they are what it is made of, not what it is compared with.
+    """
+    if id(value) in _LINKS:
+        _MADE.add(id(value))
+    return value
+
+
+def is_of_class(value: Any) -> bool:
+    """Whether `of_class` was said of it."""
+    return id(value) in _MADE
+
+
+class Remote(type):
+    """The class of classes that live on the other side."""
+
+    def __new__(meta, name: str, bases: tuple[type, ...], space: dict[str, Any], peer: Any = None) -> Any:
+        """A class; without `peer`, somebody derives one from a class of the other side."""
+        if peer is None:
+            link = next(link for base in bases if (link := link_of(base)) is not None)
+            link.peer.refuse("a class derived from one of the other side", True)
+        return super().__new__(meta, name, bases, space)
+
+    def __init__(cls, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        made = _ask(cls, "call", "", args, kwargs)
+        return of_class(made) if is_of_class(cls) else made
+
+    def __getattr__(cls, name: str) -> Any:
+        if name in _NOT_ASKED or id(cls) not in _LINKS:
+            raise AttributeError(name)
+        found = _got(cls, name)
+        return of_class(found) if is_of_class(cls) else found
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name in ("__abstractmethods__", "__name__", "__qualname__", "__module__"):
+            super().__setattr__(name, value)
+        else:
+            _ask(cls, "set", name, (value,))
+
+    @property  # type: ignore[misc]
+    def __dict__(cls) -> Any:  # type: ignore[override]
+        try:
+            return _ask(cls, "get", "__dict__")
+        except AttributeError:
+            return {}
+
+    def __delattr__(cls, name: str) -> None:
+        _ask(cls, "del", name)
+
+    def __dir__(cls) -> Any:
+        return _ask(cls, "dir")
+
+    def __repr__(cls) -> str:
+        return str(_ask(cls, "op", "__repr__"))
+
+    def __iter__(cls) -> Any:
+        return _ask(cls, "op", "__iter__")
+
+    def __reversed__(cls) -> Any:
+        return _ask(cls, "op", "__reversed__")
+
+    def __len__(cls) -> Any:
+        return _ask(cls, "op", "__len__")
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        asks = id(cls) in _LINKS and (id(value) in _LINKS or type(value).__module__ == "tests")
+        return type.__instancecheck__(cls, value) or (asks and bool(_ask(cls, "holds", "", (value,))))
+
+    def __bool__(cls) -> bool:
+        return True
+
+    def __contains__(cls, value: Any) -> Any:
+        return _ask(cls, "op", "__contains__", (value,))
+
+    def __getitem__(cls, key: Any) -> Any:
+        found = _ask(cls, "op", "__getitem__", (key,))
+        return of_class(found) if is_of_class(cls) else found
+
+
+class Object:
+    """What every object of the other side has here."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name[:2] == "__" or (isinstance(self, BaseException) and name in _OF_ERRORS):
+            return object.__getattribute__(self, name)
+        if name in _NOT_ASKED:
+            raise AttributeError(name)
+        return _got(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NOT_ASKED or (name[:2] != "__" or name[-2:] != "__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name in perform.OPERATIONS:
+            raise AttributeError(name)
+        return _got(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(self, BaseException) and name[:2] in ("__", "_c"):
+            object.__setattr__(self, name, value)
+        else:
+            _ask(self, "set", name, (value,))
+
+    def __delattr__(self, name: str) -> None:
+        _ask(self, "del", name)
+
+    def __dir__(self) -> Any:
+        return _ask(self, "dir")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        link = _LINKS[id(self)]
+        return link.peer.refuse(f"a pickle of a {type(self).__name__}", True)
+
+    def __copy__(self) -> Any:
+        return _ask(self, "op", "__copy__")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _ask(self, "op", "__deepcopy__", ({},))
+
+
+class _Asked:
+    """An attribute that Python gives every class, asked of the other side."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, one: Any, kind: Any) -> Any:
+        return _ask(kind if one is None else one, "get", self._name)
+
+
+_OF_ERRORS = ("with_traceback", "add_note", "_cdv_line")
+
+
+def _ask(target: Any, op: str, name: str = "", args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    return _LINKS[id(target)].peer.request(op, target, name, args, kwargs)
+
+
+def _got(target: Any, name: str) -> Any:
+    found = _ask(target, "get", name)
+    return perform.signature_of(found) if name == "__signature__" else found
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    """The special method of that name, asked of the other side."""
+
+    def operate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _operate(self, name, args, kwargs)
+
+    operate.__name__ = name
+    return operate
+
+
+def _operate(self: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    peer = _LINKS[id(self)].peer
+    if name == "__call__":
+        found = peer.request("call", self, "", args, kwargs)
+        return of_class(found) if is_of_class(self) else found
+    if name in perform.AWAITED:
+        return awaited(self, name, args)
+    if peer.wary and name in perform.COMPARISONS and id(args[0]) not in _LINKS:
+        return _compared(self, name, args[0])
+    if peer.wary and name in perform.ARITHMETIC and args and id(args[0]) not in _LINKS:
+        return _computed(self, name, args)
+    if id(self) in _MEASURED and name in perform.SCALARS:
+        return peer.refuse(f"{name} of what an object and a plain value came to", True)
+    if name == "__exit__":
+        left = peer.request("op", self, name, (*args[:2], None))
+        peer.left(args[1], left)
+        return left
+    found = peer.request("op", self, name, args)
+    return of_class(found) if name in perform.ARITHMETIC and is_of_class(self) else found
+
+
+def _computed(self: Any, name: str, args: tuple[Any, ...]) -> Any:
+    """What an object and a plain value come to. Where that measures one against the other, only an object made by
+    the tests takes part, and it comes to no plain value: the operand is what it is made of."""
+    peer, made = _LINKS[id(self)].peer, is_of_class(self)
+    measures = name in perform.MEASURES and not isinstance(args[0], str | bytes)
+    begins = name == "__radd__" and type(args[0]) in (int, float) and args[0] != 0
+    if (measures or begins) and not made:
+        return peer.refuse(f"{name} of an object and a plain value", False)
+    found = peer.request("op", self, name, args)
+    if measures and id(found) not in _LINKS:
+        return peer.refuse(f"{name} of an object and a plain value, to a plain value", True)
+    (_MEASURED if measures else _COMPUTED).add(id(found))
+    return of_class(found) if made else found
+
+
+def _compared(self: Any, name: str, other: Any) -> Any:
+    """A comparison with a value that is not of the other side: decided here, by what the object says it is."""
+    peer = _LINKS[id(self)].peer
+    if type(other).__name__ == "_ANY" and type(other).__module__ == "unittest.mock":
+        return NotImplemented
+    if peer.lenient and (name not in ("__eq__", "__ne__") or is_of_class(self)):
+        return bool(peer.request("op", self, name, (other,)))
+    if name in ("__eq__", "__ne__"):
+        said = peer.request("plain", self)
+        if type(said) is tuple and len(said) == 2:
+            return perform.COMPARISONS[name](said[1], other) if said[0] is True else name == "__ne__"
+        if other is None and peer.request("op", self, name, (None,)) is (name == "__ne__"):
+            return name == "__ne__"
+    elif type(said := peer.request("plain", self)) is tuple and len(said) == 2 and said[0] is True:
+        return perform.COMPARISONS[name](said[1], other)
+    by_nature = is_of_class(self) or id(self) in _COMPUTED
+    return peer.refuse(f"{name} of an object of {type(self).__name__} and a plain value", by_nature)
+
+
+def _await(self: Any) -> Any:
+    return awaited(self).__await__()
+
+
+async def awaited(target: Any, name: str = "", args: tuple[Any, ...] = ()) -> Any:
+    """Await an object, or what a special method of it gives, where it lives."""
+    import asyncio
+
+    peer = _LINKS[id(target)].peer
+    error = args[1] if name == "__aexit__" else None
+    task = peer.request("start", target, name, (*args[:2], None) if error is not None else args)
+    try:
+        while not peer.request("turn", task):
+            await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        peer.request("cancel", task)
+        while not peer.request("turn", task):
+            pass
+        raise
+    result = peer.request("result", task, name)
+    peer.left(error, result)
+    return result
+
+
+def _bind(self: Any, one: Any, kind: Any = None) -> Any:
+    return self if one is None else types.MethodType(self, one)
+
+
+_METHODS = {**{name: _operation(name) for name in perform.OPERATIONS}, "__await__": _await, "__get__": _bind}
+
+
+def make_class(peer: Connection, name: str, bases: tuple[type, ...], methods: list[str], base: str) -> Any:
+    """A class that stands for one of the other side.
+
+    Raises:
+        KeyError, TypeError: there is no such base or method.
+    """
+    kind = values.base_named(base) if base else object
+    plain = (kind,) if base and not any(issubclass(each, kind) for each in bases) else ()
+    above = bases if any(issubclass(each, Object) for each in bases) else (Object, *bases)
+    space: dict[str, Any] = {
+        each.removeprefix("no "): None if each.startswith("no ") else _METHODS[each] for each in methods
+    }
+    if "__eq__" in space:
+        space.setdefault("__hash__", None)
+    asked = {each: _Asked(each) for each in ("__doc__", "__dict__")}
+    return Remote(name, (*above, *plain), {**space, **asked, "__module__": "solution"}, peer=peer)
+
+
+def make_instance(kind: Any, value: Any) -> Any:
+    """An instance of such a class, with the plain value that it carries if it derives from a plain type."""
+    base = values.base_of(kind)
+    return values.derived(kind, base, value) if base is not None else object.__new__(kind)
+
+
+def lives_at(value: Any, peer: Connection, number: int) -> Any:
+    """Note where a value lives; the peer keeps it from now on."""
+    _LINKS[id(value)] = Link(peer, number)
+    return value
+
+
+def asking(plain: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+    """A function that looks into its argument, done where the argument lives."""
+
+    def ask(value: Any, *args: Any, **kwargs: Any) -> Any:
+        link = link_of(value)
+        return (
+            plain(value, *args, **kwargs) if link is None else _ask(value, "look", f"{module}.{name}", args, kwargs)
+        )
+
+    return ask
+
+
+def is_a(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    """`isinstance` and `issubclass` that ask the other side about classes that are not plain ones."""
+
+    def ask(value: Any, kind: Any) -> bool:
+        if type(kind) is tuple:
+            return any(ask(value, each) for each in kind)
+        if plain(value, kind) or link_of(value) is None or link_of(kind) is not None:
+            return plain(value, kind)
+        if kind in values.PLAIN.values() or not isinstance(kind, type):
+            return plain(value, kind) if link_of(value) is None else _plain_kind(value, kind, plain)
+        known = values.public_name(kind) is not None and not issubclass(kind, BaseException)
+        return bool(_ask(value, "isinstance", "", (kind,))) if known else False
+
+    return ask
+
+
+def _plain_kind(value: Any, kind: Any, plain: Callable[[Any, Any], bool]) -> bool:
+    """Whether an object derives from a mutable plain type, which its class here does not."""
+    if kind in (list, dict, set, bytearray):
+        return bool(_ask(value, "isinstance", "", (kind,)))
+    return plain(value, kind)
+
+
+def tests_line(file: str) -> int:
+    """The line of the test file that is being run, 0 if none is."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != file:
+        frame = frame.f_back
+    return frame.f_lineno if frame is not None else 0

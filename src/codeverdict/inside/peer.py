@@ -1,0 +1,597 @@
+"""One end of the connection between a solution and its tests: requests, replies, and what may cross.
+
+Strictly in turn: a side sends a request and serves the other side's requests until the reply comes (the tests
+call the solution, which may call back). A request is `{do, n, v: [target, args, kwargs]}`, a reply `{v}` or `{e}`;
+both carry `s`, the shared containers that changed, and `d`, those that are shared no longer; what the solution says
+carries `w`, what it printed, warned and logged.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from codeverdict.inside import frames, objects, perform, shared, values
+
+SOLUTION_FILE = "<solution>"
+TEXT_LIMIT = 2000
+DEEP = 10_000  # frames of ours: values may be nested deeper than Python's limit lets a program recurse
+_CAUSES = 8
+_OUTCOMES = "_pytest.outcomes"
+_CATCH_ALL = (AssertionError, Exception, BaseException)
+_INNER = ("__dataclass_fields__",)
+_NAMES = ("__module__", "__qualname__", "__doc__", "__name__", "__signature__")
+_NOTHING = type(None)
+_ENDS = ("__next__", "__anext__")
+SILENT = frozenset({"StopIteration", "StopAsyncIteration", "CancelledError", "GeneratorExit", "SystemExit"})
+"""Exceptions that end an iteration, a task or a thread in silence: not the solution's to raise in its callers,
+unless the tests speak of them."""
+_REPLIES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("__len__", "__hash__", "__index__", "__int__", "__length_hint__"), (int, bool)),
+    **dict.fromkeys(("__bool__", "__contains__"), (bool,)),
+    **dict.fromkeys(("__str__", "__repr__", "__format__", "__fspath__"), (str,)),
+    **dict.fromkeys(("__setitem__", "__delitem__"), (_NOTHING,)),
+    **{"__float__": (float,), "__complex__": (complex,), "__bytes__": (bytes,), "__doc__": (str, _NOTHING)},
+    **{"__dict__": (dict,), "__signature__": (list,)},
+    **dict.fromkeys(("isinstance", "holds", "turn", "cancel"), (bool,)),
+    **dict.fromkeys(("set", "del", "seed", "begin", "log"), (_NOTHING,)),
+    **{"dir": (list,), "names": (list,), "lines": (list,), "plain": (tuple, _NOTHING)},
+}
+"""What a request comes to, by the special method or by what is done, where it can be nothing else."""
+
+
+class Gone(BaseException):
+    """The other side ended, or broke the rules of the connection."""
+
+
+class Refused(BaseException):
+    """A test wants what cannot be judged from another process; no `except Exception` holds it up."""
+
+
+class Peer:
+    """One end. The tests' end is `wary`: it takes nothing for what it may not be, and lends little of its own.
+
+    `guard(op, target, name)` says whether the other side may do this to an object of ours. `first` is 0 on one side
+    and 1 on the other (numbers of shared containers).
+    """
+
+    def __init__(self, reader: int, writer: int, first: int, guard: Callable[[str, Any, str], bool] | None) -> None:
+        self.wary = guard is not None
+        self.lenient = False
+        """Whether objects of the solution are believed what they say of plain values: it is a stub."""
+        self.controls: dict[str, Callable[..., Any]] = {}
+        self.asked = 0
+        """Requests so far that the solution has had a say in."""
+        self.requests = 0
+        self.named: set[str] = set()
+        """Those of `SILENT` that the tests speak of."""
+        self.broken = ""
+        self.refused: tuple[str, bool] | None = None
+        """What was refused, and whether by the nature of the test."""
+        self.dropped: dict[int, BaseException] = {}
+        """Failed assertions of ours that were sent to the other side and not raised again by it."""
+        self.swallowed: Callable[[BaseException], None] = lambda error: None
+        self.said: Callable[[], list[Any]] = list
+        self.heard: Callable[[list[Any]], None] = lambda said: None
+        self._turn: Any = _thread.RLock()
+        self._reader, self._writer, self._guard = frames.Reader(reader), writer, guard
+        self._objects: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+        self._theirs: dict[int, Any] = {}
+        self._shared = shared.Table(first)
+
+    # Messages
+
+    def request(self, op: str, target: Any, name: str = "", args: Any = (), kwargs: Any = None) -> Any:
+        """Have the other side do `op` to an object of its own; what it gives or raises. One thread at a time.
+
+        Raises:
+            Gone: the connection is broken.
+        """
+        if self.broken:
+            raise Gone(self.broken)
+        with self._turn:
+            message = self._asked(op, target, name, args, kwargs or {})
+        self.requests += target is not None
+        if "e" in message:
+            self.asked += 1
+            error = self.read_error(message["e"])
+            self.dropped.pop(id(error), None)
+            if self.wary and name not in _ENDS and type(error).__name__ in SILENT - self.named:
+                raise RuntimeError(f"{type(error).__name__} out of {name or op}") from error
+            raise error
+        value = message["v"]
+        self.asked += target is not None and (op != "get" or objects.link_of(value) is None)
+        wanted = _REPLIES.get(op if op not in ("op", "get") else name if name[:2] == "__" else "")
+        if self.wary and wanted is not None and type(value) not in wanted:
+            raise TypeError(f"{name or op} gave a {type(value).__name__}")
+        return value
+
+    def _asked(self, op: str, target: Any, name: str, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        with _Deep():
+            link = objects.link_of(target)
+            pairs = [[self.pack(key), self.pack(value)] for key, value in kwargs.items()]
+            packed = [None if link is None else link.number, [self.pack(each) for each in args], pairs]
+        self._send({"do": op, "n": name, "v": packed})
+        del args, kwargs, packed
+        while "do" in (message := self.receive()):
+            self._serve(message)
+        return message
+
+    def serve_forever(self) -> None:
+        """Do what the other side asks until it is gone."""
+        with self._turn:
+            while True:
+                self._serve(self.receive())
+
+    def _serve(self, message: dict[str, Any]) -> None:
+        """Do what the other side asks, and reply. The turn, which is ours, is free for that long."""
+        held = self._turn._release_save()
+        try:
+            result = self._performed(message)
+            with _Deep():
+                reply = {"v": self.pack(result)}
+        except (Gone, Refused):
+            raise
+        except BaseException as error:
+            with _Deep():
+                reply = {"e": self.pack_error(error)}
+            error.__traceback__ = None  # its frames would keep arguments alive
+        finally:
+            self._turn._acquire_restore(held)
+        message.clear()
+        result = None
+        self.reply(reply)
+
+    def reply(self, reply: dict[str, Any]) -> None:
+        """Send a reply; one that is too long becomes an error."""
+        try:
+            self._send(reply)
+        except frames.TooLong as error:
+            self._send({"e": self.pack_error(ValueError(str(error)))})
+
+    def _performed(self, message: dict[str, Any]) -> Any:
+        op, name = message["do"], message["n"]
+        number, args, kwargs = message["v"]
+        if op in self.controls:
+            return self.controls[op](*args)
+        target = self._mine(number)
+        if self._guard is not None and not self._guard(op, target, name):
+            if name in _INNER or name.startswith("assert"):
+                self.refuse(f"{name} of an object of the tests", True)
+            raise AttributeError(f"{op} {name} is not allowed from here")
+        if (
+            op == "set"
+            and self.wary
+            and objects.link_of(args[0]) is not None
+            and _is_of_tests(getattr(target, name, 0))
+        ):
+            raise AttributeError(f"{name} is not set to an object of the solution")
+        return perform.perform(op, target, name, args, kwargs)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            with _Deep():
+                message["s"] = self._changes()
+                message["d"] = self._shared.drop_unused()
+                if said := self.said():
+                    message["w"] = said
+                frames.send(self._writer, message)
+        except frames.Broken as error:
+            self._break(str(error))
+
+    def _changes(self) -> list[Any]:
+        found: list[Any] = []
+        for number, entry in self._shared.changed():
+            found.append([number, shared.contents(entry.value, self.pack)])
+            entry.agree()
+        return found
+
+    def receive(self) -> dict[str, Any]:
+        """The next message, its values unpacked and its changes to shared containers made."""
+        try:
+            message = self._reader.receive()
+        except frames.Broken as error:
+            self._break(str(error))
+        taken: dict[str, Any] = self._guarded(lambda: self._taken_in(message))
+        return taken
+
+    def read_error(self, packed: Any) -> BaseException:
+        """The exception in a message."""
+        error: BaseException = self._guarded(lambda: self._unpack_error(packed))
+        return error
+
+    def _taken_in(self, message: dict[str, Any]) -> dict[str, Any]:
+        if "do" in message:
+            number, args, kwargs = message["v"]
+            pairs = {self.unpack(key): self.unpack(value) for key, value in kwargs}
+            message["v"] = [number, tuple(self.unpack(arg) for arg in args), pairs]
+        elif "v" in message:
+            message["v"] = self.unpack(message["v"])
+        elif "e" not in message:
+            raise ValueError("neither request nor reply")
+        for number, packed in message.pop("s"):
+            entry = self._shared[number]
+            shared.fill(entry.value, packed, self.unpack)
+            entry.agree()
+        for number in message.pop("d"):  # last: what is new may be dropped at once
+            self._shared.drop(number)
+        said = message.pop("w", [])
+        self.heard([each if type(each[0]) in (bool, int) else self._unpack_error(each) for each in said])
+        return message
+
+    def _guarded(self, read: Callable[[], Any]) -> Any:
+        """What is read from the other side's message; a message that makes no sense ends the connection."""
+        try:
+            with _Deep():
+                return read()
+        except (RecursionError, MemoryError) as error:
+            self._break(f"a message that is too large ({type(error).__name__})")
+        except Warning:  # one of the solution's that the tests made an error
+            raise
+        except (Exception, SystemExit) as error:  # whatever: the message is the other side's
+            self._break(f"a message that makes no sense ({type(error).__name__})")
+
+    def _break(self, reason: str) -> Any:
+        self.broken = self.broken or reason
+        raise Gone(self.broken)
+
+    def refuse(self, what: str, by_nature: bool) -> Any:
+        """Refuse what a test wants; noted, whoever catches it.
+
+        Raises:
+            Refused: always.
+        """
+        self.refused = self.refused or (what, by_nature)
+        raise Refused(what)
+
+    def left(self, error: BaseException | None, result: Any) -> None:
+        """The block of a `with` over an object of the other side was left: has that swallowed an exception?"""
+        if error is not None and result:
+            self.swallowed(error)
+
+    # Packing
+
+    def pack(self, value: Any) -> Any:
+        """A value as JSON.
+
+        Raises:
+            Refused: it can cross neither by value nor as an object (only where `wary`).
+        """
+        kind = type(value)
+        if kind in values.SCALARS:
+            return value
+        if kind is int:
+            return value if -values.SMALL_INT < value < values.SMALL_INT else ["i", hex(value)]
+        if kind is tuple:
+            return ["T", *map(self.pack, value)]
+        if tag := shared.tag_of(value):
+            return self._pack_container(value, tag)
+        if kind is frozenset:
+            return ["F", *map(self.pack, value)]
+        if kind is bytes:
+            return ["b", value.decode("latin-1")]
+        if (parts := values.reduced(value)) is not None:
+            return ["v", parts[0], *map(self.pack, parts[1])]
+        if kind in values.VIEWS:
+            return ["w", values.VIEWS[kind], *map(self.pack, value)]
+        return self._pack_object(value)
+
+    def _pack_container(self, value: Any, tag: str) -> Any:
+        number = self._shared.number_of(value)
+        if number is not None:
+            return ["R", number]
+        number = self._shared.add(value)
+        packed = [tag, number, shared.extra(value, self.pack), shared.contents(value, self.pack)]
+        self._shared[number].agree()
+        return packed
+
+    def _pack_object(self, value: Any) -> Any:
+        if (parts := values.array_parts(value)) is not None:
+            return ["a", *parts]
+        if (link := objects.link_of(value)) is not None:
+            return ["M", link.number]
+        if value is Ellipsis or value is NotImplemented:
+            return ["e" if value is Ellipsis else "N"]
+        if (public := self._name_of(value)) is not None and value not in _CATCH_ALL:
+            return ["n", *public]
+        if isinstance(value, type):
+            return self._pack_class(value)
+        if isinstance(value, BaseException):
+            return ["x", self.pack_error(value)]
+        if isinstance(value, types.TracebackType | types.FrameType):
+            return None  # leads to the test file
+        if self.wary and not is_lent(value):
+            self.refuse(f"a {type(value).__module__}.{type(value).__name__} cannot cross to the solution", True)
+        tag, known = "k" if isinstance(value, types.CoroutineType) else "o", id(value) in self._numbers
+        packed = [tag, self._export(value), self._pack_class(type(value))]
+        base = values.base_of(type(value)) if not known else None
+        return [*packed, self.pack(values.plain(value, base.__name__))] if base else packed
+
+    def _name_of(self, value: Any) -> tuple[str, str] | None:
+        """The name by which a type of the standard library crosses."""
+        named = isinstance(value, type | types.BuiltinFunctionType) or hasattr(type(value), "__members__")
+        public = values.public_name(value) if named else None
+        return public if public is not None and (self.wary or values.handed_out(public[0], value)) else None
+
+    def _pack_base(self, kind: type) -> Any:
+        public = self._name_of(kind)
+        return ["n", *public] if public is not None else self._pack_class(kind)
+
+    def _pack_class(self, kind: type) -> Any:
+        if (link := objects.link_of(kind)) is not None:
+            return ["M", link.number]
+        if id(kind) in self._numbers:
+            return ["c", self._numbers[id(kind)]]
+        number = self._export(kind)
+        kept = [
+            each for each in kind.__bases__ if values.public_name(each) is None or issubclass(each, BaseException)
+        ]
+        base, methods = perform.passed_on(kind)
+        return ["c", number, kind.__name__, [self._pack_base(each) for each in kept], methods, base]
+
+    def _export(self, value: Any) -> int:
+        key: Any = id(value)
+        if type(value) is types.MethodType:  # made anew at every look, and equal to the one before
+            key = id(value.__self__), id(value.__func__)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._objects)
+            self._objects.append(value)
+        return number
+
+    def pack_error(self, error: BaseException, depth: int = 0) -> Any:
+        """An exception: class, arguments, the solution's last line it passed through, its number, its attributes,
+        notes, and what it came from."""
+        if (link := objects.link_of(error)) is not None:
+            return ["M", link.number]
+        hidden = self.wary and is_verdict(error)
+        if hidden:
+            self.dropped[id(error)] = error
+        came = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        source = None if came is None or depth > _CAUSES else self.pack_error(came, depth + 1)
+        known = values.public_name(type(error)) is not None
+        own = {name: value for name, value in vars(error).items() if known and not name.startswith("_")}
+        return [
+            self._pack_base(type(error)),
+            [] if hidden else [self._pack_argument(arg) for arg in error.args],
+            line_of(error) or 0,
+            self._export(error),
+            [[str(name), self._pack_argument(value)] for name, value in own.items()],
+            [str(note) for note in getattr(error, "__notes__", ())],
+            [error.__cause__ is not None, error.__suppress_context__, source],
+        ]
+
+    def _pack_argument(self, value: Any) -> Any:
+        if self.wary and not isinstance(value, str | int | float | tuple | list | dict | type(None)):
+            return str(value)[:TEXT_LIMIT]
+        return self.pack(value)
+
+    # Unpacking
+
+    def unpack(self, packed: Any) -> Any:
+        """The value behind JSON of the other side.
+
+        Raises:
+            ValueError, TypeError, LookupError: the other side sent nonsense.
+        """
+        if type(packed) in values.SCALARS or type(packed) is int:
+            return packed
+        tag, *parts = packed
+        return _UNPACK[tag](self, *parts)
+
+    def _unpack_container(self, tag: str, number: Any, made_with: Any, packed: list[Any]) -> Any:
+        """A new container; what is put into it may ask the other side, which may drop it."""
+        value = shared.empty(tag, self.unpack(made_with), packed)
+        self._shared.add(value, int(number))
+        entry = self._shared[int(number)]
+        if tag != "A":
+            shared.fill(value, packed, self.unpack)
+        entry.agree()
+        return value
+
+    def _unpack_scalar(self, *parts: Any) -> Any:
+        made = values.array_from(*parts)
+        return made[()] if made.shape == () else made
+
+    def _unpack_name(self, module: Any, name: Any) -> Any:
+        found = values.by_name(str(module), str(name), self.wary)
+        if self.wary and found in _CATCH_ALL:
+            raise ValueError(f"{name} is not handed out")
+        return found
+
+    def _unpack_base(self, packed: Any) -> Any:
+        """The class of an exception, or a base of a class."""
+        if packed[0] == "n":
+            return values.by_name(str(packed[1]), str(packed[2]), self.wary)
+        return self.unpack(packed)
+
+    def _unpack_class(self, number: Any, *parts: Any) -> Any:
+        if int(number) not in self._theirs:
+            name, bases, methods, base = parts
+            above = tuple(each for each in map(self._unpack_base, bases) if isinstance(each, type))
+            made = objects.make_class(self, str(name), above, methods, base)
+            self._theirs[int(number)] = objects.lives_at(made, self, int(number))
+        return self._theirs[int(number)]
+
+    def _unpack_object(self, number: Any, packed: Any, *value: Any) -> Any:
+        kind = self.unpack(packed)
+        if int(number) not in self._theirs:
+            if not isinstance(kind, objects.Remote):
+                raise ValueError("an object of no class")
+            made = objects.make_instance(kind, self.unpack(value[0]) if value else None)
+            self._theirs[int(number)] = objects.lives_at(made, self, int(number))
+        return self._theirs[int(number)]
+
+    def _mine(self, number: Any) -> Any:
+        if type(number) is not int or number < 0:
+            raise ValueError("no number of an object")
+        return self._objects[number]
+
+    def _unpack_error(self, packed: Any) -> BaseException:
+        if packed[0] == "M":
+            mine = self._mine(packed[1])
+            if not isinstance(mine, BaseException):
+                raise ValueError("not an exception")
+            return mine
+        kind, args, line, number, own, notes, (is_cause, suppressed, source) = packed
+        cls: Any = self._unpack_base(kind)
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            raise ValueError("not an exception")
+        unpacked, more = tuple(map(self.unpack, args)), {str(name): self.unpack(value) for name, value in own}
+        made: Any = self._theirs.get(int(number))
+        if made is None:
+            self._theirs[int(number)] = made = _rebuilt(cls, unpacked)
+            if isinstance(cls, objects.Remote):
+                objects.lives_at(made, self, int(number))
+            else:
+                made.__dict__.update(more)
+        if not isinstance(made, BaseException):
+            raise ValueError("not an exception")
+        object.__setattr__(made, "_cdv_line", int(line))
+        if notes:
+            object.__setattr__(made, "__notes__", [str(note) for note in notes])
+        if source is not None:
+            made.__context__ = self._unpack_error(source)
+            made.__cause__ = made.__context__ if is_cause else None
+        made.__suppress_context__ = suppressed is True
+        return made
+
+
+_UNPACK: dict[str, Callable[..., Any]] = {
+    "i": lambda peer, text: int(text, 16),
+    "T": lambda peer, *parts: tuple(map(peer.unpack, parts)),
+    "F": lambda peer, *parts: frozenset(map(peer.unpack, parts)),
+    "b": lambda peer, text: text.encode("latin-1"),
+    "v": lambda peer, name, *parts: values.made(name, *map(peer.unpack, parts)),
+    "w": lambda peer, kind, *parts: values.view_of(kind, [peer.unpack(part) for part in parts]),
+    "R": lambda peer, number: peer._shared[int(number)].value,
+    "M": lambda peer, number: peer._mine(number),
+    "n": Peer._unpack_name,
+    "e": lambda peer: Ellipsis,
+    "N": lambda peer: NotImplemented,
+    "a": Peer._unpack_scalar,
+    "c": Peer._unpack_class,
+    "o": Peer._unpack_object,
+    "k": lambda peer, *parts: objects.awaited(peer._unpack_object(*parts)),
+    "x": lambda peer, packed: peer._unpack_error(packed),
+    **{tag: functools.partial(lambda tag, peer, *parts: peer._unpack_container(tag, *parts), tag) for tag in "A"},
+}
+_UNPACK |= {
+    tag: functools.partial(lambda tag, peer, *parts: peer._unpack_container(tag, *parts), tag)
+    for tag in shared.KINDS
+}
+
+
+def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception of this class, whatever its constructor wants."""
+    if not isinstance(kind, objects.Remote):
+        try:
+            return kind(*args) if kind.__module__ == "builtins" else kind.__new__(kind, *args)
+        except Exception:
+            pass
+    made = kind.__new__(kind)
+    with contextlib.suppress(Exception):  # what a SyntaxError keeps beside its arguments
+        base: Any = next(each for each in kind.__mro__ if each.__module__ == "builtins")
+        base.__init__(made, *args)
+    BaseException.args.__set__(made, args)  # type: ignore[attr-defined]
+    return made
+
+
+def line_of(error: BaseException) -> int | None:
+    """The last line of the solution that an exception passed through, from 1; 0 if it came from there and has none;
+    None for one that did not come from the other side."""
+    try:
+        line: int = object.__getattribute__(error, "_cdv_line")
+        return line
+    except AttributeError:
+        pass
+    if isinstance(error, SyntaxError) and error.filename == SOLUTION_FILE:
+        return error.lineno
+    found, passed = None, error.__traceback__
+    while passed is not None:
+        if passed.tb_frame.f_code.co_filename == SOLUTION_FILE:
+            found = passed.tb_lineno
+        passed = passed.tb_next
+    return found
+
+
+def is_verdict(error: BaseException) -> bool:
+    """Whether a test fails, or is left out, by raising this."""
+    return isinstance(error, AssertionError) or any(each.__module__ == _OUTCOMES for each in type(error).__mro__)
+
+
+# What the tests lend
+
+
+def _module_of(value: Any) -> str:
+    return str(type(value).__module__)
+
+
+def _is_of_tests(value: Any) -> bool:
+    kind = value if isinstance(value, type) else type(value)
+    mock = sys.modules.get("unittest.mock")
+    return kind.__module__ == "tests" or (mock is not None and isinstance(value, mock.NonCallableMock))
+
+
+def _is_iterator(value: Any) -> bool:
+    return _module_of(value) in ("builtins", "itertools") and hasattr(type(value), "__next__")
+
+
+def _is_of_use(value: Any) -> bool:
+    """Whether it is a stream or the object of a `with`."""
+    return _module_of(value) in ("_io", "contextlib")
+
+
+def is_lent(value: Any) -> bool:
+    """Whether the solution may have an object of the tests, to call it or to use its public part."""
+    if callable(value) or type(value) is object or _is_of_tests(value) or _is_iterator(value) or _is_of_use(value):
+        return True
+    return isinstance(value, types.CoroutineType | types.AsyncGeneratorType) or type(value).__name__ == "Task"
+
+
+def guard(op: str, target: Any, name: str) -> bool:
+    """What the solution may do to an object of the tests."""
+    if op == "call":
+        return callable(target)
+    if op in ("start", "turn", "cancel", "result"):
+        return type(target).__name__ == "Task" or hasattr(type(target), "__await__") or name in perform.AWAITED
+    if op == "get" and name in _NAMES:
+        return callable(target)
+    if isinstance(target, type):
+        return False
+    if callable(getattr(type(target), "assertEqual", None)):  # a test case
+        own = any(name in vars(each) for each in type(target).__mro__ if each.__module__ == "tests")
+        return op == "get" and own and not name.startswith(("_", "test", "set", "tear"))
+    if op == "op":
+        mine = _is_of_tests(target) or _is_of_use(target)
+        return mine or (_is_iterator(target) and name in ("__next__", "__iter__"))
+    if op == "set" and not _is_data(target, name):
+        return False
+    public = not name.startswith("_") or name == "__dict__"
+    return op in ("get", "set", "dir") and public and (_is_of_tests(target) or _is_of_use(target))
+
+
+def _is_data(target: Any, name: str) -> bool:
+    """Whether an attribute may be set: it is no method of the tests, and no part of a mock."""
+    return type(target).__module__ == "tests" and not callable(getattr(target, name, None))
+
+
+class _Deep:
+    """Room for deeply nested values, without changing the recursion limit that programs see."""
+
+    __slots__ = ("_limit",)
+
+    def __enter__(self) -> None:
+        self._limit = sys.getrecursionlimit()
+        if self._limit < DEEP:
+            sys.setrecursionlimit(DEEP)
+
+    def __exit__(self, *_: object) -> None:
+        if self._limit < DEEP:
+            sys.setrecursionlimit(self._limit)
