@@ -102,4 +102,4 @@ def test_a_task_without_tests_or_references_is_not_measured(
             ]
         )
     assert left.value.code == 1 and not (tmp_path / "run").exists()
-    assert "has neither tests nor references to measure by" in capfd.readouterr().err
+    assert "measures nothing: no tests, no references" in capfd.readouterr().err

@@ -74,7 +74,7 @@ def test_what_has_changed_is_named_and_forced_or_begun_anew(command: Command, ru
     words = ("train", "--name", "x", "--run.folder", run, *LONGER)
     stopped(run, signal.SIGKILL, "ppo/x/checkpoints/checkpoint-2", "train", "--name", "x", *LONGER)
     ended = command(*words, "--ppo.gamma", "0.5")
-    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert ended.code == 1 and "Traceback" not in ended.err
     assert "ppo.gamma 0.7 -> 0.5 (--restart starts over, --force resumes all the same)" in ended.err
     shutil.copytree(run / "ppo" / "x", run / "ppo" / "y")
     other = command("train", "--name", "y", "--run.folder", run, *LONGER)

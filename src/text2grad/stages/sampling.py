@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from text2grad.align import TokenTable
 from text2grad.durable.progress import counting
 from text2grad.feedback import Example, Failure, Feedback, Source, write_jsonl
 from text2grad.formats import table
 from text2grad.formats.export import write_rows
+from text2grad.formats.markup import unmarked
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
@@ -63,7 +65,13 @@ def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
         UserError: the file cannot be written.
     """
     if path.suffix.lower() == ".csv":
-        write_rows([table.row_of(record) for record in records], "csv", path)
+        write_rows([_row_to_mark(record) for record in records], "csv", path)
         return f"fill in good, poor, critique, score or corrected, then: text2grad import {path}"
     write_jsonl(path, records)
     return f"to have them judged: text2grad annotate --responses {path}"
+
+
+def _row_to_mark(record: Feedback) -> dict[str, Any]:
+    """A row with nothing said yet; that there are no spans is said only where the answer looks like mark-up."""
+    row = table.row_of(record)
+    return row if unmarked(record.response).text != record.response else {**row, "spans": ""}

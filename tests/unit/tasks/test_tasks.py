@@ -154,7 +154,7 @@ def test_prompts_are_found_by_stem_or_path_and_their_version_follows_the_text(tm
     own.write_text("Judge {{response}}!")
     assert prompt_version(str(own)) != first
     assert prompt_version("qa").startswith("qa@")
-    with pytest.raises(UserError, match=r"one of anchor, code, .*qa, .*reward_model, summarization"):
+    with pytest.raises(UserError, match=r"one of anchor, code, .*qa, .*reward_model, .*summarization"):
         read_prompt("nope")
     with pytest.raises(UserError, match="cannot read"):
         read_prompt(str(tmp_path / "nope.txt"))

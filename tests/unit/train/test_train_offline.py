@@ -87,7 +87,7 @@ def test_sampled_ids_are_kept_and_those_of_another_tokenizer_are_not(policy: Pol
     )
     assert tuple(kept.target) == letters and other == text
     assert len(text.target) < len(letters) and text.target[-1] == policy.tokenizer.eos_token_id
-    assert sum(weight < 0 for weight in kept.weights) == 2  # "+" and "1": blanks are in no span
+    assert sum(weight < 0 for weight in kept.weights) == 3  # "+", "1" and the blank between them
 
 
 def by_hand(policy: Policy, start: Any, items: Sequence[Any], settings: OfflineSettings) -> torch.Tensor:
