@@ -67,6 +67,8 @@ def _read(opinion: Opinion, data: Mapping[str, Any], results: Sequence[Result], 
     field = names.response(data)
     texts = {name: text for name, text in data.items() if isinstance(text, str)}
     opinion = replace(opinion, response=texts[field], prompt=names.prompt(data))
+    # A result without an id is about nothing but what it says itself.
+    results = [{"id": f"result-{number}", **result} for number, result in enumerate(results)]
     groups = _regions(results)
     for region, *own in groups.values():
         opinion = _marked(opinion, region, own, _about(region, texts, field, names), field, names)

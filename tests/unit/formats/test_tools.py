@@ -38,6 +38,11 @@ def region(start: Any, end: Any, text: str = "", label: str = "bad", to: str = "
     return {"from_name": "label", "to_name": to, "type": "labels", "id": f"{start}-{end}", "value": value}
 
 
+def nameless(result: dict[str, Any]) -> dict[str, Any]:
+    """A result without an id of its own."""
+    return {name: value for name, value in result.items() if name != "id"}
+
+
 def argilla(id: str = "x", fields: Any = D, **answers: Any) -> dict[str, Any]:
     responses = {name: [{"value": value, "user_id": "u"}] for name, value in answers.items()}
     return {"id": id, "fields": fields, "responses": responses}
@@ -52,6 +57,7 @@ def argilla(id: str = "x", fields: Any = D, **answers: Any) -> dict[str, Any]:
         ([studio(whole("number", 1))], [], [None], "--scale q=1..5"),
         ([studio(whole("rating", 4))], [], [None], "--scale q=1..5"),
         ([studio(whole("rating", 4))], ["1..10"], [-0.333333], "ratings 1 to 10 read as -1 to 1"),
+        ([studio(*map(nameless, (region(0, 2), whole("rating", 4))))], ["1..5"], [0.5], "ratings 1 to 5"),
         ([studio(whole("number", 0)), studio(whole("number", 1), id=2)], [], [-1, 1], "ratings 0 to 1 read"),
         ([studio(whole("choices", ["4 - good"]))], ["1..5"], [0.5], "ratings 1 to 5"),
         ([studio(whole("choices", ["★★☆"]))], ["1..3"], [0], "ratings 1 to 3"),
