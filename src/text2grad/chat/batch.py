@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -121,7 +121,18 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Cal
     Raises:
         UserError: the service failed the batch.
     """
-    journal, service = chat.journal, OpenAIBatches(chat.asker.endpoint)
+    with closing(OpenAIBatches(chat.asker.endpoint)) as service:
+        return _run_batch(chat, service, questions, verdict, say)
+
+
+def _run_batch(
+    chat: OpenAIChat,
+    service: OpenAIBatches,
+    questions: Questions,
+    verdict: Verdict,
+    say: Callable[[str], None],
+) -> bool:
+    journal = chat.journal
     if tag := journal.notes.get("submitting"):  # by a process that died before it could write down the id
         if not journal.notes.get("batch") and (found := service.find(tag)):
             journal.note("batch", {"id": found})
@@ -167,6 +178,10 @@ class OpenAIBatches:
         # Local servers take any key, but the SDK insists on one.
         key, timeout = endpoint.key or "none", endpoint.timeout
         self._client = openai.OpenAI(api_key=key, base_url=endpoint.url, timeout=timeout, max_retries=5)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
 
     def submit(self, file: Path, tag: str) -> str:
         """Upload, then create."""
