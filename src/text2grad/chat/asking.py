@@ -22,8 +22,6 @@ from text2grad.feedback import Failure, FailureKind, storable
 TRIES_OF_AN_ANSWER = 2
 RETRIES_OF_200 = 1
 """Of a request that was answered, and not with an answer: it may have been charged for."""
-FOUND_FORMS: dict[tuple[str, str], Form] = {}
-"""What this process has found out, by server and model: its canaries, records and held-out records are one job."""
 FAILURE_OF: Mapping[Trouble, FailureKind] = {
     "refused": "refused",
     "unfit": "unsupported",
@@ -131,13 +129,7 @@ class Asker:
         noted = self.journal.notes.get("form")
         if isinstance(noted, dict) and {**noted, **self._here} == noted and noted.get("limit") in LIMITS:
             return Form(noted["limit"], bool(noted.get("temperature")))
-        found = FOUND_FORMS.get((self.endpoint.name, self._here["model"]))
-        if found is not None:
-            self._note_form(found)
-        return found or (Form(LIMITS[1]) if self.endpoint.is_openai else Form())
-
-    def _note_form(self, form: Form) -> None:
-        self.journal.note("form", {**self._here, "limit": form.limit, "temperature": form.temperature})
+        return Form(LIMITS[1]) if self.endpoint.is_openai else Form()
 
     def ladder(self, question: Question) -> tuple[Capability, ...]:
         """The ways to ask it, the strictest first."""
@@ -260,8 +252,7 @@ class Asker:
                 return False
             self._forms.add(form)
             self.questioner = replace(self.questioner, form=form)
-            FOUND_FORMS[self.endpoint.name, self._here["model"]] = form
-            self._note_form(form)
+            self.journal.note("form", {**self._here, "limit": form.limit, "temperature": form.temperature})
         if form.limit != now.limit:
             warn_once(f"{self.endpoint.name} takes {form.limit}, not {now.limit}: it is asked so from now on")
         if form.temperature != now.temperature:

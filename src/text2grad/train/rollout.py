@@ -28,7 +28,7 @@ from text2grad.train.settings import PPOSettings
 class Answered:
     """A batch of responses in words: prompts, samples, critiques, and the credit that each got.
 
-    `labels`: +1, -1 or 0 of each token of a response, by the spans that it belongs to; none where the critique failed.
+    `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
     `critic_tokens`: how many each share of the batch took the critic to read and to write.
     """
 
