@@ -68,7 +68,7 @@ def same_answers(answered: Answered) -> dict[str, float]:
 def unmatched_share(critiques: Sequence[Critique]) -> float:
     """The share of all quotes that are not in the response; 0 where nothing is quoted."""
     unmatched = sum(each.quotes.unmatched for each in critiques)
-    quotes = sum(len(each.spans) + each.quotes.ambiguous for each in critiques) + unmatched
+    quotes = sum(each.quote_count for each in critiques)
     return unmatched / quotes if quotes else 0.0
 
 

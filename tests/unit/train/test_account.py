@@ -12,7 +12,7 @@ from span_cases import TEXT, UNREADABLE, critique, word_span, words_aligned
 from text2grad.align import Aligned, CreditSettings, Membership
 from text2grad.feedback import Example, Judgement, Message, Source, Span
 from text2grad.policy.generate import Sample
-from text2grad.train.account import label_shares, same_answers
+from text2grad.train.account import label_shares, same_answers, unmatched_share
 from text2grad.train.rollout import Answered, judge
 
 
@@ -50,6 +50,12 @@ def test_tokens_belong_to_spans_as_the_run_has_it(membership: Membership, share:
     said = critique(Span(start=4, end=6, label=1, text="ca"))
     found = label_shares(judged([said], [words_aligned("the cat sat on it")], membership))
     assert found == {"good_tokens": approx(share), "poor_tokens": 0.0}
+
+
+def test_quotes_that_pay_nothing_are_no_part_of_the_share_that_is_lost() -> None:
+    said = [critique(word_span(1, 1, 3), word_span(0, 5, 6), unmatched=1), critique(unmatched=1, ambiguous=1)]
+    assert unmatched_share(said) == 2 / 4
+    assert unmatched_share([critique(word_span(0, 5, 6))]) == 0
 
 
 def test_prompts_whose_answers_are_all_the_same() -> None:
