@@ -96,8 +96,7 @@ class Asker:
     """Has questions answered and settled in the journal; safe to call from many threads.
 
     `capability` is the rung of the ladder that is known to hold at this server, None while none is; `heard` says
-    whether the server has answered a request of this job. `sent` counts requests, `failures` the questions in a row
-    without a use, `misses` those without an answer.
+    whether the server has answered a request of this job. `sent` counts requests.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Asker:
         self._adapting = Lock()
         self.pace = Pace(settings.concurrency)
         self.budget = Budget(settings.budget_usd, price, journal)
-        self.sent = self.failures = self.misses = 0
+        self.sent = 0
         self._open: dict[str, float] = {}
         self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
         noted = journal.notes.get("capability")

@@ -78,8 +78,7 @@ def resolve(
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
     unmatched. A blank quote says nothing unless its `occurrence` does, or it is an indentation: longer than one
-    character and there once. Without `tolerance` only what stands in
-    the response to the letter is found.
+    character and there once. Without `tolerance` only what stands in the response to the letter is found.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
     seen: Counter[tuple[str, bool]] = Counter()
