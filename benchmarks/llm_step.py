@@ -167,6 +167,7 @@ class Side:
             [Aligned("", none, none, none, none)] * count,
             [Critique(text="", score=0.0)] * count,
             [Credit(random.integers(-1, 2, len(sample.ids)).astype(np.float32)) for sample in samples],
+            [none.astype(np.int8)] * count,
         )
         return score(
             batch, answered, measure(self.policy, batch, self.settings, 1.0), self.settings, KL_COEFFICIENT

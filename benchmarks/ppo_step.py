@@ -303,6 +303,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
         [aligned] * RESPONSES,
         [Critique(text="", score=0.0)] * RESPONSES,
         [Credit(row.numpy()) for row in given.delta],
+        [none.astype(np.int8)] * RESPONSES,
     )
     kl: list[float] = []
 

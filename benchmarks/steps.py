@@ -164,6 +164,6 @@ class Stepper:
                 delta[:-1] = 0
             credits.append(Credit(delta))
         count = len(samples)
-        return Answered(
-            [example] * count, samples, [aligned] * count, [Critique(text="", score=0.0)] * count, credits
-        )
+        critiques = [Critique(text="", score=0.0)] * count
+        labels = [np.zeros(self.load.tokens, dtype=np.int8)] * count
+        return Answered([example] * count, samples, [aligned] * count, critiques, credits, labels)

@@ -6,14 +6,14 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from text2grad.chat.asking import FOUND_FORMS
 from text2grad.chat.batch import PENDING
 
 KEY = "sk-planted-key-that-must-stay-secret"
@@ -136,8 +136,6 @@ class ChatServer:
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        for known in [key for key in FOUND_FORMS if key[0] == self.url]:
-            del FOUND_FORMS[known]  # of an earlier server at this port
         Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
@@ -164,6 +162,16 @@ class ChatServer:
         if "/batches/" in path:
             return ok(self.batches[path.rsplit("/", 1)[1]])
         return 200, {}, self.files[path.split("/")[-2]]
+
+
+S = TypeVar("S", bound=ChatServer)
+
+
+@contextmanager
+def servers_of(make: Callable[..., S]) -> Iterator[Callable[..., S]]:
+    """`make`, all of whose servers are closed at the end."""
+    with ExitStack() as servers:
+        yield lambda *args, **named: servers.enter_context(closing(make(*args, **named)))
 
 
 def ok(body: dict[str, Any]) -> Reply:

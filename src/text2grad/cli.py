@@ -710,6 +710,9 @@ def evaluate(
             context.obj = ["--task", json.dumps({"name": what}), *(context.obj or ())]
     given = [samples is not None, bool(answers), annotations is not None, what == REWARD_MODEL]
     _refuse_mixed(given, against, outputs)
+    prompted = any(word.partition("=")[0] == "--judge.prompt" for word in context.obj or ())
+    if prompted and against is None and what != REWARD_MODEL:
+        raise UsageError("--judge.prompt compares answers, and there are no others", "--against FILE or references")
     chosen = _configuration_of_run(context, config)
     if answers or annotations is not None:
         run_stage(lambda: _evaluate_files(chosen, answers, against, annotations), as_json)

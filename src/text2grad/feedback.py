@@ -125,6 +125,11 @@ class Critique(Record):
     omissions: tuple[str, ...] = ()
     meta: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def quote_count(self) -> int:
+        """How many quotes that pay there are: those that became a span, and the unmatched and ambiguous ones."""
+        return sum(span.label != 0 for span in self.spans) + self.quotes.unmatched + self.quotes.ambiguous
+
 
 Judgement = Critique | Failure
 

@@ -38,6 +38,8 @@ def test_annotations_of_alpaca_eval_are_read_back(command: Command, tmp_path: Pa
         (["--against", "a.jsonl", "--task", "reward-model"], USAGE, "--against is for"),
         (["--answers", "a.jsonl", "--write-outputs", "b.json"], USAGE, "--write-outputs is for a policy"),
         (["--answers", "a.jsonl", "--against", "b.jsonl"], USAGE, "--evaluate.judge MODEL"),
+        (["sft", "--evaluate.judge", "m", "--judge.prompt", "code_e2"], USAGE, "no others (--against FILE"),
+        (["--answers", "a.jsonl", "--judge.prompt=code_e2"], USAGE, "no others (--against FILE"),
         (["--task", "mt_bench"], FAILED, "--task.data FOLDER"),
         (["--annotations", "nosuch.json"], FAILED, "nosuch.json"),
     ],

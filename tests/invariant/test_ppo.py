@@ -218,7 +218,7 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
         Credit.nothing(a) if n < 4 else c
         for n, (a, c) in enumerate(zip(answered.aligned, answered.credits, strict=True))
     ]
-    mixed = Answered(answered.examples, answered.samples, answered.aligned, list(half), credits)
+    mixed = Answered(answered.examples, answered.samples, answered.aligned, list(half), credits, answered.labels)
     rollout = scored(policy, rollout.batch, mixed, settings)
     assert not rollout.learned[:4].any() and rollout.learned[4:].any()
     accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
@@ -226,7 +226,7 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     accumulate_gradient(policy, rollout, torch.arange(4, 8), settings, GENERATION.temperature, warming=False)
     torch.testing.assert_close(with_failed, gradients(policy), rtol=1e-4, atol=1e-7)
     assert describe(mixed, rollout, 0.1)["critic_failed"] == 0.5
-    none = Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits)
+    none = Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits, mixed.labels)
     rollout_none = scored(policy, rollout.batch, none, settings)
     before = [p.clone() for p in policy.parameters()]
     update(policy, rollout_none, make_optimizers(policy, settings), settings, GENERATION.temperature, False)

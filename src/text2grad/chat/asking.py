@@ -22,8 +22,6 @@ from text2grad.feedback import Failure, FailureKind, storable
 TRIES_OF_AN_ANSWER = 2
 RETRIES_OF_200 = 1
 """Of a request that was answered, and not with an answer: it may have been charged for."""
-FOUND_FORMS: dict[tuple[str, str], Form] = {}
-"""What this process has found out, by server and model: its canaries, records and held-out records are one job."""
 FAILURE_OF: Mapping[Trouble, FailureKind] = {
     "refused": "refused",
     "unfit": "unsupported",
@@ -98,8 +96,7 @@ class Asker:
     """Has questions answered and settled in the journal; safe to call from many threads.
 
     `capability` is the rung of the ladder that is known to hold at this server, None while none is; `heard` says
-    whether the server has answered a request of this job. `sent` counts requests, `failures` the questions in a row
-    without a use, `misses` those without an answer.
+    whether the server has answered a request of this job. `sent` counts requests.
     """
 
     def __init__(
@@ -118,7 +115,7 @@ class Asker:
         self._adapting = Lock()
         self.pace = Pace(settings.concurrency)
         self.budget = Budget(settings.budget_usd, price, journal)
-        self.sent = self.failures = self.misses = 0
+        self.sent = 0
         self._open: dict[str, float] = {}
         self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
         noted = journal.notes.get("capability")
@@ -131,13 +128,7 @@ class Asker:
         noted = self.journal.notes.get("form")
         if isinstance(noted, dict) and {**noted, **self._here} == noted and noted.get("limit") in LIMITS:
             return Form(noted["limit"], bool(noted.get("temperature")))
-        found = FOUND_FORMS.get((self.endpoint.name, self._here["model"]))
-        if found is not None:
-            self._note_form(found)
-        return found or (Form(LIMITS[1]) if self.endpoint.is_openai else Form())
-
-    def _note_form(self, form: Form) -> None:
-        self.journal.note("form", {**self._here, "limit": form.limit, "temperature": form.temperature})
+        return Form(LIMITS[1]) if self.endpoint.is_openai else Form()
 
     def ladder(self, question: Question) -> tuple[Capability, ...]:
         """The ways to ask it, the strictest first."""
@@ -260,8 +251,7 @@ class Asker:
                 return False
             self._forms.add(form)
             self.questioner = replace(self.questioner, form=form)
-            FOUND_FORMS[self.endpoint.name, self._here["model"]] = form
-            self._note_form(form)
+            self.journal.note("form", {**self._here, "limit": form.limit, "temperature": form.temperature})
         if form.limit != now.limit:
             warn_once(f"{self.endpoint.name} takes {form.limit}, not {now.limit}: it is asked so from now on")
         if form.temperature != now.temperature:

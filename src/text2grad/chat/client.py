@@ -82,6 +82,7 @@ class OpenAIChat:
         self.asker = Asker(settings, endpoint, self.journal, price, again)
         self._progress = progress
         self._counting = Lock()
+        self._failures = self._misses = 0  # questions in a row without use, and without an answer
 
     def __enter__(self) -> Self:
         return self
@@ -246,11 +247,10 @@ class OpenAIChat:
             UserError: `most_failures` in a row ended without use, or `most_misses` without an answer, for which
                 nothing is paid.
         """
-        asker = self.asker
         with self._counting:
-            asker.failures = 0 if state == "ok" else asker.failures + 1
-            asker.misses = asker.misses + 1 if state == "exhausted" else 0
-            count = asker.misses or asker.failures
+            self._failures = 0 if state == "ok" else self._failures + 1
+            self._misses = self._misses + 1 if state == "exhausted" else 0
+            count = self._misses or self._failures
         allowed = most_misses if state == "exhausted" else self.settings.most_failures
         if state != "ok" and allowed is not None and count >= allowed:
             raise UserError(*self._end_of(self.journal.last(question.id), state, count))

@@ -185,7 +185,7 @@ def _failures(said: Sequence[Judgement]) -> tuple[float, float, float]:
     """Shares of quotes lost, of critiques that cannot be read, and of critiques that the token limit closed."""
     read = [each for each in said if isinstance(each, Critique)]
     lost = sum(each.quotes.unmatched + each.quotes.ambiguous for each in read)
-    quotes = lost + sum(len(each.spans) for each in read)
+    quotes = sum(each.quote_count for each in read)
     count = max(1, len(said))
     return lost / max(1, quotes), (len(said) - len(read)) / count, sum(each.forced > 0 for each in read) / count
 

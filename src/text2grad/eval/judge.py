@@ -82,7 +82,7 @@ def refuse_judge_prompt(prompt: str, parts: Collection[str]) -> None:
     """Before anything is asked. `parts` are the placeholders of what is compared, such as `first.good`.
 
     Raises:
-        UsageError: the prompt does not show both, asks for something else, or says not what to answer.
+        UsageError: the prompt does not show both, asks for something else, or does not say what to answer.
     """
     names = set(_PLACEHOLDER.findall(prompt))
     known = ("prompt", "reference", *parts)
@@ -213,8 +213,9 @@ def _ratings(value: object) -> dict[str, float] | None:
 def _rating(value: object) -> float | None:
     if isinstance(value, str) and (found := _RATING.fullmatch(value)):
         value = float(found[1])
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST
-    return float(value) if fits and isinstance(value, int | float) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
+        return None
+    return float(value)
 
 
 def _higher(ratings: Ratings | None) -> str:

@@ -82,8 +82,8 @@ def _agreement(marks: Sequence[Mark]) -> dict[str, Any]:
     verdicts: dict[str, list[bool]] = {}
     for mark in marks:
         verdicts.setdefault(mark.id, []).append(mark.correct)
-    mean, low, high = mean_with_interval([sum(each) / len(each) for each in verdicts.values()])
-    found = {"accuracy": mean, "interval": [low, high], "critiques": len(verdicts), "marks": len(marks)}
+    accuracy, low, high = mean_with_interval([sum(each) / len(each) for each in verdicts.values()])
+    found = {"accuracy": accuracy, "interval": [low, high], "critiques": len(verdicts), "marks": len(marks)}
     alike: dict[tuple[Any, ...], list[bool]] = {}
     for mark in marks:
         alike.setdefault(mark.about, []).append(mark.correct)

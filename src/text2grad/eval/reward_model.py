@@ -156,7 +156,7 @@ def reward_report(
         `token_reward`: mean delta of a token (all tokens of all answers alike), the verdict's share included;
         `span_reward`: the same of the spans alone, without the verdict;
         `answer_reward`: mean over answers of their summed delta;
-        `good_tokens`, `poor_tokens`: shares of the tokens that a good, a poor span touches;
+        `good_tokens`, `poor_tokens`: shares of the tokens that belong to a good, a poor span;
         `verdict`: mean score; `length`: mean tokens of an answer (the first four fall or rise with it);
         `critic_failed`: share of answers whose critique could not be read, which the others leave out;
         `unmatched`: quotes an answer that are not in it.

@@ -183,7 +183,7 @@ def _tally_quotes(said: Judgement) -> dict[str, float]:
         "answers": 1,
         "unreadable_answers": int(isinstance(said, Failure)),
         "forced_answers": int(read.forced > 0),
-        "quotes": len(read.spans) + read.quotes.unmatched + read.quotes.ambiguous,
+        "quotes": read.quote_count,
         "unmatched_quotes": read.quotes.unmatched,
         "ambiguous_quotes": read.quotes.ambiguous,
     }

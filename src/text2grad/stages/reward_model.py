@@ -255,7 +255,7 @@ def measure_reward_model(config: Config, cases: Sequence[SpanCase]) -> dict[str,
     """The rates of the reward model on held-out records, for the report; empty if there are none."""
     if not cases:
         return {}
-    rates = span_report(cases)
+    rates = span_report(cases, config.credit.membership)
     write_json(config.run.folder / "evaluation" / "reward_model.json", rates)
     return rates
 
@@ -297,7 +297,7 @@ def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
         report["people"] = people(
             config.evaluate.marks,
             records,
-            lambda record, span: int(abs(token_labels([span], aligned[record.id])).sum()),
+            lambda record, span: int(abs(token_labels([span], aligned[record.id], config.credit.membership)).sum()),
         )
     if config.evaluate.judge:
         with open_judge(config, asked.readable, asked.longest) as judge:

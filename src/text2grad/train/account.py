@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from text2grad.align import token_labels
 from text2grad.align.variety import variety
 from text2grad.feedback import Critique, Failure
 from text2grad.rl import advantage as adv
@@ -69,17 +68,15 @@ def same_answers(answered: Answered) -> dict[str, float]:
 def unmatched_share(critiques: Sequence[Critique]) -> float:
     """The share of all quotes that are not in the response; 0 where nothing is quoted."""
     unmatched = sum(each.quotes.unmatched for each in critiques)
-    quotes = sum(len(each.spans) + each.quotes.ambiguous for each in critiques) + unmatched
+    quotes = sum(each.quote_count for each in critiques)
     return unmatched / quotes if quotes else 0.0
 
 
 def label_shares(answered: Answered) -> dict[str, float]:
-    """`good_tokens`, `poor_tokens`: shares of the tokens that a good, a poor span touches, failures aside."""
-    pairs = zip(answered.judgements, answered.aligned, strict=True)
-    labels = [token_labels(said.spans, place) for said, place in pairs if not isinstance(said, Failure)]
-    tokens = max(1, sum(map(len, labels)))
+    """`good_tokens`, `poor_tokens`: shares of the tokens that belong to a good, a poor span, failures aside."""
+    tokens = max(1, sum(map(len, answered.labels)))
     return {
-        name: sum(int((each == label).sum()) for each in labels) / tokens
+        name: sum(int((each == label).sum()) for each in answered.labels) / tokens
         for name, label in (("good_tokens", 1), ("poor_tokens", -1))
     }
 

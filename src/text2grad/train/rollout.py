@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, scored
+from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit, scored, token_labels
 from text2grad.errors import CritiquesFailed, NotFinite
 from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of, tokens_of
 from text2grad.policy.batch import TokenBatch
@@ -27,6 +28,7 @@ from text2grad.train.settings import PPOSettings
 class Answered:
     """A batch of responses in words: prompts, samples, critiques, and the credit that each got.
 
+    `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
     `critic_tokens`: how many each share of the batch took the critic to read and to write.
     """
 
@@ -35,6 +37,7 @@ class Answered:
     aligned: list[Aligned]
     judgements: list[Judgement]
     credits: list[Credit]
+    labels: list[NDArray[np.int8]]
     critic_tokens: list[float] = field(default_factory=list)
 
 
@@ -111,7 +114,12 @@ def judge(
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
-    return Answered(list(examples), list(samples), aligned, judgements, credits, [tokens_of(critic) - before])
+    labels = [
+        np.zeros(0, np.int8) if isinstance(each, Failure) else token_labels(each.spans, item, settings.membership)
+        for each, item in zip(judgements, aligned, strict=True)
+    ]
+    tokens = [tokens_of(critic) - before]
+    return Answered(list(examples), list(samples), aligned, judgements, credits, labels, tokens)
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.align import token_labels
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Judgement, Message
 from text2grad.policy.batch import TokenBatch
@@ -307,10 +306,8 @@ def route_of(answered: Answered, told: Tensor, settings: TeacherSettings, weight
 def labels_of(answered: Answered, mask: Tensor) -> Tensor:
     """+1 on the words that a critique praises, -1 on those it blames, 0 elsewhere; shaped as `mask` (B, T)."""
     labels = torch.zeros(mask.shape, device=mask.device)
-    for row, (said, place) in enumerate(zip(answered.judgements, answered.aligned, strict=True)):
-        if isinstance(said, Critique):
-            found = token_labels(said.spans, place)
-            labels[row, : len(found)] = torch.from_numpy(found.astype("float32"))
+    for row, found in enumerate(answered.labels):
+        labels[row, : len(found)] = torch.from_numpy(found.astype("float32"))
     return labels
 
 

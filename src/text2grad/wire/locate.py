@@ -13,6 +13,7 @@ from typing import AnyStr, NamedTuple
 from pydantic import Field
 
 from text2grad.errors import UserError
+from text2grad.feedback import Place
 from text2grad.settings import Settings
 
 MIN_FUZZY_SCORE = 90.0
@@ -26,10 +27,8 @@ _ONE_FORM = {
     "…": "...",
 }
 _WIDTHS = ("<wide>", "<narrow>", "<compat> 0066")
-"""How the data base of Unicode begins what stands for a letter of another width, or for a ligature with f."""
+"""How the decompositions of letters of another width, and of ligatures with f, begin in Unicode's database."""
 _WORD = frozenset({"Lu", "Ll", "Lt", "Lm", "Nd", "Mn", "Mc", "Me"})
-
-Interval = tuple[int, int]
 
 
 class LocateSettings(Settings):
@@ -48,7 +47,7 @@ class LocateSettings(Settings):
 class Found(NamedTuple):
     """The candidates of a quote, first to last, and by which rung they were found."""
 
-    places: list[Interval]
+    places: list[Place]
     how: str
 
 
@@ -132,7 +131,7 @@ def _plain(char: str, form: Form) -> str:
     return char.casefold() if form.ignore_case else char
 
 
-def _in_form(quote: str, response: str, form: Form, ignore_final_dot: bool) -> list[Interval]:
+def _in_form(quote: str, response: str, form: Form, ignore_final_dot: bool) -> list[Place]:
     wanted = _folded(quote, form).text.strip()
     there = _folded(response, form)
     places = _places(wanted, there, response)
@@ -141,7 +140,7 @@ def _in_form(quote: str, response: str, form: Form, ignore_final_dot: bool) -> l
     return places
 
 
-def _places(wanted: str, there: _Folded, response: str) -> list[Interval]:
+def _places(wanted: str, there: _Folded, response: str) -> list[Place]:
     """Whole-word places, each mapped back to the characters of the response."""
     found = []
     for position in every_place(wanted, there.text) if wanted else ():
@@ -164,7 +163,7 @@ def _splits(there: _Folded, position: int) -> bool:
     return origins[position - 1] == origins[position] or bool(_rank(char)) or "\u1160" <= char <= "\u11ff"
 
 
-def _fuzzy(quote: str, response: str, least: float) -> list[Interval]:
+def _fuzzy(quote: str, response: str, least: float) -> list[Place]:
     """The most similar passage, snapped to word edges; others too that are similar enough."""
     best = _best(quote, response, least)
     if best is None:
@@ -177,7 +176,7 @@ def _fuzzy(quote: str, response: str, least: float) -> list[Interval]:
     return places
 
 
-def _best(quote: str, text: str, least: float) -> Interval | None:
+def _best(quote: str, text: str, least: float) -> Place | None:
     try:
         from rapidfuzz import fuzz
     except ImportError as error:
@@ -193,7 +192,7 @@ def _best(quote: str, text: str, least: float) -> Interval | None:
     return (start, end) if start < end and fuzz.ratio(quote, text[start:end]) >= least else None
 
 
-def _snapped(text: str, start: int, end: int) -> Interval:
+def _snapped(text: str, start: int, end: int) -> Place:
     """Out to the edges of words, then in over white space."""
     while inside_word(text, start):
         start -= 1

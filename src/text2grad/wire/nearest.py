@@ -8,7 +8,6 @@ not with their number times the length of the response.
 from __future__ import annotations
 
 import difflib
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,6 +15,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from text2grad.feedback import Place
+from text2grad.unicode_words import pieces
 
 LEAST_ALIKE = 0.5
 """Of `difflib`'s ratio, from which on a passage is worth naming."""
@@ -23,9 +23,6 @@ SAME_BEGINNING, OTHER_LENGTH = 0.1, 0.05
 """What the most votes for a beginning, and another number of words, are worth beside that ratio."""
 MOST_WORDS, MOST_VOTES, MOST_COMPARED = 30, 300, 6
 """Words of a quote that are looked at, places that vote, and places that are compared."""
-_ALONE = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_WORD = re.compile(rf"[{_ALONE}]|[^\s{_ALONE}]+")
-"""What spaces part; in scripts that put none between words, every character."""
 
 
 class _Words(NamedTuple):
@@ -37,13 +34,13 @@ class _Words(NamedTuple):
 
 def nearest(quote: str, text: str) -> str:
     """The words of a text that are most like a quote, at least by half; "" if none are."""
-    words = list(islice(_WORD.finditer(quote), MOST_WORDS))
+    words = list(islice(pieces(quote), MOST_WORDS))
     there = _indexed(text)
     if not (words and there.places):
         return ""
-    beginnings = _beginnings([word[0].casefold() for word in words], there)
+    beginnings = _beginnings([quote[start:end].casefold() for start, end in words], there)
     matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(quote[words[0].start() : words[-1].end()].casefold())
+    matcher.set_seq2(quote[words[0][0] : words[-1][1]].casefold())
     best, found = LEAST_ALIKE, ""
     for first, votes in beginnings:
         for count in (len(words), len(words) + 1, len(words) - 1):
@@ -57,11 +54,10 @@ def nearest(quote: str, text: str) -> str:
 
 @lru_cache(maxsize=8)
 def _indexed(text: str) -> _Words:
-    places: list[Place] = []
+    places = list(pieces(text))
     trigrams: dict[str, list[int]] = {}
-    for number, word in enumerate(_WORD.finditer(text)):
-        places.append(word.span())
-        for trigram in _trigrams(word[0].casefold()):
+    for number, (start, end) in enumerate(places):
+        for trigram in _trigrams(text[start:end].casefold()):
             trigrams.setdefault(trigram, []).append(number)
     return _Words(places, trigrams)
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from text2grad.feedback import Label, QuoteCounts, Span
-from text2grad.wire.locate import Found, Interval, LocateSettings, every_place, in_word, inside_word, locate
+from text2grad.feedback import Label, Place, QuoteCounts, Span
+from text2grad.wire.locate import Found, LocateSettings, every_place, in_word, inside_word, locate
 from text2grad.wire.shown import shown
 
 Ambiguity = Literal["first", "all", "skip"]
@@ -78,8 +78,7 @@ def resolve(
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
     unmatched. A blank quote says nothing unless its `occurrence` does, or it is an indentation: longer than one
-    character and there once. Without `tolerance` only what stands in
-    the response to the letter is found.
+    character and there once. Without `tolerance` only what stands in the response to the letter is found.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
     seen: Counter[tuple[str, bool]] = Counter()
@@ -123,11 +122,11 @@ def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -
     return locate(quote.text, response, tolerance)
 
 
-def _exact(quote: Quote, response: str) -> list[Interval]:
+def _exact(quote: Quote, response: str) -> list[Place]:
     return [(start, start + len(quote.text)) for start in occurrences(quote.text, response, quote.part)]
 
 
-def _quoted_as_shown(quote: Quote, response: str) -> list[Interval]:
+def _quoted_as_shown(quote: Quote, response: str) -> list[Place]:
     """Where a quote stands that a critic copied with the marks of `wire.shown` in it."""
     seen = shown(response)
     if not seen.marks:
@@ -140,7 +139,7 @@ def _key(quote: Quote) -> tuple[str, bool]:
     return quote.text, quote.part
 
 
-def _spans(places: Sequence[Interval], quote: Quote, response: str, label: Label) -> list[Span]:
+def _spans(places: Sequence[Place], quote: Quote, response: str, label: Label) -> list[Span]:
     return [
         Span(start=start, end=end, label=label, text=response[start:end], reason=quote.reason)
         for start, end in places

@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
-from chat_server import KEY, ChatServer, Reply, error, escaped, in_turn, last_message, said, said_with
+from chat_server import KEY, ChatServer, Reply, error, escaped, in_turn, last_message, said, said_with, servers_of
 from text2grad.chat import Answer, Completion, EndpointSettings, OpenAIChat, ScriptedChat
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UserError
@@ -49,15 +49,8 @@ def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def serve() -> Iterator[Any]:
-    servers: list[Server] = []
-
-    def start(delay: float = 0.0, **script: Sequence[Reply]) -> Server:
-        servers.append(Server(script, delay))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with servers_of(lambda delay=0.0, **script: Server(script, delay)) as start:
+        yield start
 
 
 def one(server: Server, **options: Any) -> Answer:

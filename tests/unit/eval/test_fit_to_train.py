@@ -165,7 +165,10 @@ def test_verdicts_are_compared_with_those_of_the_annotations() -> None:
 
 
 def test_what_is_paid_lost_and_unreadable() -> None:
-    good, poor = critique(word_span(1, 0, 2)), critique(word_span(-1, 0, 2), unmatched=2, ambiguous=1)
+    good, poor = (
+        critique(word_span(1, 0, 2)),
+        critique(word_span(-1, 0, 2), word_span(0, 4, 4), unmatched=2, ambiguous=1),
+    )
     fresh = [(good, PLACE), (poor, PLACE), (UNREADABLE, PLACE), (Critique(text=""), PLACE)]
     figures = gate_figures(Judged((), fresh, fresh[:2]), CreditSettings(), seed=0)
     assert (figures.heldout, figures.f1) == (0, None)

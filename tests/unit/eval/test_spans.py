@@ -43,7 +43,7 @@ def test_tokens_counted_by_hand() -> None:
 def test_improvement_suggestions_have_figures_of_their_own_and_move_no_other() -> None:
     """Table 7: of two suggestions one is found to the letter, one by its edge alone."""
     gold = critique(word_span(1, 0, 3), word_span(0, 4, 4), word_span(0, 5, 8))
-    said = critique(word_span(1, 0, 3), word_span(0, 4, 4), word_span(0, 8, 9))
+    said = critique(word_span(1, 0, 3), word_span(0, 4, 4), word_span(0, 8, 9), unmatched=1)
     plain = [case(*(each.model_copy(update={"spans": each.spans[:1]}) for each in (gold, said)))]
     scores, others = span_report([case(gold, said)]), span_report(plain)
     assert (scores["improvable_exact"], scores["improvable_nearly"], scores["improvable_partial"]) == (0.5, 0.5, 1)

@@ -15,7 +15,6 @@ from text2grad.formats.export import export
 from text2grad.formats.intake import Imported, import_feedback, merged
 from text2grad.formats.markup import unmarked
 from text2grad.report.quality import report_quality
-from text2grad.wire.nearest import nearest
 
 DUE = "It is due next week."
 
@@ -114,11 +113,6 @@ def test_every_line_that_lost_something_is_named(tmp_path: Path) -> None:
     assert found.losses[0].endswith("nearest: 'next week'") and len(found.records) == 4
     assert found.records[1].critique == '"next month": Friday' and found.records[1].meta["lost"] == ["next month"]
     assert (found.report.unmatched, found.report.no_polarity) == (2, 1), "lines 4 and 5 are one remark: of nothing"
-
-
-def test_nearest() -> None:
-    assert nearest("next month", DUE) == "next week" and nearest("zebra", DUE) == ""
-    assert nearest("NEXT week!", DUE) == "next week" and nearest("is", "") == ""
 
 
 @pytest.mark.parametrize(("mark", "quote"), [(",", '"{}"'), (";", "{}"), ("\t", "{}")])

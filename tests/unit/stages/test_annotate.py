@@ -25,7 +25,6 @@ from chat_server import (
     KEY,
     ChatServer,
     Reply,
-    Script,
     batch,
     completion,
     error,
@@ -35,6 +34,7 @@ from chat_server import (
     responses_file,
     said,
     said_with,
+    servers_of,
 )
 from text2grad.chat import Completion, transport
 from text2grad.chat.asking import pause_for_all
@@ -73,15 +73,8 @@ def planted_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def judge() -> Iterator[Callable[..., ChatServer]]:
-    servers: list[ChatServer] = []
-
-    def start(answer: Script) -> ChatServer:
-        servers.append(ChatServer(answer))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with servers_of(ChatServer) as start:
+        yield start
 
 
 @pytest.fixture

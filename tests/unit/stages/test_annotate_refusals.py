@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
-from chat_server import GOOD, KEY, ChatServer, Reply, Script, completion, error, ok, responses_file, said
-from text2grad.chat.asking import FOUND_FORMS
+from chat_server import (
+    GOOD,
+    KEY,
+    ChatServer,
+    Reply,
+    Script,
+    completion,
+    error,
+    ok,
+    responses_file,
+    said,
+    servers_of,
+)
 from text2grad.cli import main
 from text2grad.feedback import Feedback, read_jsonl
 
@@ -21,15 +32,8 @@ Z = json.loads(GOOD)
 
 @pytest.fixture
 def judge() -> Iterator[Callable[[Script], ChatServer]]:
-    servers: list[ChatServer] = []
-
-    def start(answer: Script) -> ChatServer:
-        servers.append(ChatServer(answer))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with servers_of(ChatServer) as start:
+        yield start
 
 
 @pytest.fixture
@@ -101,8 +105,8 @@ def test_what_a_model_does_not_take_is_left_out_once_for_the_whole_job(
     assert {record.meta.get("asked_without") == ["temperature"] for record in records(tmp_path)} == {sampled}
 
 
-def test_canaries_and_records_are_one_job(judge: Any, annotate: Annotate, tmp_path: Path) -> None:
-    """The refusal is met, and said, with the first canary; the records are asked as it was answered."""
+def test_a_refusal_is_met_once_for_each_journal_and_said_once(judge: Any, annotate: Annotate) -> None:
+    """Canaries and records have a journal each, which knows the form from then on."""
 
     def answer(name: str, turn: int, body: dict[str, Any]) -> Reply:
         if not only_new(body):
@@ -112,10 +116,9 @@ def test_canaries_and_records_are_one_job(judge: Any, annotate: Annotate, tmp_pa
     server = judge(answer)
     code, summary, err = annotate(server, NAMES, "--canaries", "--annotate.moved_canaries", "1")
     assert code == 0 and summary["ok"] == 12 and err.count("takes max_completion_tokens") == 1
-    assert sum("max_tokens" in body for body in server.bodies) == 1
-    FOUND_FORMS.clear()
+    assert sum("max_tokens" in body for body in server.bodies) == 2
     annotate(server, [*NAMES, "more"], "--canaries", "--annotate.moved_canaries", "1")
-    assert sum("max_tokens" in body for body in server.bodies) == 1, "and the journal of the records knows it"
+    assert sum("max_tokens" in body for body in server.bodies) == 2
 
 
 def test_a_model_that_takes_neither_is_asked_with_neither(judge: Any, annotate: Annotate) -> None:

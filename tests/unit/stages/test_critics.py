@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chat_server import KEY, ChatServer, responses_file, said
+from chat_server import KEY, ChatServer, responses_file, said, servers_of
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, read_jsonl
@@ -35,15 +35,8 @@ Judge = Callable[..., ChatServer]
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    servers: list[ChatServer] = []
-
-    def start(answer: str) -> ChatServer:
-        servers.append(ChatServer(lambda name, turn, body: said(answer)))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with servers_of(lambda answer: ChatServer(lambda name, turn, body: said(answer))) as start:
+        yield start
 
 
 def settings(tmp_path: Path, server: ChatServer, *words: str) -> Config:

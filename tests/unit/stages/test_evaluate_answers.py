@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chat_server import ChatServer, Reply, error, last_message, said
+from chat_server import ChatServer, Reply, error, last_message, said, servers_of
 from mt_bench_folder import mt_bench_folder
 from places import CONFIGS
 from text2grad.config import Config, load_config
@@ -43,15 +43,11 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., ChatServer]]:
-    servers: list[ChatServer] = []
+    def server(answer: Callable[[str, int], Reply]) -> ChatServer:
+        return ChatServer(lambda name, turn, body: answer(name, turn), last_message)
 
-    def start(answer: Callable[[str, int], Reply]) -> ChatServer:
-        servers.append(ChatServer(lambda name, turn, body: answer(name, turn), last_message))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with servers_of(server) as start:
+        yield start
 
 
 def judged_by(server: ChatServer) -> list[str]:

@@ -97,7 +97,8 @@ def test_reports_and_exports_of_suggestions(
         told = json.loads(capsys.readouterr().out.splitlines()[-1])
         kept = kind == "reward_model"
         assert told.get("left_out") == (None if kept else {"improvable_spans": 1}), kind
-        assert ("for x in xs" in (tmp_path / kind).read_text().replace(json.dumps(PROGRAM)[1:-1], "")) >= kept
+        if kept:  # beside the program itself
+            assert "for x in xs" in (tmp_path / kind).read_text().replace(json.dumps(PROGRAM)[1:-1], "")
 
 
 def test_a_critic_that_was_asked_for_steps_has_cut_them_itself(tmp_path: Path, answers: dict[str, Any]) -> None:

@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
 from pytest import approx
 
 from span_cases import TEXT, UNREADABLE, critique, word_span, words_aligned
-from text2grad.feedback import Example, Message
+from text2grad.align import Aligned, CreditSettings, Membership
+from text2grad.feedback import Example, Judgement, Message, Source, Span
 from text2grad.policy.generate import Sample
-from text2grad.train.account import label_shares, same_answers
-from text2grad.train.rollout import Answered
+from text2grad.train.account import label_shares, same_answers, unmatched_share
+from text2grad.train.rollout import Answered, judge
+
+
+def judged(said: Sequence[Judgement], places: Sequence[Aligned], membership: Membership = "overlap") -> Answered:
+    """Answers without prompts: those at `places`, of which a critic says `said`."""
+
+    class Says:
+        source = Source(kind="program")
+
+        def critique(self, *_: object) -> list[Judgement]:
+            return list(said)
+
+    class Table:
+        align = staticmethod(lambda ids: places[ids[0]])
+
+    examples = [Example(id=str(n), prompt=(Message(role="user", content="-"),)) for n in range(len(said))]
+    samples = [Sample([n], False) for n in range(len(said))]
+    table: Any = Table()
+    return judge(examples, samples, table, Says(), CreditSettings(membership=membership))
 
 
 def test_shares_of_good_and_poor_tokens_leave_failures_out() -> None:
     """Ten words and three; three good and one poor. What failed has six words more."""
     said = [critique(word_span(1, 1, 3), word_span(-1, 9, 9)), critique(), UNREADABLE]
     places = [words_aligned(TEXT), words_aligned("one two three"), words_aligned("a b c d e f")]
-    found = label_shares(Answered([], [], places, list(said), []))
+    found = label_shares(judged(said, places))
     assert found == {"good_tokens": approx(3 / 13), "poor_tokens": approx(1 / 13)}
-    nothing = label_shares(Answered([], [], places[2:], [UNREADABLE], []))
+    nothing = label_shares(judged([UNREADABLE], places[2:]))
     assert nothing == {"good_tokens": 0.0, "poor_tokens": 0.0}
+
+
+@pytest.mark.parametrize(("membership", "share"), [("overlap", 1 / 5), ("contained", 0.0)])
+def test_tokens_belong_to_spans_as_the_run_has_it(membership: Membership, share: float) -> None:
+    """Half a word of five is marked: its token belongs to the span only where overlap is enough."""
+    said = critique(Span(start=4, end=6, label=1, text="ca"))
+    found = label_shares(judged([said], [words_aligned("the cat sat on it")], membership))
+    assert found == {"good_tokens": approx(share), "poor_tokens": 0.0}
+
+
+def test_quotes_that_pay_nothing_are_no_part_of_the_share_that_is_lost() -> None:
+    said = [critique(word_span(1, 1, 3), word_span(0, 5, 6), unmatched=1), critique(unmatched=1, ambiguous=1)]
+    assert unmatched_share(said) == 2 / 4
+    assert unmatched_share([critique(word_span(0, 5, 6))]) == 0
 
 
 def test_prompts_whose_answers_are_all_the_same() -> None:
@@ -26,5 +63,5 @@ def test_prompts_whose_answers_are_all_the_same() -> None:
     examples = [Example(id=id, prompt=(Message(role="user", content=id),)) for id in ("a", "b", "a", "b", "c")]
     answers = [[1, 2], [1, 2], [1, 2], [3], [1, 2]]
     samples = [Sample(ids, False) for ids in answers]
-    assert same_answers(Answered(examples, samples, [], [], [])) == {"same_answers": 0.5}
-    assert same_answers(Answered(examples[3:], samples[3:], [], [], [])) == {}
+    assert same_answers(Answered(examples, samples, [], [], [], [])) == {"same_answers": 0.5}
+    assert same_answers(Answered(examples[3:], samples[3:], [], [], [], [])) == {}
