@@ -17,7 +17,7 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Feedback, Label, Message
-from text2grad.formats.marks import POLARITY, Counting, Mark, first_text, human_record, placed, settled
+from text2grad.formats.marks import POLARITY, Counting, Mark, human_record, placed, settled
 from text2grad.formats.scale import BY_FILE, Scale, Scales, parse_scale, verdict
 from text2grad.tasks.loaders import Row, RowError
 
@@ -92,8 +92,8 @@ class Names:
         return question in self.chosen.get("corrected", CORRECTED_KEYS)
 
     def about(self, question: str, texts: Mapping[str, str], response: str) -> str:
-        """The text that the marks of a question (or tag) are on: as the file or `--map` says, else the only one,
-        else the one in whose name it is; "" if nothing tells.
+        """The text that the marks of a question (or tag) are on: as the file or `--map` says, else the only one;
+        "" if nothing tells.
         """
         if question in self.declared:
             return self.declared[question]
@@ -314,5 +314,5 @@ def own_scales(rows: Sequence[Row]) -> dict[str, Scale]:
 
 def text_in(row: Mapping[str, Any], *keys: str) -> str:
     """The first of `keys` that holds text, or a number as text; else ""."""
-    numbers = {key: str(row[key]) for key in keys if isinstance(row.get(key), int) and row[key] is not True}
-    return first_text({**row, **numbers}, keys)
+    found = (row.get(key) for key in keys)
+    return next((str(each) for each in found if each != "" and type(each) in (str, int)), "")

@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from text2grad.errors import UsageError
 
@@ -305,7 +304,7 @@ def _example(values: Sequence[str], is_bad: bool) -> str:
             (pair for pair in ("false,true", "no,yes") if answers <= set(pair.split(","))), "poor,fair,good"
         )
     low, high = min(numbers, default=1), max(numbers, default=5)
-    known = ((0, 1), (1, 5), (0, 5), (1, 7), (1, 10), (0, 10), (0, 100))
+    known = (*STEPPED, (0, 100))
     ends = next(
         (ends for ends in known if ends[0] <= low and high <= ends[1] and (ends != (0, 1) or low < 1)), None
     )
@@ -388,12 +387,3 @@ def _refuse_outside(readings: Iterable[Reading]) -> None:
     for each in readings:
         if each.scale and each.scale.declared == BY_OPTION and each.problem:
             raise UsageError(each.problem, "give a scale that has them all, or correct these ratings")
-
-
-def ratings_by_name(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[object]]:
-    """The ratings of several people, by question, in order of appearance."""
-    found: dict[str, list[object]] = {}
-    for row in rows:
-        for name, value in row.items():
-            found.setdefault(name, []).append(value)
-    return found

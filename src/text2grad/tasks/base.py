@@ -257,11 +257,6 @@ def refuse_shared_ids(examples: Iterable[Example], source: str) -> None:
             )
 
 
-def rouge_l(reference: str, response: str) -> float:
-    """ROUGE-L F1 of a response against one reference, with stemming; 0 where either is empty."""
-    return rouge_scores(reference, response)["rouge_l"]
-
-
 def rouge_l_scores(reference: str, response: str) -> dict[str, float]:
     """Those of `rouge_scores` that are of the longest common subsequence."""
     return {name: value for name, value in rouge_scores(reference, response).items() if name.startswith("rouge_l")}

@@ -20,7 +20,7 @@ from text2grad.tasks.base import (
     load_task,
     prompt_version,
     read_prompt,
-    rouge_l,
+    rouge_scores,
     split_of,
 )
 from text2grad.tasks.code import CodeTask
@@ -59,8 +59,8 @@ def test_reading_fewer_records_moves_none_to_the_other_split() -> None:
 
 def test_rouge_l_against_numbers_worked_out_by_hand() -> None:
     # LCS "the cat sat" = 3 words: precision 3/3, recall 3/6, F1 = 2/3.
-    assert rouge_l("the cat sat on the mat", "the cat sat") == pytest.approx(2 / 3)
-    assert rouge_l("anything", "") == 0.0
+    assert rouge_scores("the cat sat on the mat", "the cat sat")["rouge_l"] == pytest.approx(2 / 3)
+    assert rouge_scores("anything", "")["rouge_l"] == 0.0
 
 
 def test_a_response_is_not_scored_without_a_reference() -> None:
