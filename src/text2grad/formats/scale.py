@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -55,8 +56,11 @@ _IS_GOOD = re.compile(
     r"(?i)(?:^|[^a-z])(?:score|rating|verdict|thumbs?|votes?|feedback|good|correct\w*|helpful\w*|lik(?:e|ed)|quality"
     r"|accept\w*|approv\w*|upvote\w*|pass(?:ed)?|positive|accura\w*|overall)(?:$|[^a-z])"
 )
-_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*|,\d{1,2})?|\.\d+))(?:\s*(?:stars?|points?|★|⭐|%)|\s*[-–:=)]\s+\S.*)?")
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/|of|out of)\s*(\d+)")
+_NUMBER = re.compile(
+    r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,2})?)(?:\s*(?:stars?|points?|★|⭐|%)|\s*[-:=)]\s+\S.*)?"
+)
+_SHARE = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(?:/|of|out of)\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*%")
+_THOUSANDS = re.compile(r"(?<!\d)[1-9]\d{0,2},\d{3}(?!\d)")
 _FIGURES = re.compile(r"[\W\d]*\d[\W\d]*")
 _STARS = re.compile(r"[★⭐]+☆*")
 _YES_NO: Mapping[str, bool] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
@@ -82,8 +86,8 @@ class Scale:
 
     def _place(self, value: object) -> float | None:
         if not self.words:
-            share = _SHARE.fullmatch(str(value).strip())
-            return float(share[1]) if share and float(share[2]) == self.high else number_of(value)
+            part, most = share_of(value) or (0.0, None)
+            return part if most == self.high else number_of(value)
         word = str(value).strip().casefold()
         return float(self.words.index(word)) if word in self.words else None
 
@@ -138,17 +142,27 @@ def of_options(options: Iterable[object]) -> Scale | None:
 
 
 def number_of(value: object) -> float | None:
-    """A finite number, or a text that is one: `4`, `4.0`, `4 stars`, `4 - good`, `★★★★☆`. None for anything else,
-    True and False included.
+    """A finite number, or a text that is one: `4`, `4.0`, `0,5`, `4 stars`, `4 - good`, `★★★★☆`. None for anything
+    else, True and False included.
     """
     if isinstance(value, str):
-        found = _NUMBER.fullmatch(value.strip())
-        stars = _STARS.fullmatch(value.strip())
-        return (
-            float(found[1].replace(",", ".")) if found else float(len(value.strip().rstrip("☆"))) if stars else None
-        )
+        text = _plain(value)
+        found, stars = _NUMBER.fullmatch(text), _STARS.fullmatch(text)
+        return float(found[1]) if found else float(len(text.rstrip("☆"))) if stars else None
     known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if known and isinstance(value, int | float) else None
+
+
+def share_of(value: object) -> tuple[float, float] | None:
+    """The part and the whole of a text that says both: `4/5`, `4 of 5`, `80 %` (of 100)."""
+    found = _SHARE.fullmatch(_plain(value)) if isinstance(value, str) else None
+    return found and ((float(found[3]), 100.0) if found[3] else (float(found[1]), float(found[2])))
+
+
+def _plain(text: str) -> str:
+    """A number as people write it, in one form: full width, another minus, a decimal comma (not of `1,000`)."""
+    text = unicodedata.normalize("NFKC", text).strip().replace("−", "-").replace("–", "-")
+    return text if _THOUSANDS.search(text) else re.sub(r"(?<=\d),(?=\d)|(?<![^+-]),(?=\d)", ".", text)
 
 
 def fitting(numbers: Iterable[float]) -> Scale | None:
