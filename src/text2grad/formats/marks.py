@@ -216,6 +216,11 @@ def human_record(
     return Feedback.of(Example(id=id, prompt=turns, meta=told), response, judgement, Source(kind="human"))
 
 
+def subject_of(record: Feedback) -> object:
+    """What the id of a record stands for: its prompt, or the response of one without a prompt."""
+    return record.prompt if any(turn.content for turn in record.prompt) else record.response
+
+
 def edits(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, ...], tuple[str, ...]]:
     """What a person's corrected text says of the response: words they took out or replaced are poor spans, words
     they only put in are omissions. Of scripts without spaces, characters are compared; composed or not is no edit.
