@@ -65,7 +65,7 @@ def turns_of(value: Any, name: str) -> tuple[Message, ...]:
             raise ValueError(f"the {name} is chat turns as Python prints them; write them as JSON")
         found = _json(value) if value.lstrip().startswith(("[", "{")) else None
         listed = [found] if isinstance(found, dict) else found if isinstance(found, list) else []
-        value = listed if all(map(_is_turn, listed)) else None
+        value = listed if all(map(is_turn, listed)) else None
     if isinstance(value, dict):
         value = [{"role": "assistant", **value} if name != "prompt" and "content" in value else value]
     if not isinstance(value, list):
@@ -80,12 +80,13 @@ def _json(text: str) -> Any:
         return None
 
 
-def _is_turn(value: Any) -> bool:
+def is_turn(value: Any) -> bool:
+    """Whether this is a chat turn."""
     return isinstance(value, dict) and value.get("role") in _ROLES and "content" in value
 
 
 def _turn(value: Any, name: str) -> Message:
-    if not _is_turn(value):
+    if not is_turn(value):
         shape = '{"role": "assistant", "content": "..."}'
         raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value)[:40]!r}")
     content = value["content"]
