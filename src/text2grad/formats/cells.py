@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,16 +12,11 @@ from text2grad.errors import UsageError
 from text2grad.feedback import Message, from_json
 from text2grad.formats.columns import RATINGS
 from text2grad.formats.marks import POLARITY
-from text2grad.formats.scale import Scale, number_of, read_values, verdict
+from text2grad.formats.scale import Scale, number_of, read_values, share_of, verdict
 from text2grad.tasks.loaders import Row
 
 DECLARED = Scale(-1, 1, "as scores of this format are")
 _ROLES = ("system", "user", "assistant", "tool")
-_SHARE = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(?:/|of|out of)\s*(\d+(?:\.\d+)?)")
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-_COMMA = re.compile(r"[+-]?(?:0?|\d+),\d+")
-_EXPONENT = re.compile(r"[+-]?\d+(?:\.\d*)?[eE][+-]?\d{1,3}")
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _REPR_OF_TURNS = re.compile(r"""\s*\[?\s*\{\s*'(?:role|content)'\s*:""")
 Score = Callable[[Row], float | None]
 
@@ -71,7 +65,7 @@ def turns_of(value: Any, name: str) -> tuple[Message, ...]:
             raise ValueError(f"the {name} is chat turns as Python prints them; write them as JSON")
         found = _json(value) if value.lstrip().startswith(("[", "{")) else None
         listed = [found] if isinstance(found, dict) else found if isinstance(found, list) else []
-        value = listed if all(map(_is_turn, listed)) else None
+        value = listed if all(map(is_turn, listed)) else None
     if isinstance(value, dict):
         value = [{"role": "assistant", **value} if name != "prompt" and "content" in value else value]
     if not isinstance(value, list):
@@ -86,12 +80,13 @@ def _json(text: str) -> Any:
         return None
 
 
-def _is_turn(value: Any) -> bool:
+def is_turn(value: Any) -> bool:
+    """Whether this is a chat turn."""
     return isinstance(value, dict) and value.get("role") in _ROLES and "content" in value
 
 
 def _turn(value: Any, name: str) -> Message:
-    if not _is_turn(value):
+    if not is_turn(value):
         shape = '{"role": "assistant", "content": "..."}'
         raise ValueError(f"the {name} is neither text nor a list of turns such as {shape}: {str(value)[:40]!r}")
     content = value["content"]
@@ -144,15 +139,15 @@ def scores_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scores:
     name = next((name for name in there if name in given), there[0])
     if name == "score":
         return _declared(rows, given.get("score") or given.get(""))
-    values = [plain_number(row[name]) for row in rows if is_filled(row.get(name)) and share_of(row[name]) is None]
+    values = [row[name] for row in rows if is_filled(row.get(name)) and _of_maximum(row[name]) is None]
     reading = read_values(name, values, given.get(name) or given.get(""))
 
     def score(row: Row) -> float | None:
         value = row.get(name)
         if not is_filled(value):
             return None
-        share = share_of(value, reading.scale)
-        return reading.score(plain_number(value)) if share is None else share
+        share = _of_maximum(value, reading.scale)
+        return reading.score(value) if share is None else share
 
     lines = [reading.line, *_shares(row.get(name) for row in rows)]
     return Scores(name, score, tuple(filter(None, lines)), tuple(filter(None, [reading.problem])))
@@ -160,7 +155,7 @@ def scores_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scores:
 
 def _declared(rows: Sequence[Row], given: Scale | None) -> Scores:
     scale = given or DECLARED
-    numbers = {number_of(plain_number(row.get("score"))) for row in rows} - {None}
+    numbers = {number_of(row.get("score")) for row in rows} - {None}
     notes = [f"ratings {scale} read as -1 to 1 (score: {scale.declared})"] if given and not scale.words else []
     if not given and len(rows) > 1 and numbers == {0.0, 1.0}:
         notes.append("scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)")
@@ -171,7 +166,7 @@ def _declared(rows: Sequence[Row], given: Scale | None) -> Scores:
 def _shares(values: Iterable[Any]) -> list[str]:
     """That a rating brought its own maximum, by the first that did."""
     for value in values:
-        if is_filled(value) and (share := share_of(value)) is not None:
+        if is_filled(value) and (share := _of_maximum(value)) is not None:
             return [f"{str(value).strip()} read as {share:g}: of 0 to its own maximum (1 is worst: --scale 1..5)"]
     return []
 
@@ -184,11 +179,10 @@ def score_of(value: Any, scale: Scale = DECLARED) -> float | None:
     """
     if not is_filled(value):
         return None
-    if (share := share_of(value, scale)) is not None:
+    if (share := _of_maximum(value, scale)) is not None:
         return share
-    shown, plain = str(value).strip(), plain_number(value)
-    number = number_of(plain)
-    found = scale.score(plain)
+    shown, number = str(value).strip(), number_of(value)
+    found = scale.score(value)
     if found is not None:
         return number if scale is DECLARED else found
     if number is not None:
@@ -200,27 +194,11 @@ def score_of(value: Any, scale: Scale = DECLARED) -> float | None:
     return float(label)
 
 
-def share_of(value: Any, scale: Scale | None = None) -> float | None:
+def _of_maximum(value: Any, scale: Scale | None = None) -> float | None:
     """`4/5` or `80 %` as a score from -1 to 1: of 0 to that maximum, or on a scale that ends there."""
-    text = plain_number(value)
-    if not isinstance(text, str):
+    if (share := share_of(value)) is None:
         return None
-    found = _SHARE.fullmatch(text)
-    percent = _PERCENT.fullmatch(text)
-    if not (found or percent):
-        return None
-    part, most = (float(found[1]), float(found[2])) if found else (float(percent[1]) if percent else 0.0, 100.0)
+    part, most = share
     if scale is not None and scale is not DECLARED and scale.high == most:
-        return scale.score(part)
+        return scale.score(value)
     return round(2 * part / most - 1, 6) if most and 0 <= part <= most else None
-
-
-def plain_number(value: Any) -> Any:
-    """A number that people wrote in text, in the form that is read: a decimal comma, another minus, full width."""
-    if not isinstance(value, str):
-        return value
-    text = unicodedata.normalize("NFKC", value).strip().replace("−", "-").replace("–", "-")
-    if _EXPONENT.fullmatch(text):
-        return float(text)
-    with_point = _COMMA.search(text) and not _THOUSANDS.fullmatch(text)
-    return re.sub(r"(?<=\d),(?=\d)|^,(?=\d)", ".", text) if with_point else text

@@ -24,6 +24,7 @@ from text2grad.formats import (
     squality,
 )
 from text2grad.formats.columns import parse_map, plain_name
+from text2grad.formats.marks import subject_of
 from text2grad.formats.opinions import Names, Opinion, Tool, mapped, records_of
 from text2grad.formats.scale import Scale, parse_scales
 from text2grad.tasks.loaders import Row, RowError, bad_record, convert_rows, placed_rows
@@ -173,7 +174,8 @@ def import_feedback(
 def _own(path: Path, said: Said) -> Imported:
     """Records of our own."""
     _refuse_said("feedback", said)
-    return _imported(path, "feedback", list(read_jsonl(path, Feedback)))
+    records = _named(path, list(read_jsonl(path, Feedback)))
+    return Imported(records=records, report=_report("feedback", records))
 
 
 def _refuse_said(kind: str, said: Said) -> None:
@@ -223,8 +225,7 @@ def _import_tool(path: Path, tool: Tool, rows: list[Row], said: Said) -> Importe
 def _import_remarks(path: Path, kind: str, places: Sequence[str], rows: list[Row], said: Said) -> Imported:
     names = parse_map(said.names)
     read = remarks.read(path, places, [_with_paths(row, names) for row in rows], kind, names, said.scales)
-    imported = _imported(path, kind, read.records)
-    return imported.model_copy(update={"scales": read.scales, "losses": read.losses, "ignored": read.ignored})
+    return Imported(report=_report(kind, read.records), **read._asdict())
 
 
 def _with_paths(row: Row, names: Mapping[str, str]) -> Row:
@@ -254,23 +255,30 @@ def _paths(value: Any, name: str = "") -> Iterator[str]:
 
 
 def _imported(path: Path, kind: str, records: list[Feedback]) -> Imported:
-    """The records with their figures, after a look at their ids."""
-    if not records:
-        unmarked = "of its responses nothing is said: fill in critique, good, poor, score or corrected"
-        cure = unmarked if kind in REMARKS else "check that it is the right file"
-        raise UserError(f"{path} has no records", cure)
-    asked: dict[str, object] = {}
-    for number, record in enumerate(records, start=1):
-        if leads_out(record.id):
-            raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
-        question = record.prompt if any(turn.content for turn in record.prompt) else record.response
-        if kind != "feedback" and asked.setdefault(record.id, question) != question:
+    """The records with their figures, after a look at their ids; the same remark of one person twice is one."""
+    subjects: dict[str, object] = {}
+    for number, record in enumerate(_named(path, records), start=1):
+        if subjects.setdefault(record.id, subject_of(record)) != subject_of(record):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice, for another text"))
-    kept = records if kind == "feedback" else list({to_json(each.model_dump()): each for each in records}.values())
-    losses = [] if kind == "feedback" else [line for record in kept for line in _losses(record)]
+    kept = list({to_json(each.model_dump()): each for each in records}.values())
+    losses = [line for record in kept for line in _losses(record)]
     if again := len(records) - len(kept):
         losses.append(f"the same remark of the same person again, left out: {again}")
     return Imported(records=kept, report=_report(kind, kept), losses=tuple(losses))
+
+
+def _named(path: Path, records: list[Feedback]) -> list[Feedback]:
+    """The records, if there are any and no id leads out of its folder.
+
+    Raises:
+        UserError: otherwise.
+    """
+    if not records:
+        raise UserError(f"{path} has no records", "check that it is the right file")
+    for number, record in enumerate(records, start=1):
+        if leads_out(record.id):
+            raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} leads out of its folder"))
+    return records
 
 
 def _losses(record: Feedback) -> list[str]:

@@ -23,7 +23,7 @@ from text2grad.feedback import (
 )
 from text2grad.formats.scale import VERDICTS
 from text2grad.unicode_words import units
-from text2grad.wire.locate import inside_word
+from text2grad.wire.locate import every_place, inside_word
 from text2grad.wire.quotes import in_order
 
 LABELS: dict[Label, str] = {1: "good", -1: "poor"}
@@ -158,12 +158,10 @@ def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
         begins += [piece.start(), *[-1] * (len(_one_line(piece[0])) - 1)]
         shown += _one_line(piece[0])
     begins.append(len(text))
-    place = shown.find(quote)
-    while quote and place >= 0:
+    for place in every_place(quote, shown) if quote else ():
         start, end = begins[place], begins[place + len(quote)]
         if start >= 0 and end >= 0:
             yield start, end
-        place = shown.find(quote, place + 1)
 
 
 def fits(mark: Mark, text: str) -> bool:
@@ -218,22 +216,9 @@ def human_record(
     return Feedback.of(Example(id=id, prompt=turns, meta=told), response, judgement, Source(kind="human"))
 
 
-def first_text(row: Mapping[str, Any], keys: Sequence[str], needed: bool = False) -> str:
-    """The first of `keys` that holds text, be it blank; else "".
-
-    Raises:
-        ValueError: none does, and one is needed.
-    """
-    found = next((row[key] for key in keys if isinstance(row.get(key), str) and row[key]), "")
-    if needed and not found:
-        raise ValueError(f"no text in {', '.join(map(repr, keys))}")
-    return found
-
-
-def score_of(value: Any) -> float | None:
-    """A number in [-1, 1] as a score; anything else is none."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and -1 <= value <= 1
-    return float(value) if fits else None
+def subject_of(record: Feedback) -> object:
+    """What the id of a record stands for: its prompt, or the response of one without a prompt."""
+    return record.prompt if any(turn.content for turn in record.prompt) else record.response
 
 
 def edits(response: str, corrected: str, reason: str = "") -> tuple[tuple[Span, ...], tuple[str, ...]]:

@@ -17,7 +17,8 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Feedback, Label, Message
-from text2grad.formats.marks import POLARITY, Counting, Mark, first_text, human_record, placed, settled
+from text2grad.formats.cells import is_turn, turns_of
+from text2grad.formats.marks import POLARITY, Counting, Mark, human_record, placed, settled
 from text2grad.formats.scale import BY_FILE, Scale, Scales, parse_scale, verdict
 from text2grad.tasks.loaders import Row, RowError
 
@@ -78,7 +79,7 @@ class Names:
         for name in self.chosen.get("prompt", PROMPT_KEYS):
             value = row.get(name)
             if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
-                return tuple(Message(role=each["role"], content=each["content"]) for each in value)
+                return turns_of(value, "prompt")
             if isinstance(value, str) and value:
                 return value
         return ""
@@ -92,8 +93,8 @@ class Names:
         return question in self.chosen.get("corrected", CORRECTED_KEYS)
 
     def about(self, question: str, texts: Mapping[str, str], response: str) -> str:
-        """The text that the marks of a question (or tag) are on: as the file or `--map` says, else the only one,
-        else the one in whose name it is; "" if nothing tells.
+        """The text that the marks of a question (or tag) are on: as the file or `--map` says, else the only one;
+        "" if nothing tells.
         """
         if question in self.declared:
             return self.declared[question]
@@ -142,14 +143,10 @@ class Opinion:
 
 def unfolded(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row whose one text is a conversation that ends with the assistant, as its last turn and those before."""
-    talks = [value for value in row.values() if isinstance(value, list) and value and all(map(_is_turn, value))]
+    talks = [value for value in row.values() if isinstance(value, list) and value and all(map(is_turn, value))]
     if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):
         return row
-    return {**row, "prompt": talks[0][:-1], "response": talks[0][-1]["content"]}
-
-
-def _is_turn(value: Any) -> bool:
-    return isinstance(value, dict) and value.keys() >= {"role", "content"}
+    return {**row, "prompt": talks[0][:-1], "response": turns_of(talks[0], "conversation")[-1].content}
 
 
 def skipped(id: str, why: str) -> Opinion:
@@ -314,5 +311,5 @@ def own_scales(rows: Sequence[Row]) -> dict[str, Scale]:
 
 def text_in(row: Mapping[str, Any], *keys: str) -> str:
     """The first of `keys` that holds text, or a number as text; else ""."""
-    numbers = {key: str(row[key]) for key in keys if isinstance(row.get(key), int) and row[key] is not True}
-    return first_text({**row, **numbers}, keys)
+    found = (row.get(key) for key in keys)
+    return next((str(each) for each in found if each != "" and type(each) in (str, int)), "")

@@ -159,19 +159,22 @@ def lighttag(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     id = text_in(row, "example_id", "id") or fallback_id
     told = row["metadata"] if isinstance(row.get("metadata"), dict) else {}
     people: dict[str, Opinion] = {}
-    for kind in ("annotations", "classifications"):
-        for each in row.get(kind) or ():
-            for who in [text_in(by, "annotator") for by in each.get("annotated_by") or ()] or [""]:
-                opinion = people.get(who, Opinion(id, row["content"], names.prompt(told), annotator=who))
-                people[who] = _lighttagged(opinion, each, names)
-    if not people:
+    found = [*(row["annotations"] or ()), *(row.get("classifications") or ())]
+    meant = [each for each in found if each.get("correct") is not False]
+    yield from (skipped(id, "marks that a reviewer found wrong") for _ in found[len(meant) :])
+    for each in meant:
+        by = each.get("annotated_by") or each.get("classified_by") or [{}]
+        for who in (text_in(person, "annotator") for person in by):
+            opinion = people.get(who, Opinion(id, row["content"], names.prompt(told), annotator=who))
+            people[who] = _lighttagged(opinion, each, names)
+    if not found:
         yield skipped(id, "examples without an annotation")
     several = len(people) > 1
     yield from (replace(each, id=f"{id}-{who}" if several else id) for who, each in people.items())
 
 
 def _lighttagged(opinion: Opinion, value: Mapping[str, Any], names: Names) -> Opinion:
-    if "start" not in value:
+    if value.get("start") is None:
         return answered("classification", text_in(value, "classname", "tag"), names, opinion)
     mark = Mark.of({**value, "label": value.get("tag"), "text": value.get("value")})
     return replace(opinion, marks=(*opinion.marks, mark))

@@ -15,10 +15,20 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Feedback, Label, Message, QuoteCounts, Span, first_error, to_json
+from text2grad.feedback import (
+    Critique,
+    Feedback,
+    Label,
+    Message,
+    QuoteCounts,
+    Span,
+    first_error,
+    leads_out,
+    to_json,
+)
 from text2grad.formats.cells import Scores, is_filled, kind_of, list_of, scores_of, text_of, turns_of
 from text2grad.formats.columns import RATINGS, SAYS, check_names, plain_name, renamed
-from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed
+from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed, subject_of
 from text2grad.formats.markup import BRACKETS, Unmarked, has_markup, unmarked
 from text2grad.formats.scale import Scale
 from text2grad.tasks.loaders import Row
@@ -93,7 +103,7 @@ def read(
     records, losses, bad = _read_all(places, rows, scores, dataset)
     if bad:
         raise bad_rows(path, bad, _cure(bad))
-    if rows and not records:
+    if not records:
         raise UserError(f"{path}: {[*scores.problems, *losses, 'no row says anything of a response'][0]}")
     return Read(records, (*losses, *scores.problems), tuple(ignored), scores.notes)
 
@@ -103,7 +113,7 @@ def _read_all(
 ) -> tuple[list[Feedback], list[str], list[Placed]]:
     """The records, what was not used, and the rows that cannot be read, each with its place."""
     kept: dict[str, tuple[str, list[str]]] = {}
-    prompts: dict[str, tuple[tuple[Message, ...], str]] = {}
+    subjects: dict[str, tuple[object, str]] = {}
     records: list[Feedback] = []
     losses: list[str] = []
     bad: list[Placed] = []
@@ -119,9 +129,11 @@ def _read_all(
             lost = [f"the same remark as in {first}: left out"] if lost == known else lost
         elif found is not None:
             records.append(found)
-            asked, first = prompts.setdefault(found.id, (found.prompt, place))
-            if asked != found.prompt:
-                bad.append((place, f"the id {found.id[:40]!r} is that of another prompt in {first}"))
+            subject, first = subjects.setdefault(found.id, (subject_of(found), place))
+            if leads_out(found.id):
+                bad.append((place, f"the id {found.id[:40]!r} leads out of its folder"))
+            if subject != subject_of(found):
+                bad.append((place, f"the id {found.id[:40]!r} is that of another text in {first}"))
             if asks and not (is_filled(row.get("prompt")) or any(turn.content for turn in found.prompt)):
                 bad.append((place, "the prompt is empty (of merged cells, only the first holds the text)"))
         losses += [f"{place}: {loss}" for loss in lost]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from text2grad.errors import UsageError
 
@@ -47,17 +47,22 @@ DEGREES = frozenset({"excellent", "great", "very good", "very bad", "very poor",
 """Words of a longer scale than good and bad: beside another word of their side they are no verdict."""
 OVERALL = ("score", "overall", "overall_rating", "overall_score", "rating", "overall_quality", "quality", "verdict")
 """Names of the one rating that is about the whole response, of several."""
-_IS_BAD = re.compile(
-    r"(?i)(?:^|[^a-z])(?:is|has|contains)?[ _-]*(?:toxic\w*|harm(?:ful\w*)?|error\w*|severity|hallucinat\w*|bias\w*"
-    r"|wrong\w*|bad|incorrect\w*|risk\w*|offens\w*|unsafe|fault\w*|mistake\w*|difficult\w*|confiden\w*|certain\w*|length|duration|redundan\w*|problem\w*"
-    r"|issue\w*|unhelpful\w*|violat\w*|poor|negative|dislike\w*|downvote\w*|reject\w*|fail\w*)(?:$|[^a-z])"
+_WORSE = re.compile(
+    r"(?:is|has|contains)?(?:toxic\w*|harm(?:ful\w*)?|error\w*|severity|hallucinat\w*|bias\w*|wrong\w*|bad"
+    r"|incorrect\w*|risk\w*|offens\w*|unsafe|fault\w*|mistake\w*|redundan\w*|problem\w*|issue\w*|unhelpful\w*"
+    r"|violat\w*|poor|negative|dislike\w*|downvote\w*|reject\w*|fail\w*)"
 )
-_IS_GOOD = re.compile(
-    r"(?i)(?:^|[^a-z])(?:score|rating|verdict|thumbs?|votes?|feedback|good|correct\w*|helpful\w*|lik(?:e|ed)|quality"
-    r"|accept\w*|approv\w*|upvote\w*|pass(?:ed)?|positive|accura\w*|overall)(?:$|[^a-z])"
+_BETTER = re.compile(
+    r"(?:is|has)?(?:score|rating|verdict|thumbs?|votes?|feedback|good|correct\w*|helpful\w*|lik(?:e|ed)|quality"
+    r"|accept\w*|approv\w*|upvote\w*|pass(?:ed)?|positive|accura\w*|overall)"
 )
-_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*|,\d{1,2})?|\.\d+))(?:\s*(?:stars?|points?|★|⭐|%)|\s*[-–:=)]\s+\S.*)?")
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/|of|out of)\s*(\d+)")
+_OPEN = re.compile(r"difficult\w*|confiden\w*|certain\w*|length|duration|not?|non|without|free")
+"""Words in the name of a question of which more is worse or better, and those that leave it open: `no_errors`."""
+_NUMBER = re.compile(
+    r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,2})?)(?:\s*(?:stars?|points?|★|⭐|%)|\s*[-:=)]\s+\S.*)?"
+)
+_SHARE = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*(?:/|of|out of)\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*%")
+_THOUSANDS = re.compile(r"(?<!\d)[1-9]\d{0,2},\d{3}(?!\d)")
 _FIGURES = re.compile(r"[\W\d]*\d[\W\d]*")
 _STARS = re.compile(r"[★⭐]+☆*")
 _YES_NO: Mapping[str, bool] = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
@@ -83,8 +88,8 @@ class Scale:
 
     def _place(self, value: object) -> float | None:
         if not self.words:
-            share = _SHARE.fullmatch(str(value).strip())
-            return float(share[1]) if share and float(share[2]) == self.high else number_of(value)
+            part, most = share_of(value) or (0.0, None)
+            return part if most == self.high else number_of(value)
         word = str(value).strip().casefold()
         return float(self.words.index(word)) if word in self.words else None
 
@@ -139,17 +144,27 @@ def of_options(options: Iterable[object]) -> Scale | None:
 
 
 def number_of(value: object) -> float | None:
-    """A finite number, or a text that is one: `4`, `4.0`, `4 stars`, `4 - good`, `★★★★☆`. None for anything else,
-    True and False included.
+    """A finite number, or a text that is one: `4`, `4.0`, `0,5`, `4 stars`, `4 - good`, `★★★★☆`. None for anything
+    else, True and False included.
     """
     if isinstance(value, str):
-        found = _NUMBER.fullmatch(value.strip())
-        stars = _STARS.fullmatch(value.strip())
-        return (
-            float(found[1].replace(",", ".")) if found else float(len(value.strip().rstrip("☆"))) if stars else None
-        )
+        text = _plain(value)
+        found, stars = _NUMBER.fullmatch(text), _STARS.fullmatch(text)
+        return float(found[1]) if found else float(len(text.rstrip("☆"))) if stars else None
     known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if known and isinstance(value, int | float) else None
+
+
+def share_of(value: object) -> tuple[float, float] | None:
+    """The part and the whole of a text that says both: `4/5`, `4 of 5`, `80 %` (of 100)."""
+    found = _SHARE.fullmatch(_plain(value)) if isinstance(value, str) else None
+    return found and ((float(found[3]), 100.0) if found[3] else (float(found[1]), float(found[2])))
+
+
+def _plain(text: str) -> str:
+    """A number as people write it, in one form: full width, another minus, a decimal comma (not of `1,000`)."""
+    text = unicodedata.normalize("NFKC", text).strip().replace("−", "-").replace("–", "-")
+    return text if _THOUSANDS.search(text) else re.sub(r"(?<=\d),(?=\d)|(?<![^+-]),(?=\d)", ".", text)
 
 
 def fitting(numbers: Iterable[float]) -> Scale | None:
@@ -210,18 +225,19 @@ def read_values(
     filled = [value for value in values if value is not None and str(value).strip()]
     figures = [value for value in filled if _is_figure(value)]
     words = [part for value in filled for part in _parts(value) if value not in figures]
-    is_bad = bool(_IS_BAD.search(name)) and (scale is None or scale.declared != BY_OPTION)
+    sense = _sense(name) if scale is None or scale.declared != BY_OPTION else None
+    may_be_worse = sense is not None and sense < 1
     if scale is None:
         scale = fitting(number for value in figures if (number := number_of(value)) is not None) or _order(words)
     alone = not any(isinstance(value, list) for value in filled)
     graded = scale is None and _is_graded(options or words, alone)
-    reading = Reading(name, None if is_bad else scale, graded)
+    reading = Reading(name, None if may_be_worse else scale, graded)
     scored = {_shown(value): score for value in filled if (score := reading.score(value)) is not None}
     without = [_shown(value) for value in filled if _shown(value) not in scored]
     return replace(
         reading,
         line=_line(name, reading.scale, scored),
-        problem=_problem(reading, without, len(filled), is_bad) if without else "",
+        problem=_problem(reading, without, len(filled), sense) if without else "",
         rates=bool(figures) or graded or bool(scored),
     )
 
@@ -264,8 +280,15 @@ def _said(name: str, value: object) -> float | None:
     if found:
         return found.pop() if len(found) == 1 else None
     answer = _YES_NO.get(str(value).strip().casefold())
-    sign = -1.0 if _IS_BAD.search(name) else 1.0 if _IS_GOOD.search(name) else None
-    return None if answer is None or sign is None else sign if answer else -sign
+    sense = _sense(name)
+    return None if answer is None or not sense else sense if answer else -sense
+
+
+def _sense(name: str) -> float | None:
+    """By the name of a question: 1 if more of it, and yes, is better, -1 if it is worse, 0 if that is open."""
+    words = re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).casefold())
+    senses = ((0.0, _OPEN), (-1.0, _WORSE), (1.0, _BETTER))
+    return next((sense for sense, known in senses if any(map(known.fullmatch, words))), None)
 
 
 def _line(name: str, scale: Scale | None, scored: Mapping[str, float]) -> str:
@@ -278,17 +301,17 @@ def _line(name: str, scale: Scale | None, scored: Mapping[str, float]) -> str:
     return f"{', '.join(said)} ({why})" if said else ""
 
 
-def _problem(reading: Reading, without: Sequence[str], of: int, is_bad: bool) -> str:
+def _problem(reading: Reading, without: Sequence[str], of: int, sense: float | None) -> str:
     """What gives no score, why, and what would."""
     name, shown = reading.name, ", ".join(sorted(set(without))[:6])[:80]
     if reading.scale is not None:
         return f"{name}: not on the scale {reading.scale}, so without a score: {shown} ({len(without)} of {of})"
-    option = f"--scale {shlex.quote(f'{name}={_example(without, is_bad)}')}"
+    option = f"--scale {shlex.quote(f'{name}={_example(without, sense == -1)}')}"
     if all(map(_is_figure, without)):
         ratings = f"ratings such as {shown}"
         why = (
             f"more may not be better, so {ratings}"
-            if is_bad
+            if sense in (0, -1)
             else f"nothing says on what scale {ratings} are, so they"
         )
         return f"{name}: {why} give no score (say worst..best, such as {option})"
@@ -305,7 +328,7 @@ def _example(values: Sequence[str], is_bad: bool) -> str:
             (pair for pair in ("false,true", "no,yes") if answers <= set(pair.split(","))), "poor,fair,good"
         )
     low, high = min(numbers, default=1), max(numbers, default=5)
-    known = ((0, 1), (1, 5), (0, 5), (1, 7), (1, 10), (0, 10), (0, 100))
+    known = (*STEPPED, (0, 100))
     ends = next(
         (ends for ends in known if ends[0] <= low and high <= ends[1] and (ends != (0, 1) or low < 1)), None
     )
@@ -388,12 +411,3 @@ def _refuse_outside(readings: Iterable[Reading]) -> None:
     for each in readings:
         if each.scale and each.scale.declared == BY_OPTION and each.problem:
             raise UsageError(each.problem, "give a scale that has them all, or correct these ratings")
-
-
-def ratings_by_name(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[object]]:
-    """The ratings of several people, by question, in order of appearance."""
-    found: dict[str, list[object]] = {}
-    for row in rows:
-        for name, value in row.items():
-            found.setdefault(name, []).append(value)
-    return found

@@ -197,7 +197,7 @@ def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
     if is_table(path, text):
         yield from table_rows(path, text)
         return
-    for what, number, row in _objects(path, text):
+    for what, number, row in _objects(path, text) if text.strip() else ():
         if not isinstance(row, dict):
             raise UserError(f"{path}: {what} {number} is not an object", "one object per record")
         yield f"{what} {number}", row

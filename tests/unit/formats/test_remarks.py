@@ -434,7 +434,7 @@ def test_the_same_remark_twice_is_one_and_two_people_are_two(tmp_path: Path) -> 
 
 
 def test_an_id_is_of_one_prompt(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="row 3: the id '1' is that of another prompt in row 2"):
+    with pytest.raises(UserError, match="row 3: the id '1' is that of another text in row 2"):
         table(tmp_path, "id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n")
     assert len(table(tmp_path, "id,prompt,response,critique\n1,p,a,b\n1,p,c,b\n").records) == 2
 

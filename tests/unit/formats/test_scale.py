@@ -75,7 +75,15 @@ def test_values_alone_show_one_scale_or_none(values: list[Any], scale: str | Non
         ("has_error", ["yes", "no"], [-1, 1]),
         ("flag", ["yes", True], [None, None]),
         ("topic", ["sports"], [None]),
+        ("isCorrect", ["yes", "no"], [1, -1]),
+        ("hasErrors", ["yes", "no"], [-1, 1]),
+        ("confident", ["yes"], [None]),
+        ("no_errors", ["yes"], [None]),
+        ("error-free", ["yes"], [None]),
+        ("not helpful", ["no"], [None]),
         ("toxicity", [1, 2, 3, 4, 5], [None] * 5),
+        ("factualErrors", [1, 2, 3, 4, 5], [None] * 5),
+        ("confidence", [1, 2, 3, 4, 5], [None] * 5),
         ("harmlessness", [1, 2, 3, 4, 5], [-1, -0.5, 0, 0.5, 1]),
     ],
 )
@@ -122,9 +130,17 @@ def test_what_the_option_says_must_fit() -> None:
         parse_scales(["1..5", "1..7"])
 
 
-def test_numbers_and_verdicts() -> None:
-    assert [number_of(value) for value in (4, "4", " 4.50 ", True, "nan", float("inf"), None, "4/5")] == [
-        *(4, 4, 4.5),
-        *[None] * 5,
-    ]
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        *((4, 4), ("4", 4), (" 4.50 ", 4.5), ("0,5", 0.5), (",5", 0.5), ("−1", -1), ("３", 3), ("1E-05", 1e-05)),
+        *(("4,5 stars", 4.5), ("4 – good", 4), ("★★★☆☆", 3), ("1,000", None), ("1,000 points", None)),
+        *((True, None), ("nan", None), (float("inf"), None), ("1e999", None), (None, None), ("4/5", None)),
+    ],
+)
+def test_a_number_as_people_write_it(value: object, number: float | None) -> None:
+    assert number_of(value) == number
+
+
+def test_verdicts() -> None:
     assert [verdict(word) for word in ("GOOD", "yes", 1, "thumbs  up")] == [1, None, None, 1]

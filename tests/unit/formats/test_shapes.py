@@ -155,8 +155,9 @@ def test_a_table_finds_quotes_as_a_judge_would(tmp_path: Path) -> None:
         ("x.csv", "respones,critique\na,b\n", "did you mean 'response'?"),
         ("x.csv", "response,critique,score\na,b,7\n", "not between -1 and 1"),
         ("x.csv", "response,critique\na\n", "not as many cells"),
-        ("x.csv", "id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n", "row 3: the id '1' is that of another prompt"),
-        ("x.csv", "id,response,critique\n../1,a,b\n", "leads out of its folder"),
+        ("x.csv", "id,prompt,response,critique\n1,p,a,b\n1,q,a,b\n", "row 3: the id '1' is that of another text"),
+        ("x.csv", "id,response,critique\n1,a,b\n1,c,d\n", "row 3: the id '1' is that of another text in row 2"),
+        ("x.csv", "id,response,critique\n../1,a,b\n", "row 2: the id '../1' leads out of its folder"),
         (
             "x.jsonl",
             RECORD.model_copy(update={"id": "../1"}).model_dump_json(),

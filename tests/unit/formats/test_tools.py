@@ -338,8 +338,9 @@ def test_labels_may_be_said_to_praise_or_blame(tmp_path: Path) -> None:
     assert [(span.text, span.label) for span in told.records[0].spans] == [("It", -1), ("is", 1), ("due", -1)]
 
 
-def test_a_conversation_is_its_last_answer(tmp_path: Path) -> None:
-    turns = [{"role": "user", "content": "When?"}, {"role": "assistant", "content": "Next week."}]
+@pytest.mark.parametrize("asked", ["When?", [{"type": "text", "text": "When?"}]])
+def test_a_conversation_is_its_last_answer(tmp_path: Path, asked: Any) -> None:
+    turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": "Next week."}]
     (record,) = read(tmp_path, [studio(whole("choices", ["bad"], to="chat"), data={"chat": turns})]).records
     assert (record.prompt[0].content, record.response, record.score) == ("When?", "Next week.", -1)
 

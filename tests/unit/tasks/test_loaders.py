@@ -152,6 +152,7 @@ def test_limit_counts_rows() -> None:
 BAD = {
     "missing.jsonl": (None, "cannot read .*No such file"),
     "empty.jsonl": ("\n", "has no records"),
+    "empty.json": ("\n", "has no records"),
     "broken.jsonl": ('{"post": "a", "title": "b"}\n{"post": ', ":2: not JSON"),
     "broken.json": ('[{"post": ', "not JSON"),
     "number.json": ("3", "neither a list nor an object"),
