@@ -107,7 +107,7 @@ def test_every_logged_name_is_explained() -> None:
         found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in functions]
         assert {node.name for node in found} == functions
         logged |= {key for node in found for key in string_keys(node)}
-    assert {"kl", "wrong_sign_rate", "clip_fraction", "heldout_loss"} <= logged
+    assert {"kl", "wrong_sign_rate", "clip_fraction", "steps"} <= logged
     assert logged - set(in_code(METRICS, r"\w+")) == set()
 
 

@@ -48,9 +48,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a rich traceback prints local variables, keys among them
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-with_settings = partial(
-    app.command, epilog="Any setting can be changed on top: --section.key VALUE, e.g. --ppo.lr 1e-5."
-)
+SETTINGS_HELP = "Any setting can be changed on top: --section.key VALUE, e.g. --ppo.lr 1e-5."
+with_settings = partial(app.command, epilog=SETTINGS_HELP)
 
 UsageMistake: Any = typer.BadParameter.__base__  # click's UsageError, wherever this typer keeps it
 
@@ -172,7 +171,6 @@ def import_feedback(
 
 @app.command("export")
 def export_feedback(
-    context: typer.Context,
     source: FeedbackFile,
     kind: Annotated[str, typer.Option("--as", metavar="KIND", help=WRITTEN_KINDS)],
     out: Annotated[Path, file_option("--out", help="Where to write.")],
@@ -189,7 +187,6 @@ def export_feedback(
     Example:
       text2grad export feedback.jsonl --as label_studio --out tasks.json
     """
-    _no_settings(context, "export")
     run_stage(lambda: _exported(source, kind, out, pairs_per_prompt), as_json)
 
 
@@ -203,7 +200,6 @@ def _exported(source: Path, kind: str, out: Path, pairs: int) -> dict[str, Any]:
 
 @app.command("feedback-report")
 def feedback_report(
-    context: typer.Context,
     source: FeedbackFile,
     page: Annotated[Path | None, file_option("--page", "--html", help="Also write a page for the browser.")] = None,
     tokenizer: Annotated[
@@ -234,7 +230,6 @@ def feedback_report(
     Example:
       text2grad feedback-report feedback.jsonl --page quality.html
     """
-    _no_settings(context, "feedback-report")
     from rich.console import Console
 
     from text2grad.chat.prices import cost_by
@@ -952,7 +947,6 @@ def merge(
 
 @app.command()
 def report(
-    context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the run.")],
     as_json: AsJson = False,
 ) -> None:
@@ -964,7 +958,6 @@ def report(
     Example:
       text2grad report runs/demo
     """
-    _no_settings(context, "report")
     from text2grad.report.viewer import build_report
 
     run_stage(lambda: {"out": str(build_report(folder))}, as_json)
@@ -1084,7 +1077,6 @@ def _show_comparison(config: Config) -> Callable[[Mapping[str, Any]], None]:
 
 @app.command()
 def doctor(
-    context: typer.Context,
     model: Annotated[Path | None, folder_option("--model", help="Check this model folder as well.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -1096,7 +1088,6 @@ def doctor(
     Example:
       text2grad doctor --model models/Qwen2.5-0.5B-Instruct
     """
-    _no_settings(context, "doctor")
     from text2grad import doctor as examination
 
     checks = examination.examine(model)
@@ -1115,7 +1106,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         with errors.said_in_one_line(), errors.optional_packages():
             words, overrides = split_overrides(sys.argv[1:] if arguments is None else arguments)
             words = _listed(words)
-            _refuse_unknown_options(words)
+            _refuse_unknown_options(words, overrides)
             code = app(args=words, prog_name="text2grad", obj=overrides, standalone_mode=False)
     except UsageMistake as mistake:
         command = mistake.ctx.command_path if mistake.ctx else "text2grad"
@@ -1138,13 +1129,16 @@ def _listed(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _refuse_unknown_options(words: Sequence[str]) -> None:
-    """Unknown options get a suggestion from the command's own options and from all settings."""
+def _refuse_unknown_options(words: Sequence[str], overrides: Sequence[str]) -> None:
+    """Unknown options get a suggestion from the command's own options and from all settings, of which some commands
+    take none."""
     group: Any = typer.main.get_command(app)
     named = next((word for word in words if not word.startswith("-")), "")
     if named and named not in group.commands:
         return  # no such command, which the parser says with the nearest
     command = group.commands.get(named, group)
+    if overrides and named and command.epilog != SETTINGS_HELP:
+        raise UsageError(f"{named} takes no settings, got {overrides[0]}", f"text2grad {named} --help")
     parameters = [*group.params, *command.params]
     known = {"-h", "--help"}.union(*(each.opts + each.secondary_opts for each in parameters))
     for word in takewhile(lambda word: word != "--", words):
@@ -1175,11 +1169,6 @@ def _configuration_of_run(context: typer.Context, names: Sequence[str]) -> Confi
     chosen = _configuration(context, names or DEMO)
     kept = chosen.run.folder / "config.yaml"
     return load_config(kept, context.obj or ()) if kept.is_file() and not names else chosen
-
-
-def _no_settings(context: typer.Context, command: str) -> None:
-    if context.obj:
-        raise UsageError(f"{command} takes no settings, got {context.obj[0]}", f"text2grad {command} --help")
 
 
 if __name__ == "__main__":

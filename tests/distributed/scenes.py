@@ -215,10 +215,7 @@ def train_with_adapters(model: Path, folder: Path, sharded: bool) -> str:
     seed_everything(5)
     with joined(sharded) as ranks:
         policy = load_policy(PolicySettings(model=str(model), lora=LoraSettings(r=2, dropout=0.0)))
-        metrics = train_supervised(
-            policy, pairs(), TRAINING, RunOptions(folder / "sft", "sft", 5, ranks=ranks), heldout=pairs()[:1]
-        )
-        assert metrics["heldout_loss"] > 0
+        train_supervised(policy, pairs(), TRAINING, RunOptions(folder / "sft", "sft", 5, ranks=ranks))
         train_with_stopping(model, folder / "early", ranks)
         policy = load_policy(PolicySettings(model=str(model)))
         seen = examples()[ranks.rank :]

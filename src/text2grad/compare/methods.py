@@ -55,12 +55,13 @@ class Work:
 
 
 COMMON = ("run", "task", "policy", "tiny", "generation", "sandbox")
+REWARD_MODEL = "reward model"
 FEEDBACK, PAIRS, REFINED = "{folder}/feedback.jsonl", "{folder}/pairs.jsonl", "{folder}/refined.jsonl"
 
 SHARED = {
     "sft": Work(("sft",), reads=("sft",)),
     "annotate": Work(("annotate",), after=("sft",), reads=("annotate", "critic"), restart=False),
-    "reward model": Work(("train-reward",), after=("annotate",), reads=("reward_model", "critic")),
+    REWARD_MODEL: Work(("train-reward",), after=("annotate",), reads=("reward_model", "critic")),
     "pairs": Work(
         ("export", FEEDBACK, "--as", "preference", "--pairs-per-prompt", "4", "--out", PAIRS),
         after=("annotate",),
@@ -119,7 +120,7 @@ OWN = {
 }
 """What a method does alone, by the name of the method: it trains the policy of that name. A run of PPO waits for
 the model that its critic is, where it is one (`methods_of`)."""
-MODELS = {"reward_model": "reward model", "scalar_model": "scalar model"}
+MODELS = {"reward_model": REWARD_MODEL, "scalar_model": "scalar model"}
 UNIT_MODELS = {"steps": "step model", "tokens": "token model"}
 
 METHODS = {
@@ -143,7 +144,7 @@ METHODS = {
 }
 """Everything that `--methods` takes by name, in the order of the table, with its title there. `base` is the model
 that SFT starts from; `reflection` trains nothing."""
-WITHOUT_TRAINING = {"sft": ("sft",), REFLECTION: ("sft", "reward model")}
+WITHOUT_TRAINING = {"sft": ("sft",), REFLECTION: ("sft", REWARD_MODEL)}
 """What methods need that train nothing of their own."""
 
 Methods = Mapping[str, Work]
@@ -195,7 +196,7 @@ def _fitted(name: str, work: Work, config: Config) -> Work:
         raise UsageError(f"{name}: {settings.ppo.still}", cure)
     critic = settings.critic
     model = UNIT_MODELS[critic.unit_model.units] if critic.kind == "unit_model" else MODELS.get(critic.kind)
-    reads = (*work.reads, "reward_model") if model == "reward model" else work.reads  # how it is grounded
+    reads = (*work.reads, "reward_model") if model == REWARD_MODEL else work.reads  # how it is grounded
     return replace(work, after=(model,), reads=reads) if model else work
 
 
@@ -252,6 +253,11 @@ def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> di
     return {**ordered, **{f"evaluate {method}": _measuring(method) for method in methods}}
 
 
+def is_shared(name: str) -> bool:
+    """Whether methods share a work of this name."""
+    return name in SHARED or name == IMPORT
+
+
 def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
     """The same works where all methods learn from people's feedback: it is copied from the run, not asked for."""
     copied = Work((IMPORT, "{imported}"), after=("sft",), restart=False)
@@ -291,7 +297,7 @@ def run_name(method: str, factor: float) -> str:
 def _measuring(policy: str) -> Work:
     reads = ("evaluate", "critic")
     if policy == REFLECTION:
-        return Work(("evaluate", "sft", "--reflect", "1"), "", ("reward model",), (*reads, "refine"), restart=False)
+        return Work(("evaluate", "sft", "--reflect", "1"), "", (REWARD_MODEL,), (*reads, "refine"), restart=False)
     if policy == BASE:
         return Work(("evaluate", "{model}"), reads=reads, restart=False)
     return Work(("evaluate", policy), after=(policy,), reads=reads, restart=False)

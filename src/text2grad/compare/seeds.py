@@ -15,10 +15,12 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from text2grad.compare.methods import COMMON, Work, on_imported
+from text2grad.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 from text2grad.config import Config, dump_config, laid_over
+from text2grad.config.derive import with_values
 from text2grad.config.loading import times
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
+from text2grad.stages.gate import refuse_unfit_reward_model
 from text2grad.stages.prompts import IMPORTED, imported_file
 from text2grad.stages.results import write_json, write_whole
 from text2grad.train.settings import PPOSettings
@@ -26,7 +28,8 @@ from text2grad.train.settings import PPOSettings
 DONE = "done"
 """The folder, in that of a seed, with a note of every command that has ended well."""
 UNREAD = {"run": {"folder", "threads", "loggers", "shown_prompts"}}
-"""Settings on which nothing that is made depends."""
+GATE = "critic.reward_model.gate"
+"""With `UNREAD`, settings on which nothing that is made depends."""
 
 
 class Seed:
@@ -57,7 +60,9 @@ class Seed:
         """Of all that a work depends on but the data: its words, the settings it reads, and the works before it."""
         work = self.works[name]
         read = {*COMMON, *work.reads}
-        settings = self.settings(work).model_dump_json(include=read, exclude=UNREAD, exclude_defaults=True)
+        settings = with_values(self.settings(work), {GATE: True}).model_dump_json(
+            include=read, exclude=UNREAD, exclude_defaults=True
+        )
         before = [self.digest(earlier) for earlier in work.after]
         return hashlib.sha256(f"{settings} {work.words} {before}".encode()).hexdigest()[:16]
 
@@ -98,10 +103,27 @@ class Seed:
         It has ended well, too, where only some records failed, which is said and noted; its log has the counts.
 
         Raises:
-            UserError: the command failed.
+            UserError: the command failed, or made a reward model that a method of the comparison would refuse.
         """
-        if self.done(name):
-            return
+        if not self.done(name):
+            self._run(name)
+        if name == REWARD_MODEL:
+            self._refuse_unfit()
+
+    def _refuse_unfit(self) -> None:
+        """Before any method trains, name those whose training would be refused in the end."""
+        refused: dict[str, UserError] = {}
+        for name, work in self.works.items():
+            try:
+                if work.trains_by_sampling:
+                    refuse_unfit_reward_model(self.settings(work), tell=False)
+            except UserError as error:
+                refused[name] = error
+        if refused:
+            names, first = ", ".join(refused), next(iter(refused.values()))
+            raise UserError(f"{self.folder.name}: {names}: {first.problem}", f"leave out {names}, or {first.cure}")
+
+    def _run(self, name: str) -> None:
         command = [sys.executable, "-m", "text2grad.cli", *self.words(name)]
         write_whole(self.note(name).with_suffix(".begun"), self.digest(name))  # a run of other settings starts over
         started = time.perf_counter()
@@ -159,12 +181,15 @@ def peak_mb(pid: int) -> float:
 def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:
     """Run the works of seeds as soon as those they wait for have ended, `at_once` of them.
 
-    After a failure no more begin.
+    What methods share comes first, of all seeds, so that a reward model which no method may train against is known
+    before any has trained. After a failure no more begin.
 
     Raises:
         UserError: the first failure.
     """
-    waiting = {(seed.folder, name): (seed, work) for seed in seeds for name, work in seed.works.items()}
+    works = [(seed, name, work) for seed in seeds for name, work in seed.works.items()]
+    works.sort(key=lambda each: not is_shared(each[1]))
+    waiting = {(seed.folder, name): (seed, work) for seed, name, work in works}
     running: dict[Future[None], tuple[Path, str]] = {}
     ended: set[tuple[Path, str]] = set()
     with ThreadPoolExecutor(at_once) as pool:

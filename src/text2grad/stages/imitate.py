@@ -28,8 +28,10 @@ from text2grad.stages.refine import cases_of
 from text2grad.stages.revise import revision_prompt
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
+from text2grad.stages.supervised import say_if_ended
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
+from text2grad.train.stopping import LossFloor
 from text2grad.train.supervised import train_supervised
 
 
@@ -97,9 +99,12 @@ def run_sft_on_records(
             if ranks.first:
                 note_settings(config, place, begins=True)
         options = run_options(config, place, name, resume, ranks, run_inputs(config, config.policy))
-        metrics = train_supervised(policy, pairs, with_tiny_rates(config).sft, options)
+        settings = with_tiny_rates(config).sft
+        floor = LossFloor.of(settings, len(pairs))
+        metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
         if ranks.first:
             note_settings(config, place)
+            say_if_ended(name, settings, len(pairs), metrics)
     prompts, answered = (len({words_of(question_of(each)) for each in part}) for part in (records, chosen))
     return ImitationSummary(
         samples=len(records),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +28,11 @@ from text2grad.stages.sampling import sample
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import read_prompt
-from text2grad.train.pairs import Pair
+from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
 from text2grad.train.stopping import LossFloor
 from text2grad.train.supervised import train_supervised
 
-PART_OF_PASS = 0.25
-"""Over this part of a pass the loss is averaged that ends SFT: forty short answers are learned within a pass."""
 ASKED, LONGEST, LITTLE_LEFT = 32, 128, 0.9
 """Held-out prompts that are asked after SFT, tokens of their references, and the share of references that it writes
 word for word from which there is little left to learn."""
@@ -74,12 +71,12 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
                 note_settings(config, folder, begins=True)
         options = run_options(config, folder / "sft", "sft", resume, ranks, run_inputs(config, base))
         settings = with_tiny_rates(config).sft
-        metrics = train_supervised(policy, pairs, settings, options, stopping=_floor(settings, len(pairs)))
+        metrics = train_supervised(policy, pairs, settings, options, stopping=LossFloor.of(settings, len(pairs)))
         alike: list[bool] = []
         if ranks.first:
             note_settings(config, folder)
             say_if_still(folder / "sft", "sft", settings.lr)
-            say_if_ended(settings, len(pairs), metrics)
+            say_if_ended("sft", settings, len(pairs), metrics)
             alike = [] if ranks.sharded else word_for_word(policy, config, task.examples("heldout"))
     return SFTSummary(
         examples=len(pairs),
@@ -90,20 +87,13 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     )
 
 
-def _floor(settings: SFTSettings, examples: int) -> LossFloor | None:
-    if settings.least_loss is None:
-        return None
-    return LossFloor(settings.least_loss, math.ceil(PART_OF_PASS * examples / settings.batch_size))
-
-
-def say_if_ended(settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:
+def say_if_ended(name: str, settings: SFTSettings, examples: int, metrics: Mapping[str, float]) -> None:
     """One line on stderr if the loss was so low that training ended before its last update."""
-    planned, done = max(1, round(settings.epochs * examples / settings.batch_size)), int(metrics.get("steps", 0))
+    planned, done = updates_of(settings, examples), int(metrics.get("steps", 0))
     if 0 < done < planned:
         print(
-            f"sft: ended after {done} of {planned} updates, with a loss below {settings.least_loss:g} nats a token:"
-            " more would leave it one answer to each prompt, and nothing to learn from what it samples"
-            " (--sft.least_loss null: all updates)",
+            f"{name}: ended after {done} of {planned} updates, with a loss below {settings.least_loss:g} nats a"
+            " token: after more of them its samples would hardly differ (--sft.least_loss null: all updates)",
             file=sys.stderr,
         )
 

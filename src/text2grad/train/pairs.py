@@ -128,10 +128,15 @@ def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:
     return [int(label) if here else UNLABELLED for label, here in zip(labels, inside, strict=True)]
 
 
+def updates_of(settings: SupervisedSettings, examples: int) -> int:
+    """How many optimizer steps `settings.epochs` are."""
+    return max(1, round(settings.epochs * examples / settings.batch_size))
+
+
 def plan_batches(encoded: Sequence[E], settings: SupervisedSettings, seed: int) -> Iterator[list[E]]:
     """Optimizer steps: every epoch a new order, batches of similar length (less padding), in random order."""
     rng = random.Random(seed)
-    total = max(1, round(settings.epochs * len(encoded) / settings.batch_size))
+    total = updates_of(settings, len(encoded))
     while total > 0:
         order = rng.sample(list(encoded), len(encoded))
         pool = settings.batch_size * LENGTH_POOL

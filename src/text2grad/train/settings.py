@@ -42,8 +42,8 @@ class SFTSettings(SupervisedSettings):
     least_loss: float | None = Field(
         default=None,
         gt=0,
-        description="loss in nats a token, mean over a quarter of a pass, below which training ends: with more of"
-        " it a policy says one thing only, and has nothing to learn from what it samples; null: all passes",
+        description="loss in nats a token, mean over a quarter of a pass, below which training ends: after more of"
+        " it samples would hardly differ, and leave little to compare; null: all passes",
     )
 
 

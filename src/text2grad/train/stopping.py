@@ -1,8 +1,9 @@
 """When training ends early: by a measure on validation data, whose best weights are kept, or by a loss so low that
-the policy would come to say one thing only."""
+samples of the policy would hardly differ."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,9 +14,11 @@ from torch.distributed.tensor import DTensor
 from text2grad.durable.processes import ALONE, Ranks
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import gathered, split_as
-from text2grad.train.settings import EarlyStoppingSettings
+from text2grad.train.settings import EarlyStoppingSettings, SFTSettings
 
 PREFIX = "best."
+PART_OF_PASS = 0.25
+"""Over this part of a pass a loss is averaged that ends training: forty short answers are learned within a pass."""
 
 
 class EarlyStopping:
@@ -98,9 +101,16 @@ class LossFloor:
     """Says when to stop: once the mean training loss of the last `window` steps is below `least`, nats a token.
 
     A loss of .1 is a chance of 9 in 10 for each token of the answers that were learned. The entropy of what is
-    sampled falls with it, and a policy that samples one answer only has nothing to compare. A part of
+    sampled falls with it, and where samples are all alike there is little to compare. A part of
     `durable.state.Training`.
     """
+
+    @classmethod
+    def of(cls, settings: SFTSettings, examples: int) -> LossFloor | None:
+        """As `settings.least_loss` has it, over a part of a pass; None without one."""
+        if settings.least_loss is None:
+            return None
+        return cls(settings.least_loss, math.ceil(PART_OF_PASS * examples / settings.batch_size))
 
     def __init__(self, least: float, window: int) -> None:
         self.least = least

@@ -41,7 +41,6 @@ def train_supervised(
     settings: SupervisedSettings,
     options: RunOptions,
     section: str = "sft",
-    heldout: Sequence[Pair] = (),
     stopping: EarlyStopping | LossFloor | None = None,
     label_weight: float = 0.0,
     verdicts: bool = False,
@@ -49,11 +48,10 @@ def train_supervised(
     """Train in place and write the policy to the run's folder; returns the last metrics.
 
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
-    several processes calls this with the same arguments. `section` is where the user finds `settings`. `heldout`
-    pairs are measured at the end. With `stopping` the run may end early, and the policy is the one that measured
-    best, or the last one. `label_weight` is that of the label head's loss on marked texts (`policy.label_head`); 0:
-    no such head.
-    `verdicts`: the scores of the pairs are learned by a head (`policy.score_head`), which is saved with the policy.
+    several processes calls this with the same arguments. `section` is where the user finds `settings`. With
+    `stopping` the run may end early, and the policy is the one that measured best, or the last one. `label_weight`
+    is that of the label head's loss on marked texts (`policy.label_head`); 0: no such head. `verdicts`: the scores
+    of the pairs are learned by a head (`policy.score_head`), which is saved with the policy.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
@@ -74,8 +72,6 @@ def train_supervised(
     batches = list(plan_batches(encoded, settings, options.seed))
     metrics = descend(policy, batches, objective, settings, options, section, stopping)
     policy.continued = True
-    if heldout:
-        metrics["heldout_loss"] = measure_loss(policy, encode_pairs(policy, heldout, settings), settings)
     return metrics
 
 
@@ -268,12 +264,3 @@ def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, lay
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)
     assert policy.label_head is not None
     return policy.label_head.loss(layers, labels.to(batch.input_ids.device))
-
-
-def measure_loss(policy: Policy, encoded: Sequence[Encoded], settings: SupervisedSettings) -> float:
-    """Mean (weighted) loss per answer token without training."""
-    tokens = sum(sum(item.weights) for item in encoded)
-    size = settings.micro_batch_size
-    with policy.evaluating():
-        parts = [float(_loss_sums(policy, encoded[i : i + size]).loss) for i in range(0, len(encoded), size)]
-    return sum(parts) / tokens

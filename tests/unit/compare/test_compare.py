@@ -386,6 +386,31 @@ def test_a_command_that_fails_ends_the_comparison_and_what_ended_stays(
     assert seed.done("annotate") and not seed.done("offline")
 
 
+def test_a_reward_model_that_a_method_refuses_ends_the_comparison_before_any_method_trains(
+    config: Config, commands: list[list[str]]
+) -> None:
+    alone = {"fit": True, "reasons": []}
+    verdict = {"fit": False, "reasons": ["its verdicts may be chance"], "spans_alone": alone}
+    chosen = ("scalar", "offline", "text2grad")
+    for number, found in ((3, {"fit": True, "reasons": []}), (4, verdict)):
+        place = config.run.folder / f"seed-{number}" / "reward_model" / "gate.json"
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps(found), encoding="utf-8")
+    seeds = [seed_of(config, number, *chosen) for number in (3, 4)]
+    for _ in range(2):  # the verdict counts again where the reward model is done
+        with pytest.raises(
+            UserError, match=r"seed-4: scalar, text2grad: the reward model is not fit.*leave out scalar"
+        ):
+            side_by_side(seeds, 1)
+    assert sorted({words[0] for words in commands}) == ["annotate", "sft", "train-reward"]
+    done = len(commands)
+    model = config.critic.reward_model.model_copy(update={"gate": False})
+    opened = config.model_copy(update={"critic": config.critic.model_copy(update={"reward_model": model})})
+    with pytest.raises(UserError, match="offline failed"):
+        side_by_side([seed_of(opened, number, *chosen) for number in (3, 4)], 1)
+    assert {words[0] for words in commands[done:]} == {"train"}, "nothing that was made depends on the gate"
+
+
 def test_the_held_out_curve_of_each_seed(config: Config) -> None:
     seed = seed_of(config, 0, "sft", "scalar")
     place = seed.folder / "ppo" / "scalar" / "metrics.jsonl"

@@ -189,6 +189,14 @@ def said(*texts: str) -> list[Completion | Failure]:
     return [Completion(text=text) for text in texts]
 
 
+def test_imitation_ends_at_the_loss_at_which_sft_does(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {"least_loss": 100.0, "epochs": 6.0, "batch_size": 2}
+    config = config.model_copy(update={"sft": config.sft.model_copy(update=changes)})
+    source = file_of(config, [record(name, name) for name in "abc"])
+    assert run_sft_on_records(config, source, "short", start=config.policy.model).metrics["steps"] == 1
+    assert "short: ended after 1 of 9 updates, with a loss below 100 nats a token" in capsys.readouterr().err
+
+
 def test_refine_revises_what_was_blamed_and_keeps_what_is_of_use(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +240,7 @@ def test_a_refiner_learns_from_what_fell_short_to_what_passed(
 ) -> None:
     seen: list[Any] = []
 
-    def train(policy: object, pairs: Sequence[Any], *rest: object) -> dict[str, float]:
+    def train(policy: object, pairs: Sequence[Any], *rest: object, **more: object) -> dict[str, float]:
         seen.extend(pairs)
         return {}
 

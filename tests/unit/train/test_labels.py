@@ -23,7 +23,7 @@ from text2grad.stages.reward_data import fitting, reward_pair
 from text2grad.train.pairs import Encoded, encode_pairs, labelled_by
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import accumulate_gradient, measure_loss, train_supervised
+from text2grad.train.supervised import accumulate_gradient, train_supervised
 
 SETTINGS = SupervisedSettings(micro_batch_size=2)
 LABELLED = RewardModelSettings(label_weight=1.0)
@@ -166,10 +166,9 @@ def gradients(policy: Policy) -> list[torch.Tensor | None]:
 def test_the_loss_is_the_mean_over_labelled_tokens_beside_that_of_z(policy: Policy) -> None:
     items = encoded(policy, record(), record("mat", "why?"), record("the dog </response>"))
     oracle = by_hand(policy, items, with_map(policy))
-    z = measure_loss(policy, items, SETTINGS)
     oracle.backward()  # type: ignore[no-untyped-call]
     wanted = gradients(policy)
-    accumulate_gradient(policy, items, PassSize(2))
+    z = accumulate_gradient(policy, items, PassSize(2))["loss"]
     alone = gradients(policy)
     found = accumulate_gradient(policy, items, PassSize(2), label_weight=0.5)
     assert found == {"loss": pytest.approx(z, rel=1e-5), "label_loss": pytest.approx(oracle.item(), rel=1e-5)}

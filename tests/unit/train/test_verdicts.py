@@ -30,7 +30,7 @@ from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Encoded, Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import accumulate_gradient, measure_loss, train_supervised
+from text2grad.train.supervised import accumulate_gradient, train_supervised
 
 SETTINGS = SupervisedSettings(micro_batch_size=2)
 BY_HEAD = RewardModelSettings(verdict="head")
@@ -70,7 +70,7 @@ def by_hand(policy: Policy, items: list[Encoded], weight: torch.Tensor) -> torch
 def test_the_loss_is_the_mean_over_verdicts_beside_that_of_z(policy: Policy, size: int) -> None:
     records = record(), record("mat", -0.6), record("the dog sat on it", None), record("on the mat", 0.2)
     items = encode_pairs(policy, pairs(*records), SETTINGS)
-    accumulate_gradient(policy, items, PassSize(size))
+    z = accumulate_gradient(policy, items, PassSize(size))["loss"]
     alone = {name: each.grad for name, each in policy.named_parameters()}
     policy.zero_grad(set_to_none=True)
     head = policy.add_score_head()
@@ -81,7 +81,6 @@ def test_the_loss_is_the_mean_over_verdicts_beside_that_of_z(policy: Policy, siz
     wanted = {name: each.grad for name, each in policy.named_parameters()}
     policy.zero_grad(set_to_none=True)
     found = accumulate_gradient(policy, items, PassSize(size))
-    z = measure_loss(policy, items, SETTINGS)
     assert found == {"loss": pytest.approx(z, rel=1e-5), "score_loss": pytest.approx(oracle.item(), rel=1e-5)}
     for name, parameter in policy.named_parameters():
         parts = [part for part in (wanted[name], alone.get(name)) if part is not None]
