@@ -89,10 +89,7 @@ class Remote(type):
         return of_class(found) if is_of_class(cls) else found
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if name in ("__abstractmethods__", "__name__", "__qualname__", "__module__"):
-            super().__setattr__(name, value)
-        else:
-            _ask(cls, "set", name, (value,))
+        _ask(cls, "set", name, (value,))
 
     @property  # type: ignore[misc]
     def __dict__(cls) -> Any:  # type: ignore[override]

@@ -340,10 +340,7 @@ class _SolutionModule(types.ModuleType):
         delattr(self._cdv_module, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("__"):
-            super().__setattr__(name, value)
-        else:
-            setattr(self._cdv_module, name, value)
+        setattr(self._cdv_module, name, value)
 
 
 Test = pytest.Item | types.FunctionType
