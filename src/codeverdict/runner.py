@@ -20,9 +20,7 @@ from typing import Any, Self
 
 from codeverdict.exchange import SWALLOWED, judge_script, judge_tests
 from codeverdict.launch import Dead, Server, TierChoice, start
-from codeverdict.results import NO_VERDICT, Outcome, TestResult, Tier, Verdict
-
-__all__ = ["Job", "Outcome", "Runner", "TestResult", "Tier", "Verdict"]
+from codeverdict.results import NO_VERDICT, Outcome, Verdict
 
 _CODE_CHARACTERS = 1 << 20
 _TEST_CHARACTERS = 8 << 20
@@ -76,9 +74,9 @@ class Runner:
     """Warm sandboxed servers, `workers` of them, started when needed. Use as a context manager, or call `close`.
 
     `seconds` is the processor time of one program under all its tests (the wall clock is a multiple: WALL_TIMES in
-    exchange.py), `memory_mb` what each of its two processes may
-    use. `tier`: `auto` takes the best protection that works here; below Landlock it refuses (NotSafeError) unless
-    `none` is asked for. `coverage`: note the lines that each test runs. Equal jobs are answered once.
+    exchange.py), `memory_mb` what each of its two processes may use. `tier`: `auto` takes the best protection that
+    works here; below Landlock it refuses (NotSafeError) unless `none` is asked for. `coverage`: note the lines that
+    each test runs. Equal jobs are answered once.
     """
 
     seconds: float = 2.0

@@ -6,7 +6,6 @@ a missing operator are what they are there. What is done to an object is asked o
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -90,10 +89,7 @@ class Remote(type):
         return of_class(found) if is_of_class(cls) else found
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if name in ("__abstractmethods__", "__name__", "__qualname__", "__module__"):
-            super().__setattr__(name, value)
-        else:
-            _ask(cls, "set", name, (value,))
+        _ask(cls, "set", name, (value,))
 
     @property  # type: ignore[misc]
     def __dict__(cls) -> Any:  # type: ignore[override]
@@ -250,14 +246,14 @@ def _compared(self: Any, name: str, other: Any) -> Any:
         return NotImplemented
     if peer.lenient and (name not in ("__eq__", "__ne__") or is_of_class(self)):
         return bool(peer.request("op", self, name, (other,)))
+    said = peer.request("plain", self) or ()
+    is_plain, plain = said if len(said) == 2 else (None, None)
+    if is_plain is True:
+        return perform.COMPARISONS[name](plain, other)
     if name in ("__eq__", "__ne__"):
-        said = peer.request("plain", self)
-        if type(said) is tuple and len(said) == 2:
-            return perform.COMPARISONS[name](said[1], other) if said[0] is True else name == "__ne__"
-        if other is None and peer.request("op", self, name, (None,)) is (name == "__ne__"):
-            return name == "__ne__"
-    elif type(said := peer.request("plain", self)) is tuple and len(said) == 2 and said[0] is True:
-        return perform.COMPARISONS[name](said[1], other)
+        differs = name == "__ne__"
+        if is_plain is False or (other is None and peer.request("op", self, name, (None,)) is differs):
+            return differs
     by_nature = is_of_class(self) or id(self) in _COMPUTED
     return peer.refuse(f"{name} of an object of {type(self).__name__} and a plain value", by_nature)
 
@@ -341,26 +337,12 @@ def is_a(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def ask(value: Any, kind: Any) -> bool:
         if type(kind) is tuple:
             return any(ask(value, each) for each in kind)
-        if plain(value, kind) or link_of(value) is None or link_of(kind) is not None:
-            return plain(value, kind)
-        if kind in values.PLAIN.values() or not isinstance(kind, type):
-            return plain(value, kind) if link_of(value) is None else _plain_kind(value, kind, plain)
-        known = values.public_name(kind) is not None and not issubclass(kind, BaseException)
-        return bool(_ask(value, "isinstance", "", (kind,))) if known else False
+        if plain(value, kind):
+            return True
+        if link_of(value) is None or link_of(kind) is not None or not isinstance(kind, type):
+            return False
+        inherited = kind in values.IMMUTABLE or issubclass(kind, BaseException)  # by its class here, too
+        known = not inherited and values.public_name(kind) is not None
+        return known and bool(_ask(value, "isinstance", "", (kind,)))
 
     return ask
-
-
-def _plain_kind(value: Any, kind: Any, plain: Callable[[Any, Any], bool]) -> bool:
-    """Whether an object derives from a mutable plain type, which its class here does not."""
-    if kind in (list, dict, set, bytearray):
-        return bool(_ask(value, "isinstance", "", (kind,)))
-    return plain(value, kind)
-
-
-def tests_line(file: str) -> int:
-    """The line of the test file that is being run, 0 if none is."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != file:
-        frame = frame.f_back
-    return frame.f_lineno if frame is not None else 0

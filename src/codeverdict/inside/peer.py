@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import functools
 import sys
 import types
 from collections.abc import Callable
@@ -138,7 +137,7 @@ class Peer:
                 reply = {"v": self.pack(result)}
         except (Gone, Refused):
             raise
-        except BaseException as error:
+        except BaseException as error:  # whatever the object's code raises is what the other side gets
             with _Deep():
                 reply = {"e": self.pack_error(error)}
             error.__traceback__ = None  # its frames would keep arguments alive
@@ -480,11 +479,7 @@ _UNPACK: dict[str, Callable[..., Any]] = {
     "o": Peer._unpack_object,
     "k": lambda peer, *parts: objects.awaited(peer._unpack_object(*parts)),
     "x": lambda peer, packed: peer._unpack_error(packed),
-    **{tag: functools.partial(lambda tag, peer, *parts: peer._unpack_container(tag, *parts), tag) for tag in "A"},
-}
-_UNPACK |= {
-    tag: functools.partial(lambda tag, peer, *parts: peer._unpack_container(tag, *parts), tag)
-    for tag in shared.KINDS
+    **{tag: lambda peer, *parts, tag=tag: peer._unpack_container(tag, *parts) for tag in ("A", *shared.KINDS)},
 }
 
 
@@ -493,7 +488,7 @@ def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
     if not isinstance(kind, objects.Remote):
         try:
             return kind(*args) if kind.__module__ == "builtins" else kind.__new__(kind, *args)
-        except Exception:
+        except Exception:  # the program chose class and arguments: where they do not fit, below
             pass
     made = kind.__new__(kind)
     with contextlib.suppress(Exception):  # what a SyntaxError keeps beside its arguments

@@ -8,7 +8,6 @@ import functools
 import math
 import operator
 import os
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -216,9 +215,3 @@ def passed_on(kind: type) -> tuple[str, list[str]]:
     found += ["__await__"] if "__await__" in dir(kind) else []
     found += ["__get__"] if kind is types.FunctionType else []
     return base.__name__ if base else "", found
-
-
-def numpy_seed(value: Any) -> None:
-    """Seed numpy's generator where numpy is loaded."""
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(value)

@@ -85,7 +85,7 @@ def shown(value: Any) -> str:
     """A value as text, shortened."""
     try:
         return repr(value)[:TEXT_LIMIT]
-    except Exception as error:
+    except Exception as error:  # the `__repr__` of an object of the program, or of the tests
         return type(error).__name__
 
 
@@ -144,7 +144,7 @@ def _bound_at_top(tree: ast.Module) -> set[str]:
 _NAMED_BY_PYTEST = re.compile(r"\b(?:fixture|pytestmark|pytest_\w+|set_?[uU]p\w*|tear_?[dD]own\w*|skip\w*|xfail)\b")
 
 
-def is_plain(text: str, tree: ast.Module) -> bool:
+def is_plain(text: str, tree: ast.Module, nodes: list[ast.AST]) -> bool:
     """Whether the tests are plain functions at the top of the file, and nothing is there that pytest would look
     for: to run these is to call them one after the other."""
     if _NAMED_BY_PYTEST.search(text):
@@ -153,19 +153,11 @@ def is_plain(text: str, tree: ast.Module) -> bool:
         if isinstance(node, ast.ClassDef):
             return False
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
-            given = node.args
-            if (
-                node.decorator_list
-                or given.args
-                or given.posonlyargs
-                or given.kwonlyargs
-                or given.vararg
-                or given.kwarg
-            ):
+            if node.decorator_list or any(vars(node.args).values()):
                 return False
         elif any(name.startswith("test") for name in _bound_at_top(ast.Module([node], []))):
             return False
-    return not any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes_of(tree))
+    return not any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
 
 
 def has_static_skips(tree: ast.Module, nodes: list[ast.AST]) -> bool:

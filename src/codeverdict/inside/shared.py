@@ -17,7 +17,6 @@ from typing import Any
 from codeverdict.inside import values
 
 _DICTS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
-_LISTS = (list, collections.deque, array.array)
 KINDS: dict[str, Any] = {
     **{"L": list, "D": dict, "S": set, "Q": collections.deque, "O": collections.OrderedDict},
     **{"K": collections.Counter, "E": collections.defaultdict, "Y": bytearray, "G": array.array},

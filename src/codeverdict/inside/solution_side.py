@@ -9,7 +9,7 @@ import types
 import warnings
 from typing import Any
 
-from codeverdict.inside import frames, peer, perform, values
+from codeverdict.inside import frames, peer, values
 
 OUTPUT_CHARACTERS = 1 << 20
 ERROR_CHARACTERS = 300
@@ -39,7 +39,7 @@ def serve(source: int, reader: int, writer: int) -> None:
     }
     try:
         exec(compile(code, peer.SOLUTION_FILE, "exec", dont_inherit=True), module.__dict__)
-    except BaseException as error:
+    except BaseException as error:  # whatever the program raises
         tests.reply({"e": tests.pack_error(error)})
         return
     tests.reply({"v": tests.pack(module)})
@@ -57,7 +57,7 @@ def script(source: int, output: int, errors: int) -> None:
     except SystemExit as stop:
         if stop.code not in (None, 0):
             os.write(errors, f"SystemExit: {stop.code}"[:ERROR_CHARACTERS].encode("utf-8", "replace"))
-    except BaseException as error:
+    except BaseException as error:  # whatever the program raises
         os.write(errors, values.describe(error).encode("utf-8", "replace"))
 
 
@@ -88,8 +88,8 @@ def _seed(value: Any, numpy_too: bool) -> None:
     import random
 
     random.seed(value)
-    if numpy_too:
-        perform.numpy_seed(value)
+    if numpy_too and values.numpy() is not None:
+        values.numpy().random.seed(value)
 
 
 def _taken(said: list[Any]) -> list[Any]:

@@ -151,7 +151,7 @@ class Judging:
             exec(compile(self._tree, _FILE, "exec", dont_inherit=True), self._space)
         except (peer.Gone, peer.Refused):
             raise
-        except BaseException as error:
+        except BaseException as error:  # whatever the test file raises, or the program in it
             raise self._load_failure(error) from error
 
     def _prepare(self) -> None:
@@ -208,10 +208,10 @@ class Judging:
     def run(self) -> _Stop:
         """Run every test; the outcome of all."""
         module = sys.modules["tests"]
-        lost = [each for each, value in vars(module).items() if _is_lost(each, value)]
-        if name := next((each for each in lost if each not in self._wanted), ""):
+        theirs = (each for each, value in vars(module).items() if objects.link_of(value) is not None)
+        if name := next((each for each in theirs if each[:4] == "test" and each not in self._wanted), ""):
             self.peer.refuse(f"the test {name} of the solution's making", True)
-        plain = reading.is_plain(self._text, self._tree)
+        plain = reading.is_plain(self._text, self._tree, self._nodes)
         items = _functions(module) if plain else self._session.collect(module, self)
         if self._uncollected is not None:
             raise self._load_failure(self._uncollected)
@@ -241,7 +241,7 @@ class Judging:
         self._coverage and self.peer.request("begin", None)
         try:
             item() if isinstance(item, types.FunctionType) else self._session.run(item, following)
-        except BaseException as caught:
+        except BaseException as caught:  # whatever the test raises; Gone and Refused are noted by the peer
             self._error = caught
         outcome = self._outcome(item)
         if outcome == "skipped":
@@ -314,7 +314,7 @@ class Judging:
         if self.peer.lenient:
             return
         if not reading.is_own(self._nodes, line) or peer.is_verdict(error):
-            self._places.add(objects.tests_line(_FILE))
+            self._places.add(_line_now())
 
     def _send(self, message: dict[str, Any]) -> None:
         frames.send(self._verdict, message)
@@ -340,10 +340,7 @@ class _SolutionModule(types.ModuleType):
         delattr(self._cdv_module, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("__"):
-            super().__setattr__(name, value)
-        else:
-            setattr(self._cdv_module, name, value)
+        setattr(self._cdv_module, name, value)
 
 
 Test = pytest.Item | types.FunctionType
@@ -357,11 +354,6 @@ def _functions(module: types.ModuleType) -> list[Any]:
 
 def _name(item: Any) -> str:
     return item.__name__ if isinstance(item, types.FunctionType) else str(item.nodeid.partition("::")[2])
-
-
-def _is_lost(name: str, value: Any) -> bool:
-    """Whether pytest would run this as a test if it were not an object of the solution."""
-    return name[:4] == "test" and objects.link_of(value) is not None
 
 
 def _expected(item: Any) -> bool:
@@ -381,6 +373,14 @@ def _raised_at(error: BaseException, last: bool = False) -> int:
         line = passed.tb_lineno if here else 0 if last else line
         passed = passed.tb_next
     return line
+
+
+def _line_now() -> int:
+    """The line of the test file that is being run, 0 if none is."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _FILE:
+        frame = frame.f_back
+    return frame.f_lineno if frame is not None else 0
 
 
 def _hear(said: list[Any]) -> None:

@@ -61,9 +61,8 @@ _ARGUMENTS: dict[str, Callable[[Any], list[Any]]] = {
 
 _COLLECTIONS = {("collections", name) for name in ("deque", "OrderedDict", "Counter", "defaultdict")}
 
-PLAIN: dict[str, type] = {
-    kind.__name__: kind for kind in (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
-}
+IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset)
+PLAIN = (*IMMUTABLE, bytearray, list, dict, set)
 _PLAIN: dict[str, Callable[[Any], Any]] = {
     "int": lambda v: int.__int__(v),
     "float": lambda v: float.__float__(v),
@@ -241,7 +240,7 @@ def handed_out(module: str, value: Any) -> bool:
         return True  # a member of an enumeration, or a function of its arguments alone
     if issubclass(value, BaseException):
         return module.partition(".")[0] not in _NO_ERRORS
-    if value in (*PLAIN.values(), bool, object, type(None)) or hasattr(value, "__members__"):
+    if value in (*PLAIN, bool, object, type(None)) or hasattr(value, "__members__"):
         return True
     if module == "numpy":
         return value is numpy().ndarray or issubclass(value, numpy().generic)
@@ -252,5 +251,5 @@ def describe(error: BaseException) -> str:
     """One line about an exception."""
     try:
         return f"{type(error).__name__}: {error}"[:TEXT_LIMIT]
-    except Exception:
+    except Exception:  # its `__str__` may be the program's
         return type(error).__name__

@@ -14,6 +14,7 @@ from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example, Feedback, read_jsonl, refuse_folder
 from text2grad.formats.export import write_rows
 from text2grad.formats.preference import Pairs, pairs_of, preference_row
+from text2grad.sandbox import Runner
 from text2grad.stages.critics import admitted, make_critic, refuse_unfit, runner_of
 from text2grad.stages.items import Item, Items, check_items, read_items
 from text2grad.stages.paid import (
@@ -77,16 +78,20 @@ def run_annotate(
     if kind == "program":
         say_without_reference(items)
     with runner_of(config) as runner:
-        kept = set(map(_task_key, admitted(config, kind, [item.example for item in items()], runner)))
-
-        def judged() -> Iterator[Item]:
-            return (item for item in items() if _task_key(item.example) in kept)
-
+        judged = _admitted(config, items, runner) if kind == "program" else items
         return criticise(make_critic(config, kind, None, runner), judged, target).summary(target)
 
 
-def _task_key(example: Example) -> tuple[str, str]:
-    return example.id, str(example.meta.get("tests", ""))
+def _admitted(config: Config, items: Items, runner: Runner) -> Items:
+    """The responses to tasks whose tests may judge a program."""
+    tasks = {_task_key(item.example): item.example for item in items()}
+    kept = set(map(_task_key, admitted(config, "program", list(tasks.values()), runner)))
+    return lambda: (item for item in items() if _task_key(item.example) in kept)
+
+
+def _task_key(example: Example) -> tuple[str, ...]:
+    """What the gate goes by: responses of other ids may be to the same task."""
+    return tuple(str(each) for each in (*map(example.meta.get, ("tests", "entry_point")), example.reference))
 
 
 def check(config: Config, items: Items) -> None:

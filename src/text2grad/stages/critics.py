@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from text2grad import __version__
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
 from text2grad.critics.noise import NoisyCritic
@@ -22,7 +23,8 @@ from text2grad.durable.identity import digest_of_texts, flatten, sha256
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Source, from_json
-from text2grad.sandbox import Runner
+from text2grad.sandbox import Gate, Runner
+from text2grad.stages.results import write_json
 from text2grad.tasks.base import Task, is_class_name, load_class, load_task, prompt_version, read_prompt
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ ADAPTER = "reward_model"
 ANCHOR = "anchor"
 SCALE_FILE = "scale.json"
 """Beside a scalar reward model: mean and spread of its scores of the answers it was trained on."""
+GATES_FILE = "gates.json"
+"""In the folder of a run: why a task may not judge a program, "" where it may, by a digest of the task."""
 UNITS_FILE = "units.json"
 """Beside a unit model: which units it labels, and its figures on held-out answers."""
 TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
@@ -111,8 +115,7 @@ def admitted(config: Config, kind: CriticKind, examples: Sequence[Example], runn
     """
     if kind != "program" or not config.critic.program.gate:
         return list(examples)
-    tasks = [Attempt(each, "") for each in examples]
-    reasons = [admission(runner, each).reason if each.tests else "" for each in tasks]
+    reasons = _reasons(config, examples, runner)
     kept = [each for each, reason in zip(examples, reasons, strict=True) if not reason]
     if len(kept) < len(examples):
         common = ", ".join(f"{count} where {why}" for why, count in Counter(filter(None, reasons)).most_common(3))
@@ -123,6 +126,26 @@ def admitted(config: Config, kind: CriticKind, examples: Sequence[Example], runn
             raise UserError(said, "choose data with stricter tests; --critic.program.gate false judges by these")
         print(said, file=sys.stderr)
     return kept
+
+
+def _reasons(config: Config, examples: Sequence[Example], runner: Runner) -> list[str]:
+    """Why each task may not judge a program, "" where it may; kept in the folder of the run."""
+    file = config.run.folder / GATES_FILE
+    known: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    judge = (__version__, *flatten({"sandbox.workers"}, sandbox=config.sandbox).values())
+    found = []
+    try:
+        for task in (Attempt(each, "") for each in examples):
+            key = digest_of_texts((*judge, task.tests, task.reference, *task.names))
+            if key in known:
+                runner.gates[task.tests, task.names, task.reference] = Gate(not known[key], known[key])
+            elif task.tests:
+                known[key] = admission(runner, task).reason
+            found.append(known.get(key, ""))
+    finally:  # a run that is stopped goes on from here
+        if config.run.folder.is_dir():
+            write_json(file, known)
+    return found
 
 
 def own_critic(name: str) -> Critic:

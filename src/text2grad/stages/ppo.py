@@ -41,6 +41,7 @@ class TrainSummary(Summary):
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
     with processes(config) as ranks, ExitStack() as stack:
+        runner = stack.enter_context(runner_of(config))
         with ranks.barrier():
             folder = prepare(config)
             if config.ppo.still:
@@ -48,16 +49,17 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             task = task_of(config)
             examples = task.examples("train")
             refuse_unfit(config.critic.kind, examples)
-            if config.critic.kind == "program":
-                with runner_of(config) as gates:
-                    examples = admitted(config, "program", examples[: config.ppo.prompts], gates)
             refuse_unfit_reward_model(config, tell=ranks.first)
+            if config.critic.kind == "program" and ranks.first:
+                examples = admitted(config, "program", examples[: config.ppo.prompts], runner)
+        if config.critic.kind == "program":  # all train on the same tasks, whatever ran out of time in one process
+            examples, runner.gates = ranks.broadcast((examples, runner.gates))
+        with ranks.barrier():
             policy = load_policy(start_policy(config))
         place, data = folder / "ppo" / name, facts_of_prompts(policy, examples[: config.ppo.prompts])
         config = settled(config, "ppo", place, policy, data, resume, ranks)
         with ranks.barrier():
             seed_everything(config.run.seed)
-            runner = stack.enter_context(runner_of(config))
             journal = place / f"critic.{ranks.rank}.journal"
             opened = stack.enter_context(open_critic(config, config.critic.kind, task, runner, policy, journal))
             probed = config.critic.kind == "reward_model" and config.ppo.probe_every and not ranks.sharded

@@ -179,11 +179,31 @@ def test_tasks_that_judge_nothing_are_left_out_and_counted(capsys: pytest.Captur
         assert admitted(ungated, "program", tasks, runner) == tasks
 
 
+def test_a_task_is_judged_by_the_gate_once_in_a_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    given = ["--run.folder", str(run), "--critic.program.gate", "true"]
+    config, tasks = load_config(find_config("demo"), given), [task_with("a", STRICT), task_with("b", WEAK)]
+    with Runner(5.0) as runner:
+        assert admitted(config, "program", tasks, runner) == tasks[:1]
+    with Runner(5.0) as runner:
+        assert admitted(config, "program", tasks, runner) == tasks[:1]
+        critic = make_critic(config, "program", None, runner)
+        said = f"```python\n{SQUARE}```"
+        good, weak = critic.critique(tasks, [said, said])
+        assert isinstance(good, Critique) and good.score == 1.0
+        assert isinstance(weak, Failure) and "weak_tests" in weak.message
+        assert not any(job.lenient for job in runner._known)  # no stub was run
+        patient = load_config(find_config("demo"), [*given, "--sandbox.seconds", "7"])
+        assert admitted(patient, "program", tasks, runner) == tasks[:1]
+    assert len(json.loads((run / "gates.json").read_text(encoding="utf-8"))) == 4
+
+
 def test_annotate_writes_nothing_about_a_task_that_judges_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {"prompt": "Square.", "response": f"```python\n{SQUARE}```", "reference": SQUARE}
-    rows = [{**row, "id": id, "meta": {"tests": tests}} for id, tests in (("a", STRICT), ("b", WEAK))]
+    rows = [{**row, "id": id, "meta": {"tests": tests}} for id, tests in (("a", STRICT), ("b", WEAK), ("c", WEAK))]
     responses = tmp_path / "responses.jsonl"
     responses.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
     given = ["--run.folder", str(tmp_path / "run"), "--critic.program.gate", "true", "--annotate.critic", "program"]
