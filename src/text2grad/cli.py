@@ -705,9 +705,8 @@ def evaluate(
             context.obj = ["--task", json.dumps({"name": what}), *(context.obj or ())]
     given = [samples is not None, bool(answers), annotations is not None, what == REWARD_MODEL]
     _refuse_mixed(given, against, outputs)
-    prompted = any(word.partition("=")[0] == "--judge.prompt" for word in context.obj or ())
-    if prompted and against is None and what != REWARD_MODEL:
-        raise UsageError("--judge.prompt compares answers, and there are no others", "--against FILE or references")
+    if against is None and what != REWARD_MODEL:
+        _refuse_prompt_of_judge(context.obj or ())
     chosen = _configuration_of_run(context, config)
     if answers or annotations is not None:
         run_stage(lambda: _evaluate_files(chosen, answers, against, annotations), as_json)
@@ -722,6 +721,11 @@ def evaluate(
         run_stage(lambda: _evaluate_reward_model(chosen), as_json, quiet=True)
     else:
         run_stage(lambda: run_evaluate(chosen, target, against, outputs), as_json, show=_show_policy(chosen))
+
+
+def _refuse_prompt_of_judge(overrides: Sequence[str]) -> None:
+    if any(word.partition("=")[0] == "--judge.prompt" for word in overrides):
+        raise UsageError("--judge.prompt compares answers, and there are no others", "--against FILE or references")
 
 
 def _refuse_mixed(given: Sequence[bool], against: str | None, outputs: Path | None) -> None:

@@ -246,8 +246,8 @@ def _compared(self: Any, name: str, other: Any) -> Any:
         return NotImplemented
     if peer.lenient and (name not in ("__eq__", "__ne__") or is_of_class(self)):
         return bool(peer.request("op", self, name, (other,)))
-    said = peer.request("plain", self) or ()
-    is_plain, plain = said if len(said) == 2 else (None, None)
+    said: Any = peer.request("plain", self) or (None, None)
+    is_plain, plain = said
     if is_plain is True:
         return perform.COMPARISONS[name](plain, other)
     if name in ("__eq__", "__ne__"):
