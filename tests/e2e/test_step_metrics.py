@@ -1,8 +1,8 @@
 """What one step of every recipe logs, digit by digit: a change of rooms must move none of it.
 
-Other processors round sums in another order, and one other token changes every figure, so the digits are compared on
-the processor that wrote them, named in the file. `WRITE_GOLDEN=1 pytest tests/e2e/test_step_metrics.py` writes it anew.
-A change that means to move a figure says in its message which, and why.
+Other processors round sums in another order, and one other token changes every figure, so the digits are compared
+on the processor that wrote them, named in the file. `WRITE_GOLDEN=1 pytest tests/e2e/test_step_metrics.py` writes it
+anew. A change that means to move a figure says in its message which, and why.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ MEASURED_TIME = ("seconds", "time", "per_second", "peak", "memory")
 
 
 def processor() -> str:
-    """The processor's name and the instructions that torch takes of it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
+    """The processor's name and model, and the instructions that torch takes of it."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    named = {key.strip(): value.strip() for key, value in facts.items()}
+    names = (named.get(key, "unknown") for key in ("model name", "cpu family", "model"))
+    return ", ".join([*names, torch.backends.cpu.get_cpu_capability()])
 
 
 def metrics(run: Path, name: str) -> list[dict[str, float]]:
