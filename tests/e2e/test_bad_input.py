@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 from commands import TOY, Command, Ended
 
 FAILED, USAGE = 1, 2
@@ -203,6 +205,17 @@ def test_a_model_folder_without_a_part(
     words = ("sft", "--run.folder", tmp_path / "run", *TOY, "--policy.model", model)
     one_line(command(*words), FAILED, str(model), *said)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("words", [["annotate"], ["evaluate", "sft"], ["train", "--name", "y"]])
+def test_a_model_whose_weights_are_no_numbers(command: Command, run: Path, words: list[str]) -> None:
+    weights = safetensors.torch.load_file(run / "sft" / "policy" / "model.safetensors")
+    weights["model.norm.weight"][0] = torch.nan
+    safetensors.torch.save_file(weights, run / "sft" / "policy" / "model.safetensors", metadata={"format": "pt"})
+    (run / "feedback.jsonl").unlink()
+    ended = command(*words, "--run.folder", run, *TOY)
+    one_line(ended, FAILED, "model.norm.weight", "not finite", "an earlier checkpoint")
+    assert not (run / "feedback.jsonl").exists()
 
 
 def test_a_model_folder_that_is_not_there(command: Command, tmp_path: Path) -> None:
