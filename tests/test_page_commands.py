@@ -50,8 +50,8 @@ LISTED = {"--kind": KINDS, "--as": WRITERS, "--methods": METHODS}
 """Options whose values are only read when the stage has begun."""
 BEGINNINGS = (
     "cli.run_stage",
-    "stages.measure.talk.prompts_to_ask",
-    "stages.measure.talk.policies_of",
+    "stages.run.prompts.prompts_to_ask",
+    "stages.run.policies.policies_of",
     "stages.measure.talk.run_try",
 )
 

@@ -844,7 +844,8 @@ def sample_answers(
     """
     chosen = _configuration_of_run(context, config)
     from text2grad.feedback import refuse_folder
-    from text2grad.stages.measure.talk import prompts_to_ask, run_sample, source_of
+    from text2grad.stages.measure.talk import run_sample, source_of
+    from text2grad.stages.run.prompts import prompts_to_ask
     from text2grad.stages.run.sampling import repeated, to_mark, write_to_mark
 
     if out is not None:
@@ -887,7 +888,8 @@ def try_policies(
       text2grad try --with smollm2 --single < questions.txt
     """
     chosen = _configuration_of_run(context, config)
-    from text2grad.stages.measure.talk import policies_of, run_try
+    from text2grad.stages.measure.talk import run_try
+    from text2grad.stages.run.policies import policies_of
 
     def as_line(asked: Asked) -> None:
         typer.echo(json.dumps(asked.as_row(), ensure_ascii=False))

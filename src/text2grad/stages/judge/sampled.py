@@ -15,7 +15,7 @@ from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.items import Item
 from text2grad.stages.judge.paid import AnnotateOptions
-from text2grad.stages.run.folder import start_policy
+from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.sampling import TOKEN_IDS, sample
 from text2grad.tasks.base import Task, conversation_text, feedback_split
 

@@ -28,7 +28,7 @@ from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages.judge.critics import critic_over, load_reward_model, reward_model_folder
 from text2grad.stages.learn.reward_data import corrections, example_of, reward_data
-from text2grad.stages.run.folder import start_policy
+from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
 from text2grad.stages.run.sampling import sample
 from text2grad.tasks.base import question_of, words_of

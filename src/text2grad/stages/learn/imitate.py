@@ -25,7 +25,8 @@ from text2grad.stages.judge.revise import revision_prompt
 from text2grad.stages.learn.logged import answers_in
 from text2grad.stages.learn.refine import cases_of
 from text2grad.stages.learn.supervised import say_if_ended
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
+from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
+from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.settle import facts_of_pairs, settled
 from text2grad.stages.run.summary import Summary, inlined

@@ -16,7 +16,8 @@ from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.stages.learn.logged import answers_in
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
+from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
+from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.sampling import TOKEN_IDS
 from text2grad.stages.run.settle import facts_of_pairs, settled

@@ -22,7 +22,8 @@ from text2grad.stages.learn.on_step import (
     probes_of,
     variety_watched,
 )
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
+from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
+from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.settle import facts_of_prompts, settled
 from text2grad.stages.run.summary import Summary

@@ -25,7 +25,8 @@ from text2grad.stages.judge.items import OF_AN_EARLIER_JUDGEMENT, Item
 from text2grad.stages.judge.records import criticise
 from text2grad.stages.judge.revise import Case, Revision, revise, revision_prompt
 from text2grad.stages.learn.logged import answers_in
-from text2grad.stages.run.folder import prepare, start_policy
+from text2grad.stages.run.folder import prepare
+from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.sampling import TOKEN_IDS
 from text2grad.stages.run.summary import Summary, inlined

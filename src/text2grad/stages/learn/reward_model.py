@@ -42,15 +42,8 @@ from text2grad.stages.learn.reward_data import (
 )
 from text2grad.stages.learn.supervised import say_if_still
 from text2grad.stages.measure.judging import CRITIQUE_PARTS, comparison, open_judge
-from text2grad.stages.run.folder import (
-    note_settings,
-    prepare,
-    processes,
-    read_feedback,
-    run_inputs,
-    run_options,
-    start_policy,
-)
+from text2grad.stages.run.folder import note_settings, prepare, processes, read_feedback, run_inputs, run_options
+from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
 from text2grad.stages.run.settle import facts_of_pairs, settled
 from text2grad.stages.run.summary import Summary, inlined

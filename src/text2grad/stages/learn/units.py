@@ -25,7 +25,8 @@ from text2grad.policy.settings import PolicySettings
 from text2grad.policy.units import LocalUnits, as_tokens
 from text2grad.stages.judge.critics import UNITS_FILE
 from text2grad.stages.learn.reward_data import reward_data
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
+from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
+from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
 from text2grad.stages.run.settle import facts_of_pairs, settled
 from text2grad.stages.run.summary import Summary, inlined

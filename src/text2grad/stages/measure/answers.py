@@ -141,7 +141,8 @@ def text_measures(config: Config) -> Iterator[TextMeasures]:
             encoder = Encoder(settings.bertscore, str(choose_device(config.policy.device)))
         if settings.perplexity:
             from text2grad.policy.load import load_frozen
-            from text2grad.stages.run.folder import policy_name, prepare
+            from text2grad.stages.run.folder import prepare
+            from text2grad.stages.run.policies import policy_name
 
             prepare(config)
             model = policy_name(config, settings.perplexity)

@@ -34,7 +34,8 @@ from text2grad.stages.measure.answers import TextMeasures, text_measures, theirs
 from text2grad.stages.measure.beside_scalar import below_scalar
 from text2grad.stages.measure.judging import judged_against, pair_with, refuse_no_judge
 from text2grad.stages.measure.mt_bench import MTBenchSummary, run_mt_bench
-from text2grad.stages.run.folder import policy_name, prepare
+from text2grad.stages.run.folder import prepare
+from text2grad.stages.run.policies import policy_name
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.results import (
     ANSWERS,

@@ -34,7 +34,8 @@ from text2grad.stages.measure.evaluate import (
     target_name,
     word_figures,
 )
-from text2grad.stages.run.folder import policy_name, prepare
+from text2grad.stages.run.folder import prepare
+from text2grad.stages.run.policies import policy_name
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.results import SCORES, measured_on, write_json, write_results
 from text2grad.stages.run.sampling import sample

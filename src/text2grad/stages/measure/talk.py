@@ -6,12 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from text2grad.config import TINY, Config
+from text2grad.config import Config
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UserError
 from text2grad.feedback import (
     Critic,
     Critique,
@@ -21,21 +20,19 @@ from text2grad.feedback import (
     Source,
     SourceKind,
     judgements_of,
-    reading,
 )
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.report.terminal import Told
 from text2grad.stages.judge.critics import open_critic, refuse_unfit, runner_of
-from text2grad.stages.run.folder import policy_name, prepare, start_policy
-from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.folder import prepare
+from text2grad.stages.run.policies import policies_of, start_policy
+from text2grad.stages.run.prompts import task_of, typed_prompt
 from text2grad.stages.run.sampling import sample
 from text2grad.tasks.base import conversation_text
-from text2grad.tasks.loaders import convert_rows, placed_rows
-from text2grad.tasks.qa import question_example
 
-BASE, BEFORE = "base", "before"
+BEFORE = "before"
 SHOWN_TOKENS = 64
 """Of an answer that is only shown."""
 FORGET, LEAVE = "/new", "/quit"
@@ -121,75 +118,6 @@ def source_of(config: Config, critique: bool) -> Source:
     return Source(kind=judge if critique else "human")
 
 
-def policies_of(config: Config, names: Sequence[str]) -> list[tuple[str, PolicySettings]]:
-    """The named policies; without names, all that the run has.
-
-    Raises:
-        UserError: there is no such policy, or the run has none.
-    """
-    found = list(names) or _of_run(config)
-    if not found:
-        cure = "--run.folder FOLDER of a run, or --with MODEL (a folder, a hub name, smollm2)"
-        raise UserError(f"no policy in {config.run.folder}", cure)
-    return [(name, config.policy.model_copy(update={"model": _model(config, name)})) for name in found]
-
-
-def _of_run(config: Config) -> list[str]:
-    run = config.run.folder
-    base = [BASE] if (run / BASE).is_dir() or (run.is_dir() and config.policy.model != TINY) else []
-    sft = ["sft"] if (run / "sft" / "policy").is_dir() else []
-    return [*base, *sft, *sorted(path.parent.name for path in run.glob("ppo/*/policy"))]
-
-
-def _model(config: Config, name: str) -> str:
-    if name != BASE:
-        return policy_name(config, name)
-    if config.policy.model != TINY:
-        return config.policy.model
-    folder = config.run.folder / BASE
-    if not folder.is_dir():
-        raise UserError(f"no base model in {folder}", f"text2grad sft --run.folder {config.run.folder}")
-    return str(folder)
-
-
-def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
-    """The prompt that was typed, or those of a file: .txt with one in each line, else rows with a `prompt`.
-
-    Raises:
-        UserError: neither or both are given, or the file has none.
-    """
-    if (prompt is None) == (file is None):
-        raise UsageError("one of a prompt and --prompts FILE is needed", 'text2grad sample "When is it due?"')
-    if file is not None:
-        return _prompts_of(file)
-    assert prompt is not None
-    if not prompt.strip():
-        raise UsageError("the prompt is empty", 'text2grad sample "When is it due?"')
-    if "\n" not in prompt and len(prompt) < 200 and Path(prompt).is_file():
-        raise UsageError(f"{prompt} is a file", f"its prompts are read by --prompts {prompt}")
-    return [_question("prompt", prompt)]
-
-
-def _prompts_of(file: Path) -> list[Example]:
-    if file.suffix == ".txt":
-        with reading(file):
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
-        found = [_question(f"{file.stem}-{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    else:
-        rows = [row for _, row in placed_rows(file)]
-        read = frozenset({"prompt"})
-        found = list(
-            convert_rows(rows, file, read, lambda row, id: [question_example(row, id)], "row with a prompt")
-        )
-    if not found:
-        raise UserError(f"{file} has no prompts", "one in each line of a .txt file, or JSON Lines with a 'prompt'")
-    return found
-
-
-def _question(id: str, text: str) -> Example:
-    return Example(id=id, prompt=(Message(role="user", content=text),))
-
-
 class Conversations:
     """A conversation with each of several policies, which are asked the same."""
 
@@ -221,7 +149,7 @@ class Conversations:
                 self._said[name] = (*example.prompt, Message(role="assistant", content=text))
         judged = [_judgements(critic, [each], [text])[0] for each, text in zip(examples, texts, strict=True)]
         told = [Told(name, text, said) for (name, _), text, said in zip(self._policies, texts, judged, strict=True)]
-        return Asked(_question(f"turn-{self._count}", words), tuple(told))
+        return Asked(typed_prompt(f"turn-{self._count}", words), tuple(told))
 
 
 def run_try(
@@ -241,7 +169,7 @@ def run_try(
     """
     prepare(config)
     chosen = policies_of(config, names)
-    with _critic(config, critique, [_question("line", "")]) as critic:
+    with _critic(config, critique, [typed_prompt("line", "")]) as critic:
         policies = [(name, load_frozen(settings)) for name, settings in chosen]
         seed_everything(config.run.seed)
         talk = Conversations(policies, config, keep)

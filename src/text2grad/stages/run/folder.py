@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ import psutil
 import torch
 import transformers
 
-from text2grad.config import TINY, Config, dump_config
+from text2grad.config import Config, dump_config
 from text2grad.durable.identity import flatten
 from text2grad.durable.processes import Ranks, joined, profile_shards
 from text2grad.durable.run import OnStep, ResumeMode, RunOptions
@@ -23,12 +22,11 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
 from text2grad.policy.cpu import reuse_memory
-from text2grad.policy.gguf import is_gguf, origin_of
+from text2grad.policy.gguf import origin_of
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.run.results import refuse_unwritable, write_json, write_whole
 
 MODEL_NOTE = "model.json"
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def prepare(config: Config) -> Path:
@@ -111,41 +109,6 @@ def note_settings(config: Config, folder: Path, begins: bool = False) -> None:
         write_json(folder / MODEL_NOTE, origin)
     else:
         (folder / MODEL_NOTE).unlink(missing_ok=True)
-
-
-def start_policy(config: Config, target: str = "") -> PolicySettings:
-    """The policy that a target names (`policy_name`); without one the SFT policy of this run if there is one, else
-    the model of the config.
-    """
-    if target:
-        return config.policy.model_copy(update={"model": policy_name(config, target)})
-    folder = config.run.folder / "sft" / "policy"
-    if folder.is_dir():
-        return config.policy.model_copy(update={"model": str(folder)})
-    if config.policy.model == TINY:
-        raise UserError(f"no policy in {folder}", f"text2grad sft --run.folder {config.run.folder}")
-    return config.policy
-
-
-def policy_name(config: Config, target: str) -> str:
-    """The model of a target: a policy of this run, a folder or GGUF file, or one on the hub (`owner/model`).
-
-    Raises:
-        UserError: it names none of these.
-    """
-    if is_gguf(target) or (HUB_NAME.fullmatch(target) and not Path(target).parent.is_dir()):
-        return target
-    return str(find_policy(config, target))
-
-
-def find_policy(config: Config, target: str) -> Path:
-    """`sft`, the name of a PPO run, a model folder, or the folder of a training run with its `policy` in it."""
-    run, own = config.run.folder, Path(target)
-    for place in (run / target / "policy", run / "ppo" / target / "policy", own, own / "policy"):
-        if place.is_dir() and (place / "tokenizer_config.json").is_file():
-            return place
-    known = sorted(path.parent.name for path in run.glob("ppo/*/policy"))
-    raise UserError(f"no policy {target!r} in {run}", f"known: {', '.join(['sft', *known])}, or a model folder")
 
 
 def read_feedback(path: Path) -> list[Feedback]:

@@ -19,7 +19,8 @@ from text2grad.errors import UserError
 from text2grad.policy.encode import load_tokenizer
 from text2grad.policy.load import is_adapter, load_model, make_readable, merge_layers
 from text2grad.report.pages import render_text
-from text2grad.stages.run.folder import MODEL_NOTE, find_policy, prepare
+from text2grad.stages.run.folder import MODEL_NOTE, prepare
+from text2grad.stages.run.policies import find_policy
 from text2grad.stages.run.results import measured_on
 from text2grad.stages.run.summary import Summary
 
