@@ -18,13 +18,11 @@ from text2grad.config.derive import (
     Stage,
     Supervised,
     derive,
-    is_set,
     section_of,
     step_cost,
-    value_at,
-    with_values,
 )
 from text2grad.config.loading import times
+from text2grad.settings import is_set, value_at, with_values
 
 SMOLLM2 = ModelFacts(parameters=135_000_000, adapters=True, layers=30, width=576)
 LAPTOP = MachineFacts("cpu", cores=2, free_bytes=16 * GB, flops=140e9)

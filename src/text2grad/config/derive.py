@@ -8,14 +8,13 @@ SmolLM2-135M, scaled to other sizes by a rule of thumb; `RULES` says which of th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from text2grad.config.sections import Config
-from text2grad.settings import Settings
+from text2grad.settings import is_set, value_at
 
-S = TypeVar("S", bound=Settings)
 Supervised = Literal["sft", "reward_model", "scalar_model", "unit_model", "offline", "dpo"]
 Stage = Literal[Supervised, "ppo"]
 
@@ -122,36 +121,6 @@ class Cost(NamedTuple):
 
     seconds: float
     bytes: float
-
-
-def is_set(config: Settings, key: str) -> bool:
-    """Whether a file, recipe, preset or option has set `section.key`."""
-    part: Any = config
-    for name in key.split("."):
-        if not isinstance(part, Settings) or name not in part.model_fields_set:
-            return False
-        part = getattr(part, name)
-    return True
-
-
-def value_at(config: Settings, key: str) -> Any:
-    """The value of `section.key`."""
-    part: Any = config
-    for name in key.split("."):
-        part = getattr(part, name)
-    return part
-
-
-def with_values(config: Config, values: Mapping[str, Any]) -> Config:
-    """The configuration with some settings replaced, by `section.key`; they count as set, and no others."""
-    for key, value in values.items():
-        config = _replaced(config, key.split("."), value)
-    return config
-
-
-def _replaced(part: S, path: Sequence[str], value: Any) -> S:
-    name, *rest = path
-    return part.model_copy(update={name: _replaced(getattr(part, name), rest, value) if rest else value})
 
 
 def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, Derived]:

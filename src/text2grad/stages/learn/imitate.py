@@ -100,7 +100,7 @@ def run_sft_on_records(
             if ranks.first:
                 note_settings(config, place, begins=True)
         options = run_options(config, place, name, resume, ranks, run_inputs(config, config.policy))
-        settings = with_tiny_rates(config).sft
+        settings = with_tiny_rates(config, "sft").sft
         floor = LossFloor.of(settings, len(pairs))
         metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
         if ranks.first:

@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from text2grad.config import Config, with_tiny_rates
+from text2grad.config import Config
 from text2grad.durable.run import ResumeMode
-from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.stages.learn.logged import answers_in
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.sampling import TOKEN_IDS
-from text2grad.stages.run.settle import facts_of_pairs, settled
+from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import training
 from text2grad.train.offline import Logged, train_offline
 from text2grad.train.pairs import Pair
 from text2grad.train.supervised import longest
@@ -44,37 +43,28 @@ def run_train_offline(config: Config, source: Path, name: str, resume: ResumeMod
     Raises:
         UserError: the file has nothing to learn from (`logged.answers_in`), or no record in it marks words.
     """
-    with processes(config) as ranks:
-        with ranks.barrier():
-            folder = prepare(config)
+    with training(config, "offline", f"ppo/{name}", resume) as stage:
+        with stage.preparing():
             records, left_out = answers_in(source, config, task_of(config))
             if not any(record.spans for record in records) and not config.credit.by_score:
                 cure = "text2grad annotate --anchor finds the words a critique is about; import reads marked words"
                 raise UserError(f"{source}: no words are marked in any of {len(records)} records", cure)
             policy, found = load_policy(start_policy(config)), len(records)
-            place = folder / "ppo" / name
             records, problem = fitting(policy, records, config)
-            if problem and ranks.first:
+            if problem and stage.ranks.first:
                 print(f"left out: {problem}", file=sys.stderr)
             left_out = {**left_out, "too_long": found - len(records)}
-            answers = [Pair(record.id, record.prompt, record.response) for record in records]
-        facts = facts_of_pairs(policy, answers)
-        config = settled(config, "offline", place, policy, facts, resume, ranks)
-        with ranks.barrier():
-            seed_everything(config.run.seed)
-            if ranks.first:
-                note_settings(config, place, begins=True)
-        options = run_options(config, place, name, resume, ranks, run_inputs(config, config.policy))
-        settings = with_tiny_rates(config).offline
-        metrics = train_offline(policy, [logged(record) for record in records], settings, config.credit, options)
-        if ranks.first:
-            note_settings(config, place)
+        answers = [Pair(record.id, record.prompt, record.response) for record in records]
+        run = stage.settle(policy, facts_of_pairs(policy, answers))
+        with run.begun() as options:
+            settings, learned = run.config, [logged(record) for record in records]
+            metrics = train_offline(policy, learned, settings.offline, settings.credit, options)
     return OfflineSummary(
         answers=len(records),
         spans=sum(len(record.spans) for record in records),
         left_out=left_out,
         metrics=metrics,
-        out=str(place / "policy"),
+        out=str(stage.place / "policy"),
     )
 
 

@@ -78,7 +78,7 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             variety_watched(config, ranks),
         )
         options = run_options(config, place, name, resume, ranks, inputs, beside)
-        ppo = with_tiny_rates(config).ppo
+        ppo = with_tiny_rates(config, "ppo").ppo
         train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)
         if ranks.first:
             note_settings(config, place)

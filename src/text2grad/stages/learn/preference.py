@@ -82,7 +82,9 @@ def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto
             if ranks.first:
                 note_settings(config, config.run.folder, begins=True)
         options = run_options(config, place, place.name, resume, ranks, run_inputs(config, start))
-        metrics = train_scalar_model(policy, pairs.train, with_tiny_rates(config).scalar_model.training, options)
+        metrics = train_scalar_model(
+            policy, pairs.train, with_tiny_rates(config, "scalar_model.training").scalar_model.training, options
+        )
         del policy
         gc.collect()  # what was trained is gone before the model that was written is loaded
         if torch.cuda.is_available():
@@ -109,7 +111,7 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
                 for folder in (config.run.folder, place):
                     note_settings(config, folder, begins=True)
         options = run_options(config, place, place.name, resume, ranks, run_inputs(config, start))
-        metrics = train_dpo(policy, pairs.train, with_tiny_rates(config).dpo, options)
+        metrics = train_dpo(policy, pairs.train, with_tiny_rates(config, "dpo.training").dpo, options)
         figures = measure_dpo(config, policy, pairs.heldout)
         if ranks.first:
             note_settings(config, place)

@@ -137,7 +137,7 @@ def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trai
             note_settings(config, folder, begins=True)
         base = digest_of_base(policy.model) if config.reward_model.shared else ""
         stopping = early_stopping(config, policy, validation, ranks)
-        training = with_tiny_rates(config).reward_model.training
+        training = with_tiny_rates(config, "reward_model.training").reward_model.training
     inputs = run_inputs(config, settings, **validation_inputs(config, validation))
     options = run_options(config, place, "reward model", resume, ranks, inputs)
     metrics = train_supervised(

@@ -70,7 +70,7 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             if ranks.first:
                 note_settings(config, folder, begins=True)
         options = run_options(config, folder / "sft", "sft", resume, ranks, run_inputs(config, base))
-        settings = with_tiny_rates(config).sft
+        settings = with_tiny_rates(config, "sft").sft
         metrics = train_supervised(policy, pairs, settings, options, stopping=LossFloor.of(settings, len(pairs)))
         alike: list[bool] = []
         if ranks.first:

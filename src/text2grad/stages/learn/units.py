@@ -80,7 +80,9 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
                 note_settings(config, config.run.folder, begins=True)
         title = f"unit model of {units}"
         options = run_options(config, place, title, resume, ranks, run_inputs(config, start))
-        metrics = train_unit_model(policy, data.train, with_tiny_rates(config).unit_model.training, options)
+        metrics = train_unit_model(
+            policy, data.train, with_tiny_rates(config, "unit_model.training").unit_model.training, options
+        )
         del policy
         gc.collect()  # what was trained is gone before the model that was written is loaded
         if torch.cuda.is_available():

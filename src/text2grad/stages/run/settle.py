@@ -29,10 +29,8 @@ from text2grad.config.derive import (
     ModelFacts,
     Stage,
     derive,
-    is_set,
     section_of,
     step_cost,
-    with_values,
 )
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
@@ -40,6 +38,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example, Preference
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
+from text2grad.settings import is_set, with_values
 from text2grad.stages.run.results import write_json
 from text2grad.train.pairs import Pair
 

@@ -19,6 +19,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, Span, read_jsonl, write_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
+from text2grad.settings import value_at
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.judge.records import other_feedback
 from text2grad.stages.learn import ppo, reward_data, reward_model, supervised
@@ -234,18 +235,20 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
 
 
 def test_learning_rates_are_those_of_a_large_model_unless_the_policy_is_tiny(tmp_path: Path) -> None:
-    tiny = with_tiny_rates(small_config(tmp_path))
-    factor = tiny.tiny.learning_rate_factor
-    large = with_tiny_rates(small_config(tmp_path, "--policy.model", "Qwen/Qwen2.5-0.5B-Instruct"))
-    pairs = [
-        (large.sft.lr, tiny.sft.lr),
-        (large.reward_model.training.lr, tiny.reward_model.training.lr),
-        (large.ppo.lr, tiny.ppo.lr),
-        (large.ppo.value_lr, tiny.ppo.value_lr),
-    ]
+    given = small_config(tmp_path)
+    factor = given.tiny.learning_rate_factor
+    large = small_config(tmp_path, "--policy.model", "Qwen/Qwen2.5-0.5B-Instruct")
+    sections = {"sft": ["lr"], "reward_model.training": ["lr"], "ppo": ["lr", "value_lr"]}
     assert factor > 1
-    assert all(small is not None and big == pytest.approx(small * factor) for small, big in pairs)
-    assert all(small is not None and small <= 1e-4 for small, _ in pairs)
+    for section, rates in sections.items():
+        faster = with_tiny_rates(given, section)
+        assert with_tiny_rates(large, section) == large
+        for key in (f"{section}.{rate}" for rate in rates):
+            assert value_at(faster, key) == pytest.approx(value_at(large, key) * factor)
+            assert value_at(large, key) <= 1e-4
+        assert all(
+            value_at(faster, f"{other}.lr") == value_at(given, f"{other}.lr") for other in {*sections} - {section}
+        )
 
 
 def test_every_stage_trains_a_tiny_policy_at_its_own_rates(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

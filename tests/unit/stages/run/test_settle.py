@@ -20,7 +20,6 @@ from text2grad.config.derive import (
     ModelFacts,
     Stage,
     section_of,
-    value_at,
 )
 from text2grad.durable.processes import ALONE
 from text2grad.durable.run import CHECKPOINTS
@@ -29,6 +28,7 @@ from text2grad.feedback import Feedback, Message, Preference, Source, Span, writ
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
+from text2grad.settings import value_at
 from text2grad.stages.learn.offline import run_train_offline
 from text2grad.stages.learn.preference import run_train_dpo, run_train_scalar_model
 from text2grad.stages.learn.supervised import run_sft
