@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from text2grad.chat.base import LimitedChat
-from text2grad.config import Config, with_tiny_rates
+from text2grad.config import Config
 from text2grad.critics.prompted import Prompt
 from text2grad.critics.revision import revision_messages
 from text2grad.durable.run import ResumeMode
-from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.formats.export import MORE_ANSWERS
@@ -25,11 +24,11 @@ from text2grad.stages.judge.revise import revision_prompt
 from text2grad.stages.learn.logged import answers_in
 from text2grad.stages.learn.refine import cases_of
 from text2grad.stages.learn.supervised import say_if_ended
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
-from text2grad.stages.run.settle import facts_of_pairs, settled
+from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import training
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair
 from text2grad.train.stopping import LossFloor
@@ -79,9 +78,8 @@ def run_sft_on_records(
     Raises:
         UserError: the file has no answer to learn from (`logged.answers_in`), or none that is good enough.
     """
-    with processes(config) as ranks:
-        with ranks.barrier():
-            folder = prepare(config)
+    with training(config, "sft", f"ppo/{name}", resume) as stage:
+        with stage.preparing():
             records, left_out = answers_in(source, config, task_of(config))
             chosen = chosen_answers(records, choice)
             if not chosen:
@@ -90,21 +88,15 @@ def run_sft_on_records(
                     problem, "text2grad annotate gives scores; --above -1 takes what is best all the same"
                 )
             policy = load_policy(start_policy(config, start))
-            seed_everything(config.run.seed)
-            place = folder / "ppo" / name
         pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
         if choice.revise:
             pairs = revisions(records, chosen, revision_prompt(config), LocalChat(policy, config.generation, name))
-        config = settled(config, "sft", place, policy, facts_of_pairs(policy, pairs), resume, ranks)
-        with ranks.barrier():
-            if ranks.first:
-                note_settings(config, place, begins=True)
-        options = run_options(config, place, name, resume, ranks, run_inputs(config, config.policy))
-        settings = with_tiny_rates(config, "sft").sft
-        floor = LossFloor.of(settings, len(pairs))
-        metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
-        if ranks.first:
-            note_settings(config, place)
+        run = stage.settle(policy, facts_of_pairs(policy, pairs))
+        with run.begun() as options:
+            settings = run.config.sft
+            floor = LossFloor.of(settings, len(pairs))
+            metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
+        if stage.ranks.first:
             say_if_ended(name, settings, len(pairs), metrics)
     prompts, answered = (len({words_of(question_of(each)) for each in part}) for part in (records, chosen))
     return ImitationSummary(
@@ -114,7 +106,7 @@ def run_sft_on_records(
         prompts_without=prompts - answered,
         left_out=left_out,
         metrics=metrics,
-        out=str(place / "policy"),
+        out=str(stage.place / "policy"),
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from text2grad.config import Config, with_tiny_rates
+from text2grad.config import Config
 from text2grad.critics.probes import ProbedCritic
-from text2grad.durable.run import ResumeMode
-from text2grad.durable.state import seed_everything
+from text2grad.durable.run import OnStep, ResumeMode
 from text2grad.errors import UserError
+from text2grad.feedback import Critic
 from text2grad.policy.load import load_policy
+from text2grad.policy.model import Policy
+from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import admitted, critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
 from text2grad.stages.learn.on_step import (
@@ -22,11 +25,12 @@ from text2grad.stages.learn.on_step import (
     probes_of,
     variety_watched,
 )
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
-from text2grad.stages.run.settle import facts_of_prompts, settled
+from text2grad.stages.run.settle import facts_of_prompts
 from text2grad.stages.run.summary import Summary
+from text2grad.stages.run.training import TrainingRun, training
+from text2grad.tasks.base import Task
 from text2grad.train.ppo import train_ppo
 
 
@@ -41,10 +45,9 @@ class TrainSummary(Summary):
 
 def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSummary:
     """NL-gradient PPO against the critic; writes `ppo/<name>`, or resumes an unfinished one."""
-    with processes(config) as ranks, ExitStack() as stack:
-        runner = stack.enter_context(runner_of(config))
-        with ranks.barrier():
-            folder = prepare(config)
+    with training(config, "ppo", f"ppo/{name}", resume) as stage, ExitStack() as stack:
+        ranks, runner = stage.ranks, stack.enter_context(runner_of(config))
+        with stage.preparing():
             if config.ppo.still:
                 raise UserError(config.ppo.still, f"--ppo.value_warmup {config.ppo.steps // 4}, or more steps")
             task = task_of(config)
@@ -57,29 +60,34 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             examples, runner.gates = ranks.broadcast((examples, runner.gates))
         with ranks.barrier():
             policy = load_policy(start_policy(config))
-        place, data = folder / "ppo" / name, facts_of_prompts(policy, examples[: config.ppo.prompts])
-        config = settled(config, "ppo", place, policy, data, resume, ranks)
+        run = stage.settle(policy, facts_of_prompts(policy, examples[: config.ppo.prompts]))
         with ranks.barrier():
-            seed_everything(config.run.seed)
-            journal = place / f"critic.{ranks.rank}.journal"
-            opened = stack.enter_context(open_critic(config, config.critic.kind, task, runner, policy, journal))
-            probed = config.critic.kind == "reward_model" and config.ppo.probe_every and not ranks.sharded
-            critic = ProbedCritic(opened, config.run.seed) if probed else opened
-            if ranks.first:
-                for each in (folder, place):
-                    note_settings(config, each, begins=True)
-        inputs = run_inputs(config, config.policy, **critic_inputs(config))
-        beside = on_step_of(
-            noise_of(opened, ranks),
-            heldout_curve(config, task, policy, runner, ranks),
-            kept_policies(config, policy, place, ranks),
-            probes_of(critic, config.ppo.probe_every, ranks),
-            length_watched(ranks),
-            variety_watched(config, ranks),
-        )
-        options = run_options(config, place, name, resume, ranks, inputs, beside)
-        ppo = with_tiny_rates(config, "ppo").ppo
-        train_ppo(policy, examples, critic, ppo, config.credit, config.generation, options)
-        if ranks.first:
-            note_settings(config, place)
-    return TrainSummary(steps=config.ppo.steps, out=str(place / "policy"))
+            critic = stack.enter_context(critic_in_training(run, task, runner, policy))
+        beside = watchers(run, critic, task, runner, policy)
+        with run.begun(inputs=critic_inputs(run.config), on_step=beside, with_run=True) as options:
+            settings = run.config
+            train_ppo(policy, examples, critic, settings.ppo, settings.credit, settings.generation, options)
+    return TrainSummary(steps=run.config.ppo.steps, out=str(stage.place / "policy"))
+
+
+@contextmanager
+def critic_in_training(run: TrainingRun, task: Task, runner: Runner, policy: Policy) -> Iterator[Critic]:
+    """The critic of a run, with a journal for each process; a reward model's is probed (`ppo.probe_every`)."""
+    config, ranks = run.config, run.stage.ranks
+    journal = run.stage.place / f"critic.{ranks.rank}.journal"
+    probed = config.critic.kind == "reward_model" and config.ppo.probe_every and not ranks.sharded
+    with open_critic(config, config.critic.kind, task, runner, policy, journal) as critic:
+        yield ProbedCritic(critic, config.run.seed) if probed else critic
+
+
+def watchers(run: TrainingRun, critic: Critic, task: Task, runner: Runner, policy: Policy) -> OnStep | None:
+    """What is done beside each step (`on_step`)."""
+    config, ranks = run.config, run.stage.ranks
+    return on_step_of(
+        noise_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
+        heldout_curve(config, task, policy, runner, ranks),
+        kept_policies(config, policy, run.stage.place, ranks),
+        probes_of(critic, config.ppo.probe_every, ranks),
+        length_watched(ranks),
+        variety_watched(config, ranks),
+    )

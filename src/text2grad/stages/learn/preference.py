@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from text2grad.config import Config, with_tiny_rates
+from text2grad.config import Config
 from text2grad.durable.run import ResumeMode
-from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.eval.preference import preference_report
 from text2grad.feedback import Preference
@@ -24,12 +20,13 @@ from text2grad.policy.model import Policy
 from text2grad.policy.scores import LocalScorer
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.judge.critics import SCALE_FILE
+from text2grad.stages.learn.gate import release
 from text2grad.stages.learn.reward_data import splits_of_task
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
-from text2grad.stages.run.settle import facts_of_preferences, settled
+from text2grad.stages.run.settle import facts_of_preferences
 from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import training
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.tasks.loaders import hub_data
 from text2grad.train.preference import (
@@ -70,53 +67,31 @@ class PreferenceData:
 
 def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto") -> PreferenceSummary:
     """Train a scalar reward model on preference pairs; writes `scalar_model/policy` and its figures."""
-    place = config.run.folder / "scalar_model"
-    with processes(config) as ranks:
-        with ranks.barrier():
-            prepare(config)
+    with training(config, "scalar_model", "scalar_model", resume) as stage:
+        with stage.preparing():
             start = config.scalar_model.policy or start_policy(config)
             policy, pairs = begun(config, start, data, config.scalar_model.training)
-        facts = facts_of_preferences(policy, pairs.train)
-        config = settled(config, "scalar_model", place, policy, facts, resume, ranks)
-        with ranks.barrier():
-            if ranks.first:
-                note_settings(config, config.run.folder, begins=True)
-        options = run_options(config, place, place.name, resume, ranks, run_inputs(config, start))
-        metrics = train_scalar_model(
-            policy, pairs.train, with_tiny_rates(config, "scalar_model.training").scalar_model.training, options
-        )
-        del policy
-        gc.collect()  # what was trained is gone before the model that was written is loaded
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        figures = standardise_and_measure(config, place / "policy", pairs) if ranks.first else {}
-        if ranks.first:
-            note_settings(config, config.run.folder)
-    return summary_of(pairs, metrics, figures, place)
+        run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
+        with run.begun(start) as options:
+            metrics = train_scalar_model(policy, pairs.train, run.config.scalar_model.training, options)
+            del policy
+            release()  # what was trained is gone before the model that was written is loaded
+            figures = standardise_and_measure(config, stage.place / "policy", pairs) if stage.ranks.first else {}
+    return summary_of(pairs, metrics, figures, stage.place)
 
 
 def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "auto") -> PreferenceSummary:
     """DPO of the SFT policy on preference pairs; writes `ppo/<name>`, or resumes an unfinished one."""
-    place = config.run.folder / "ppo" / name
-    with processes(config) as ranks:
-        with ranks.barrier():
-            prepare(config)
-            start = start_policy(config)
-            policy, pairs = begun(config, start, data, config.dpo.training)
-        facts = facts_of_preferences(policy, pairs.train)
-        config = settled(config, "dpo", place, policy, facts, resume, ranks)
-        with ranks.barrier():
-            seed_everything(config.run.seed)
-            if ranks.first:
-                for folder in (config.run.folder, place):
-                    note_settings(config, folder, begins=True)
-        options = run_options(config, place, place.name, resume, ranks, run_inputs(config, start))
-        metrics = train_dpo(policy, pairs.train, with_tiny_rates(config, "dpo.training").dpo, options)
-        figures = measure_dpo(config, policy, pairs.heldout)
-        if ranks.first:
-            note_settings(config, place)
+    with training(config, "dpo", f"ppo/{name}", resume) as stage:
+        with stage.preparing():
+            policy, pairs = begun(config, start_policy(config), data, config.dpo.training)
+        run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
+        with run.begun(with_run=True) as options:
+            metrics = train_dpo(policy, pairs.train, run.config.dpo, options)
+            figures = measure_dpo(run.config, policy, pairs.heldout)
+        if stage.ranks.first:
             write_figures(config, name, figures)
-    return summary_of(pairs, metrics, figures, place)
+    return summary_of(pairs, metrics, figures, stage.place)
 
 
 def begun(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from text2grad.align import TokenTable, token_labels
 from text2grad.chat import Chat
-from text2grad.config import Config, with_tiny_rates
+from text2grad.config import Config
 from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode
@@ -42,11 +42,12 @@ from text2grad.stages.learn.reward_data import (
 )
 from text2grad.stages.learn.supervised import say_if_still
 from text2grad.stages.measure.judging import CRITIQUE_PARTS, comparison, open_judge
-from text2grad.stages.run.folder import note_settings, prepare, processes, read_feedback, run_inputs, run_options
+from text2grad.stages.run.folder import prepare, read_feedback
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
-from text2grad.stages.run.settle import facts_of_pairs, settled
+from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import TrainingStage, training
 from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair, labelled_by
 from text2grad.train.settings import EarlyStoppingSettings
@@ -92,12 +93,12 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
     """Train the reward model on z and check it; writes `reward_model/policy`, `reward_model/gate.json` and
     `evaluation/reward_model.json`.
     """
-    with processes(config) as ranks:
-        trained = train_reward_model(config, resume, ranks)
+    with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
+        trained = train_reward_model(stage)
         release()  # what was trained is gone before the model that was written is loaded
-        cases = [case for _, case in heldout_cases(config)] if ranks.first else []
+        cases = [case for _, case in heldout_cases(config)] if stage.ranks.first else []
         rates = measure_reward_model(config, cases)
-        found = check_reward_model(config, cases) if ranks.first else None
+        found = check_reward_model(config, cases) if stage.ranks.first else None
     return RewardModelSummary(
         records=trained.records,
         trained_on=trained.pairs,
@@ -106,58 +107,59 @@ def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModel
         metrics=trained.metrics,
         rates=rates,
         gate=None if found is None else asdict(found),
-        out=str(config.run.folder / "reward_model" / "policy"),
+        out=str(stage.place / "policy"),
     )
 
 
-def train_reward_model(config: Config, resume: ResumeMode, ranks: Ranks) -> Trained:
+def train_reward_model(stage: TrainingStage) -> Trained:
     """Train the reward model and write it; each of several processes calls this."""
-    with ranks.barrier():
-        folder = prepare(config)
-        train, _ = reward_data(config)
-        if ranks.first and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
-            first = f"text2grad train --offline {folder / 'feedback.jsonl'}"
-            print(f"{len(train)} records are few for a reward model: {first} is the first road", file=sys.stderr)
-        settings = learner_settings(config)
-        policy = load_policy(settings)
-        validation: list[Feedback] = []
-        if config.reward_model.early_stopping is not None:
-            train, validation = validation_split(train, config.reward_model.early_stopping, config.run.seed)
-        chosen = without_repeats(train, config.reward_model.repeats)
+    ranks = stage.ranks
+    with stage.preparing():
+        settings = stage.config.reward_model
+        start = learner_settings(stage.config)
+        train, validation = training_records(stage.config, tell=ranks.first)
+        policy = load_policy(start)
+        chosen = without_repeats(train, settings.repeats)
         praised = with_corrections(chosen)
-        shown = [*praised, *with_damage(chosen, config.reward_model, config.run.seed)[len(chosen) :]]
-        fitted = fitting(policy, shown, config.reward_model)
-        pairs = [labelled_by(pair, config.credit.membership) for _, pair in fitted]
-        if config.reward_model.verdict == "head":
+        shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
+        membership = stage.config.credit.membership
+        pairs = [labelled_by(pair, membership) for _, pair in fitting(policy, shown, settings)]
+        if settings.verdict == "head":
             refuse_no_score(pairs)
-    place = folder / "reward_model"
-    config = settled(config, "reward_model", place, policy, facts_of_pairs(policy, pairs), resume, ranks)
+    run = stage.settle(policy, facts_of_pairs(policy, pairs))
     with ranks.barrier():
+        base = digest_of_base(policy.model) if settings.shared else ""
+        stopping = early_stopping(run.config, policy, validation, ranks)
+    settings = run.config.reward_model
+    with run.begun(start, validation_inputs(run.config, validation)) as options:
+        metrics = train_supervised(
+            policy,
+            pairs,
+            settings.training,
+            options,
+            section="reward_model.training",
+            stopping=stopping,
+            label_weight=settings.label_weight,
+            verdicts=settings.verdict == "head",
+        )
         if ranks.first:
-            note_settings(config, folder, begins=True)
-        base = digest_of_base(policy.model) if config.reward_model.shared else ""
-        stopping = early_stopping(config, policy, validation, ranks)
-        training = with_tiny_rates(config, "reward_model.training").reward_model.training
-    inputs = run_inputs(config, settings, **validation_inputs(config, validation))
-    options = run_options(config, place, "reward model", resume, ranks, inputs)
-    metrics = train_supervised(
-        policy,
-        pairs,
-        training,
-        options,
-        section="reward_model.training",
-        stopping=stopping,
-        label_weight=config.reward_model.label_weight,
-        verdicts=config.reward_model.verdict == "head",
-    )
+            (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
+            if base:
+                (stage.place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
     if ranks.first:
-        (place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
-        if base:
-            (place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
-        note_settings(config, folder)
-        say_if_still(place, "reward_model.training", training.lr)
+        say_if_still(stage.place, "reward_model.training", settings.training.lr)
     extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
     return Trained(len(train) + len(validation), len(pairs), extra, metrics)
+
+
+def training_records(config: Config, tell: bool) -> tuple[list[Feedback], list[Feedback]]:
+    """The records to train on, and those that early stopping measures on; `tell`: that few of people's are few."""
+    train, _ = reward_data(config)
+    if tell and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
+        first = f"text2grad train --offline {config.run.folder / 'feedback.jsonl'}"
+        print(f"{len(train)} records are few for a reward model: {first} is the first road", file=sys.stderr)
+    stopping = config.reward_model.early_stopping
+    return (train, []) if stopping is None else validation_split(train, stopping, config.run.seed)
 
 
 def refuse_no_score(pairs: Sequence[Pair]) -> None:

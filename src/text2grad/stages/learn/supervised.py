@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from text2grad import wire
-from text2grad.config import TINY, Config, with_tiny_rates
+from text2grad.config import TINY, Config
 from text2grad.critics.prompted import judge_messages
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
@@ -22,11 +22,11 @@ from text2grad.policy.tiny import make_tiny_model
 from text2grad.report.advice import loss_advice
 from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
 from text2grad.stages.learn.reward_data import reward_data, reward_pair
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.sampling import sample
-from text2grad.stages.run.settle import facts_of_pairs, settled
+from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import training
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
@@ -52,9 +52,9 @@ class SFTSummary(Summary):
 
 def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
     """Fine-tune the base model on reference answers; writes `sft`, or resumes an unfinished one."""
-    with processes(config) as ranks:
-        with ranks.barrier():
-            folder = prepare(config)
+    with training(config, "sft", "sft", resume) as stage:
+        ranks = stage.ranks
+        with stage.preparing():
             refuse_finished(config, resume)
             choose_device(config.policy.device)  # before a tiny model is made
             task = task_of(config)
@@ -65,25 +65,22 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
             assert base is not None
             policy = load_policy(base)
             pairs = [Pair(example.id, example.prompt, example.reference) for example in examples]
-        config = settled(config, "sft", folder / "sft", policy, facts_of_pairs(policy, pairs), resume, ranks)
-        with ranks.barrier():
-            if ranks.first:
-                note_settings(config, folder, begins=True)
-        options = run_options(config, folder / "sft", "sft", resume, ranks, run_inputs(config, base))
-        settings = with_tiny_rates(config, "sft").sft
-        metrics = train_supervised(policy, pairs, settings, options, stopping=LossFloor.of(settings, len(pairs)))
+        run = stage.settle(policy, facts_of_pairs(policy, pairs))
+        with run.begun() as options:
+            settings = run.config.sft
+            floor = LossFloor.of(settings, len(pairs))
+            metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
         alike: list[bool] = []
         if ranks.first:
-            note_settings(config, folder)
-            say_if_still(folder / "sft", "sft", settings.lr)
+            say_if_still(stage.place, "sft", settings.lr)
             say_if_ended("sft", settings, len(pairs), metrics)
-            alike = [] if ranks.sharded else word_for_word(policy, config, task.examples("heldout"))
+            alike = [] if ranks.sharded else word_for_word(policy, run.config, task.examples("heldout"))
     return SFTSummary(
         examples=len(pairs),
         heldout=len(alike) or None,
         word_for_word=sum(alike) if alike else None,
         metrics=metrics,
-        out=str(folder / "sft" / "policy"),
+        out=str(stage.place / "policy"),
     )
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from text2grad.config import Config, with_tiny_rates
+from text2grad.config import Config
 from text2grad.critics.steps import PROMPT, labelled_steps, own_steps, steps_of
 from text2grad.critics.units import Units, judgement_of
 from text2grad.durable.run import ResumeMode
@@ -24,12 +21,13 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.units import LocalUnits, as_tokens
 from text2grad.stages.judge.critics import UNITS_FILE
+from text2grad.stages.learn.gate import release
 from text2grad.stages.learn.reward_data import reward_data
-from text2grad.stages.run.folder import note_settings, prepare, processes, run_inputs, run_options
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
-from text2grad.stages.run.settle import facts_of_pairs, settled
+from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import training
 from text2grad.tasks.qa import is_ultrafeedback
 from text2grad.train.pairs import Pair
 from text2grad.train.settings import SupervisedSettings
@@ -67,30 +65,20 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
         UsageError: the answers of the task have no such units.
     """
     refuse_no_steps(config, units)
-    place = config.run.folder / "unit_model" / units
-    with processes(config) as ranks:
-        with ranks.barrier():
-            prepare(config)
+    with training(config, "unit_model", f"unit_model/{units}", resume, f"unit model of {units}") as stage:
+        place = stage.place / "policy"
+        with stage.preparing():
             start = config.unit_model.policy or start_policy(config)
             policy, data = begun(config, start, units)
         answers = [Pair(each.id, each.prompt, each.response) for each in data.train]
-        config = settled(config, "unit_model", place, policy, facts_of_pairs(policy, answers), resume, ranks)
-        with ranks.barrier():
-            if ranks.first:
-                note_settings(config, config.run.folder, begins=True)
-        title = f"unit model of {units}"
-        options = run_options(config, place, title, resume, ranks, run_inputs(config, start))
-        metrics = train_unit_model(
-            policy, data.train, with_tiny_rates(config, "unit_model.training").unit_model.training, options
-        )
-        del policy
-        gc.collect()  # what was trained is gone before the model that was written is loaded
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        figures = measure(config, place / "policy", data.heldout) if ranks.first else {}
-        if ranks.first:
-            write_json(place / "policy" / UNITS_FILE, {"units": units, "heldout": figures})
-            note_settings(config, config.run.folder)
+        run = stage.settle(policy, facts_of_pairs(policy, answers))
+        with run.begun(start) as options:
+            metrics = train_unit_model(policy, data.train, run.config.unit_model.training, options)
+            del policy
+            release()  # what was trained is gone before the model that was written is loaded
+            figures = measure(run.config, place, data.heldout) if stage.ranks.first else {}
+            if stage.ranks.first:
+                write_json(place / UNITS_FILE, {"units": units, "heldout": figures})
     return UnitModelSummary(
         records=len(data.train) + len(data.heldout) + data.left_out.total(),
         trained_on=len(data.train),
@@ -98,7 +86,7 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
         left_out=dict(data.left_out) or None,
         metrics=metrics,
         figures={f"heldout_{name}": value for name, value in figures.items()},
-        out=str(place / "policy"),
+        out=str(place),
     )
 
 

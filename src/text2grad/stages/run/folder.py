@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -15,15 +15,12 @@ import torch
 import transformers
 
 from text2grad.config import Config, dump_config
-from text2grad.durable.identity import flatten
 from text2grad.durable.processes import Ranks, joined, profile_shards
-from text2grad.durable.run import OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
 from text2grad.policy.cpu import reuse_memory
 from text2grad.policy.gguf import origin_of
-from text2grad.policy.settings import PolicySettings
 from text2grad.stages.run.results import refuse_unwritable, write_json, write_whole
 
 MODEL_NOTE = "model.json"
@@ -64,27 +61,6 @@ def processes(config: Config) -> Iterator[Ranks]:
             how = "split" if ranks.sharded else "whole in each"
             print(f"{ranks.count} processes ({torch.distributed.get_backend()}), weights {how}", file=sys.stderr)
         yield ranks
-
-
-def run_inputs(config: Config, trained: PolicySettings, **inputs: str) -> dict[str, str]:
-    """What a training loop must find unchanged to resume, beside what it sees itself.
-
-    `trained` made the model; its weights are compared by the loop, wherever they lie.
-    """
-    return {"run.threads": str(config.run.threads), **flatten({"policy.model"}, policy=trained), **inputs}
-
-
-def run_options(
-    config: Config,
-    place: Path,
-    title: str,
-    resume: ResumeMode,
-    ranks: Ranks,
-    inputs: Mapping[str, str],
-    on_step: OnStep | None = None,
-) -> RunOptions:
-    """How a run of this configuration is run in a folder; `inputs` as `run_inputs` has them."""
-    return RunOptions(place, title, config.run.seed, resume, inputs, ranks, on_step, config.run.loggers)
 
 
 @cache

@@ -100,14 +100,18 @@ class TrainingRun:
             if stage.ranks.first:
                 for folder in {**({run.folder: 1} if with_run else {}), own: 1}:
                     note_settings(self.noted, folder, begins=True)
-        # The weights are compared by the loop, wherever they lie.
-        model = flatten({"policy.model"}, policy=trained or self.config.policy)
-        known = {"run.threads": str(run.threads), **model, **(inputs or {})}
-        yield RunOptions(
-            stage.place, stage.title, run.seed, stage.resume, known, stage.ranks, on_step, tuple(run.loggers)
-        )
+        known = {**run_inputs(self.config, trained or self.config.policy), **(inputs or {})}
+        yield RunOptions(stage.place, stage.title, run.seed, stage.resume, known, stage.ranks, on_step, run.loggers)
         if stage.ranks.first:
             note_settings(self.noted, own)
+
+
+def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
+    """What every training loop must find unchanged to resume, beside what it sees itself.
+
+    `trained` made the model; its weights are compared by the loop, wherever they lie.
+    """
+    return {"run.threads": str(config.run.threads), **flatten({"policy.model"}, policy=trained)}
 
 
 @contextmanager

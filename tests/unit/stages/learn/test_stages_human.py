@@ -28,7 +28,8 @@ from text2grad.stages.learn.reward_model import run_train_reward
 from text2grad.stages.learn.supervised import run_sft
 from text2grad.stages.measure import evaluate
 from text2grad.stages.measure.evaluate import run_evaluate
-from text2grad.stages.run import folder, prompts, results
+from text2grad.stages.run import prompts, results
+from text2grad.stages.run.policies import start_policy
 from text2grad.tasks.base import question_of
 from text2grad.train.pairs import Pair
 from text2grad.train.settings import PPOSettings, SupervisedSettings
@@ -200,7 +201,7 @@ def test_prompts_lose_their_middle_and_what_still_does_not_fit_is_left_out(
     config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_sft(config)
-    policy = load_policy(folder.start_policy(config))
+    policy = load_policy(start_policy(config))
     train, _ = reward_data.reward_data(config)
     whole = reward_data.fitting(policy, train, config.reward_model)
     said = capsys.readouterr().err
