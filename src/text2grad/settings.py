@@ -43,6 +43,11 @@ def _over(default: object, given: Any) -> Any:
     return own | {name: _over(own.get(name), value) for name, value in given.items()}
 
 
+MAY_CHANGE: dict[str, Any] = {"may_change": True}
+"""Marks a field (`json_schema_extra`) that a resumed run may find changed: it says how a run is run and not what
+comes of it, or what it says has a digest of its own."""
+
+
 def is_set(config: Settings, key: str) -> bool:
     """Whether a file, recipe, preset or option has set `section.key`."""
     part: Any = config

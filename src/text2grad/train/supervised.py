@@ -180,7 +180,7 @@ def identity_of(
     turns = ((*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs)
     said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
     return {
-        **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
+        **flatten(**{section: settings}),
         "the starting model": digest_of_reference(policy),
         "the training pairs": digest_of_texts([*map(str, pairs), *said]),
         **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),

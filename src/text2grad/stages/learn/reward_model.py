@@ -196,8 +196,8 @@ def validation_inputs(config: Config, validation: Sequence[Feedback]) -> dict[st
     if settings.early_stopping is None:
         return {}
     return {
-        **flatten((), **{"reward_model.early_stopping": settings.early_stopping}),
-        **flatten((), **{"reward_model.generation": settings.generation}),
+        **flatten(**{"reward_model.early_stopping": settings.early_stopping}),
+        **flatten(**{"reward_model.generation": settings.generation}),
         "reward_model.grounded": settings.grounded,
         "the validation records": digest_of_texts(record_json(record) for record in validation),
     }

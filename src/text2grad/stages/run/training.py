@@ -111,7 +111,7 @@ def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
 
     `trained` made the model; its weights are compared by the loop, wherever they lie.
     """
-    return {"run.threads": str(config.run.threads), **flatten({"policy.model"}, policy=trained)}
+    return flatten(run=config.run, policy=trained)
 
 
 @contextmanager
