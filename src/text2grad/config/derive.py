@@ -62,8 +62,6 @@ ACTIVATIONS = 24
 """Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its `width`."""
 USABLE = 0.5
 """Share of free memory that is planned with."""
-MATRIX, DECODING = 0.8, 0.3
-"""Shares of the speed of one large product that whole sequences, and tokens one after another, reach."""
 GB = 2**30
 
 
@@ -92,12 +90,11 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What there is to compute with: `flops` is the measured speed of one large product, a second."""
+    """What there is to compute with."""
 
     device: str
     cores: int
     free_bytes: int
-    flops: float
 
 
 @dataclass(frozen=True)
@@ -114,13 +111,6 @@ class Derived(NamedTuple):
 
     value: Any
     reason: str
-
-
-class Cost(NamedTuple):
-    """What a step of PPO takes: seconds and bytes, both roughly."""
-
-    seconds: float
-    bytes: float
 
 
 def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, Derived]:
@@ -231,22 +221,6 @@ def _states(model: ModelFacts) -> float:
 def _kept_bytes(model: ModelFacts) -> float:
     """Bytes that the backward pass needs, for each token."""
     return 4.0 * ACTIVATIONS * model.layers * model.width
-
-
-def step_cost(config: Config, facts: Facts) -> Cost:
-    """What a step of PPO takes with these settings, within a factor of about two."""
-    ppo, size = config.ppo, facts.model.parameters
-    answer, critique = config.generation.max_new_tokens, config.reward_model.generation.max_new_tokens / 2
-    read = facts.data.prompt_tokens / ppo.samples_per_prompt + answer
-    backward = 4 if facts.model.adapters else 6
-    passes = 2 * 3 + backward * ppo.epochs  # sampling's prompt or the critic's, policy, reference; then updates
-    matrix = ppo.rollouts * read * passes * size / MATRIX
-    decoded = ppo.rollouts * (answer + critique) * 2 * size / DECODING
-    rows = min(ppo.micro_batch_size, ppo.rollouts)
-    width = facts.data.prompt_tokens + answer
-    kept = rows * width * _kept_bytes(facts.model)
-    weights = 2.0 * size * facts.model.weight_bytes
-    return Cost((matrix + decoded) / facts.machine.flops, weights + _states(facts.model) + kept)
 
 
 def _sized(model: ModelFacts) -> str:

@@ -1,4 +1,4 @@
-"""Settings that nobody set, settled before a stage trains: derived once, told in three lines, kept beside it.
+"""Settings that nobody set, settled before a stage trains: derived once, reported in two lines, kept beside it.
 
 The same command in the same folder finds what was kept (`derived.json`) while model and data are what they were,
 whatever memory is free by then.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +19,6 @@ from pydantic import ValidationError
 
 from text2grad.config import TINY, Config
 from text2grad.config.derive import (
-    GB,
-    Cost,
     DataFacts,
     Derived,
     Facts,
@@ -30,7 +27,6 @@ from text2grad.config.derive import (
     Stage,
     derive,
     section_of,
-    step_cost,
 )
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import CHECKPOINTS, ResumeMode
@@ -46,11 +42,9 @@ DERIVED_FILE = "derived.json"
 DERIVED_AGAIN = "remove it: they are derived again"
 COUNTED = 64
 """Examples whose tokens are counted, of many."""
-SLOW, FEWEST_ROLLOUTS = 60.0, 8
-"""Seconds of a step from which fewer rollouts are offered, and how few."""
 
 
-def settled(
+def resolved_config(
     config: Config, stage: Stage, place: Path, policy: Policy, data: DataFacts, resume: ResumeMode, ranks: Ranks
 ) -> Config:
     """The configuration with a value for every setting of the stage; each of several processes calls this.
@@ -92,10 +86,9 @@ def _values(
         found = derive(stage, config, facts)
         settings = {key: list(each) for key, each in found.items()}
         write_json(kept, {"from": {**same, "machine": asdict(facts.machine)}, "settings": settings})
-    values = {key: each.value for key, each in found.items()}
-    for line in told(stage, with_values(config, values), found, facts, kept):
+    for line in derivation_lines(found, kept):
         print(line, file=sys.stderr)
-    return values
+    return {key: each.value for key, each in found.items()}
 
 
 def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, Derived] | None:
@@ -122,38 +115,13 @@ def _read(kept: Path, same: Mapping[str, Any], config: Config) -> dict[str, Deri
     return settings
 
 
-def told(stage: Stage, full: Config, chosen: Mapping[str, Derived], facts: Facts, kept: Path) -> list[str]:
-    """What was derived and why, where it is kept, and what a step will take."""
-    lines = []
-    if chosen:
-        words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in chosen.items())
-        lines.append(f"settings that nobody set: {words}")
-        lines.append(f"  kept in {kept}; any can be set: --{next(iter(chosen))} VALUE")
-    if stage == "ppo":
-        lines.append(f"  {cost_line(full, facts)}")
-    return lines
-
-
-def cost_line(config: Config, facts: Facts) -> str:
-    """`about 12 minutes a step, 15 GB; --ppo.rollouts 16: 3 minutes, 5 GB`."""
-    cost = step_cost(config, facts)
-    line = f"about {_duration(cost)} a step, {_size(cost)}"
-    group = config.ppo.samples_per_prompt
-    fewer = config.ppo.rollouts // 4 // group * group
-    if (cost.seconds <= SLOW and cost.bytes <= facts.machine.free_bytes) or fewer < FEWEST_ROLLOUTS:
-        return line
-    micro = min(config.ppo.micro_batch_size, fewer)
-    less = step_cost(with_values(config, {"ppo.rollouts": fewer, "ppo.micro_batch_size": micro}), facts)
-    return f"{line}; --ppo.rollouts {fewer}: {_duration(less)}, {_size(less)}"
-
-
-def _duration(cost: Cost) -> str:
-    minutes = cost.seconds / 60
-    return f"{minutes:.0f} minutes" if minutes >= 2 else f"{max(1, cost.seconds):.0f} seconds"
-
-
-def _size(cost: Cost) -> str:
-    return f"{max(0.1, cost.bytes / GB):.1f} GB"
+def derivation_lines(chosen: Mapping[str, Derived], kept: Path) -> list[str]:
+    """What was derived and why, and where it is kept."""
+    if not chosen:
+        return []
+    words = ", ".join(f"{key} {each.value:g} ({each.reason})" for key, each in chosen.items())
+    where = f"  kept in {kept}; any can be set: --{next(iter(chosen))} VALUE"
+    return [f"settings that nobody set: {words}", where]
 
 
 def model_facts(policy: Policy) -> ModelFacts:
@@ -172,23 +140,10 @@ def model_facts(policy: Policy) -> ModelFacts:
 
 
 def machine_facts(policy: Policy) -> MachineFacts:
-    """Free memory where the policy lives, and how fast it multiplies there, measured for a moment."""
+    """Free memory where the policy lives."""
     device = policy.device
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    dtype = next(policy.model.parameters()).dtype
-    return MachineFacts(device.type, torch.get_num_threads(), int(free), _speed(device, dtype))
-
-
-def _speed(device: torch.device, dtype: torch.dtype, size: int = 1024) -> float:
-    """Floating-point operations a second of one product of (`size`, `size`) matrices: the best of three."""
-    matrix = torch.ones(size, size, device=device, dtype=dtype)
-
-    def seconds() -> float:
-        began = time.perf_counter()
-        float((matrix @ matrix)[0, 0])  # waits for a GPU
-        return time.perf_counter() - began
-
-    return 2 * size**3 / min(seconds() for _ in range(3))
+    return MachineFacts(device.type, torch.get_num_threads(), int(free))
 
 
 def facts_of_pairs(policy: Policy, pairs: Sequence[Pair]) -> DataFacts:

@@ -24,7 +24,7 @@ from text2grad.durable.state import seed_everything
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.run.folder import note_settings, prepare, processes
-from text2grad.stages.run.settle import settled
+from text2grad.stages.run.settle import resolved_config
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class TrainingStage:
         """Give every setting its value, from the model and the data; all processes call this.
 
         Raises:
-            UserError: see `settled`.
+            UserError: see `resolved_config`.
         """
-        config = settled(self.config, self.kind, self.place, policy, data, self.resume, self.ranks)
+        config = resolved_config(self.config, self.kind, self.place, policy, data, self.resume, self.ranks)
         if self.named:  # the other models go on with the random numbers that made their adapters
             seed_everything(config.run.seed)
         return TrainingRun(self, with_tiny_rates(config, section_of(self.kind)), config)

@@ -11,13 +11,11 @@ import pytest
 
 from text2grad.config import Config, load_config
 from text2grad.config.derive import (
-    GB,
     RULES,
     DataFacts,
     Derived,
     Facts,
     MachineFacts,
-    ModelFacts,
     Stage,
     section_of,
 )
@@ -36,11 +34,10 @@ from text2grad.stages.learn.units import run_train_unit_model
 from text2grad.stages.run import settle
 from text2grad.stages.run.settle import (
     DERIVED_FILE,
-    cost_line,
     facts_of_pairs,
     facts_of_preferences,
     model_facts,
-    settled,
+    resolved_config,
 )
 from text2grad.train.pairs import Pair
 from tiny_runs import tiny_model
@@ -65,7 +62,7 @@ def config(run: Path, model: Path | str, *settings: str) -> Config:
 
 
 def settle_sft(config: Config, policy: Policy, data: DataFacts = DATA, resume: Any = "auto") -> Config:
-    return settled(config, "sft", config.run.folder / "sft", policy, data, resume, ALONE)
+    return resolved_config(config, "sft", config.run.folder / "sft", policy, data, resume, ALONE)
 
 
 def test_what_is_derived_is_told_kept_and_found_again(
@@ -82,7 +79,7 @@ def test_what_is_derived_is_told_kept_and_found_again(
     assert said.count("\n") == 2 and str(tmp_path / "sft" / DERIVED_FILE) in said
 
     def cramped(policy: Policy) -> MachineFacts:
-        return MachineFacts("cpu", 1, 0, 1e9)
+        return MachineFacts("cpu", 1, 0)
 
     monkeypatch.setattr(settle, "machine_facts", cramped)
     assert settle_sft(config(tmp_path, folder), policy) == first
@@ -102,7 +99,7 @@ def test_every_stage_is_told_kept_and_found_again(
     stage: Stage, tmp_path: Path, folder: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def settle() -> Config:
-        return settled(config(tmp_path, folder), stage, tmp_path / stage, policy, DATA, "auto", ALONE)
+        return resolved_config(config(tmp_path, folder), stage, tmp_path / stage, policy, DATA, "auto", ALONE)
 
     first, section = settle(), section_of(stage)
     assert value_at(first, f"{section}.lr") == RULES[stage].lr
@@ -119,14 +116,14 @@ def test_two_stages_in_one_folder_do_not_take_each_others_settings(
 ) -> None:
     place = tmp_path / "ppo" / "mine"
     for stage in ("sft", "offline", "dpo", "sft"):
-        found = settled(config(tmp_path, folder), stage, place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
+        found = resolved_config(config(tmp_path, folder), stage, place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
         assert value_at(found, f"{section_of(stage)}.lr") == RULES[stage].lr  # type: ignore[arg-type, index]
 
 
 def test_the_run_says_what_its_earlier_stages_derived(tmp_path: Path, folder: Path, policy: Policy) -> None:
     sft = settle_sft(config(tmp_path, folder), policy).sft
     place = tmp_path / "ppo" / "text2grad"
-    later = settled(config(tmp_path, folder), "ppo", place, policy, DataFacts(40, 20), "auto", ALONE)
+    later = resolved_config(config(tmp_path, folder), "ppo", place, policy, DataFacts(40, 20), "auto", ALONE)
     assert later.sft == sft and later.ppo.lr == 3e-4 and later.ppo.rollouts == 32
     assert not (tmp_path / "reward_model").exists()
 
@@ -139,10 +136,10 @@ def test_the_run_says_what_the_models_of_its_critics_derived(tmp_path: Path, fol
         ("unit_model/tokens", "unit_model", 400),
     ):
         data = replace(DATA, examples=examples)
-        found = settled(config(tmp_path, folder), stage, tmp_path / place, policy, data, "auto", ALONE)  # type: ignore[arg-type]
+        found = resolved_config(config(tmp_path, folder), stage, tmp_path / place, policy, data, "auto", ALONE)  # type: ignore[arg-type]
         assert found.unit_model.training.batch_size == {"unit_model/tokens": 8, "unit_model/steps": 4}.get(place, 8)
     dense = config(tmp_path, folder, "--critic.unit_model.units", "tokens", "--scalar_model.training.lr", "1e-6")
-    run = settled(dense, "dpo", tmp_path / "ppo" / "dpo", policy, DATA, "auto", ALONE)
+    run = resolved_config(dense, "dpo", tmp_path / "ppo" / "dpo", policy, DATA, "auto", ALONE)
     assert run.reward_model.training.epochs == 15.0 and run.scalar_model.training.epochs == 10.0
     assert run.scalar_model.training.lr == 1e-6, "set"
     assert (run.unit_model.training.batch_size, run.unit_model.training.lr) == (8, 1e-3), "those of tokens"
@@ -151,11 +148,13 @@ def test_the_run_says_what_the_models_of_its_critics_derived(tmp_path: Path, fol
 def test_a_run_that_began_without_takes_nothing_from_a_sibling(
     tmp_path: Path, folder: Path, policy: Policy
 ) -> None:
-    settled(config(tmp_path, folder), "unit_model", tmp_path / "unit_model/steps", policy, DATA, "auto", ALONE)
+    resolved_config(
+        config(tmp_path, folder), "unit_model", tmp_path / "unit_model/steps", policy, DATA, "auto", ALONE
+    )
     begun = tmp_path / "unit_model" / "tokens"
     (begun / CHECKPOINTS).mkdir(parents=True)
     bare = config(tmp_path, folder)
-    assert settled(bare, "unit_model", begun, policy, DATA, "auto", ALONE).unit_model == bare.unit_model
+    assert resolved_config(bare, "unit_model", begun, policy, DATA, "auto", ALONE).unit_model == bare.unit_model
 
 
 def test_a_tiny_model_and_a_run_that_began_without_get_nothing(
@@ -191,7 +190,7 @@ def test_a_wrong_value_that_was_planted_is_one_line(
     (tmp_path / "sft" / DERIVED_FILE).write_text(json.dumps({"from": {}, "settings": planted}))
     for stage, place in (("sft", "sft"), ("dpo", "ppo/dpo")):
         with pytest.raises(UserError, match=problem + r".* \(remove it") as caught:
-            settled(config(tmp_path, folder), stage, tmp_path / place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
+            resolved_config(config(tmp_path, folder), stage, tmp_path / place, policy, DATA, "auto", ALONE)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
     mine = config(tmp_path, folder, f"--{next(iter(planted))}", "0.5")
     assert settle_sft(mine, policy).sft == mine.sft, "what is set is not looked up"
@@ -215,19 +214,6 @@ def test_the_facts_of_a_policy_and_of_pairs(folder: Path, policy: Policy) -> Non
     assert (found.examples, found.prompt_tokens) == (1, 2 * one.prompt_tokens)
     assert found.target_tokens == 2 * both.target_tokens > 2 * one.target_tokens
     assert facts_of_preferences(policy, []) == DataFacts(0, 0, 0)
-
-
-def test_a_slow_step_comes_with_a_cheaper_one() -> None:
-    facts = Facts(
-        ModelFacts(135_000_000, True, 30, 576),
-        DataFacts(48, 400),
-        MachineFacts("cpu", 2, 16 * GB, 140e9),
-    )
-    slow = load_config(None, ["--task.name", "qa", "--policy.model", "smollm2", "--ppo.rollouts", "64"])
-    line = cost_line(slow, facts)
-    assert line.startswith("about ") and " minutes a step, " in line and "; --ppo.rollouts 16: " in line
-    quick = replace(facts, machine=replace(facts.machine, flops=1e14, free_bytes=10**12))
-    assert cost_line(slow, quick).endswith(" GB") and "--ppo" not in cost_line(slow, quick)
 
 
 def test_sft_of_a_model_trains_at_what_was_derived(tmp_path: Path, folder: Path) -> None:
