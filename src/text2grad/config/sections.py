@@ -131,7 +131,6 @@ class RewardModelSettings(Settings):
 class ScalarModelSettings(Settings):
     """A scalar reward model, trained on preference pairs: one number for an answer (paper, appendix N)."""
 
-    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
     training: PairSettings = PairSettings()
     batch_size: int = Field(default=32, ge=1, description="answers scored at a time")
 
@@ -139,7 +138,6 @@ class ScalarModelSettings(Settings):
 class UnitModelSettings(Settings):
     """A unit model: which steps or tokens of an answer are right (paper, appendix N, and the dense reward)."""
 
-    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
     training: SupervisedSettings = SupervisedSettings()
     batch_size: int = Field(default=32, ge=1, description="answers labelled at a time")
 

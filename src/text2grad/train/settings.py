@@ -27,7 +27,6 @@ class SupervisedSettings(Settings):
     schedule: Schedule = Field(default="linear", description="of the learning rate")
     warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")
     weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     max_length: int | None = Field(default=None, ge=8, description="tokens; None: the model's own limit")
     checkpoint_every: int = Field(
         default=200,
@@ -103,9 +102,6 @@ class EarlyStoppingSettings(Settings):
 
     every: int = Field(default=100, ge=1, description="optimizer steps between two measurements")
     patience: int = Field(default=3, ge=1, description="measurements without improvement before training stops")
-    metric: Literal["span_f1"] = Field(
-        default="span_f1", description="mean of the F1 of good tokens and the F1 of poor tokens"
-    )
     share: float = Field(default=0.1, gt=0, lt=1, description="of the training prompts, set apart to measure on")
     records: int = Field(default=64, ge=1, description="critiques written for one measurement, at most")
 
@@ -179,8 +175,6 @@ class PPOSettings(Settings):
     lr: float = Field(default=1e-6, gt=0, description="learning rate")
     value_lr: float | None = Field(default=None, gt=0, description="for the value head; None: lr")
     schedule: Schedule = Field(default="constant", description="of the learning rate")
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     advantage: Literal["gae", "returns", "group"] = Field(
         default="returns",
         description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"

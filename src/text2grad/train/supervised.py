@@ -130,7 +130,7 @@ def descend(
         for step, batch in run.steps(batches):
             with run.guarding(partial(objective.described, step, batch)):
                 metrics = objective.gradient(batch, size)
-                metrics["grad_norm"] = clip_gradient(policy.policy_parameters(), settings.max_grad_norm)
+                metrics["grad_norm"] = clip_gradient(policy.policy_parameters())
                 objective.check(metrics)
             if stopping and stopping.due(step + 1, len(batches)):  # it measures the changed policy
                 run.changing()

@@ -69,10 +69,9 @@ def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto
     """Train a scalar reward model on preference pairs; writes `scalar_model/policy` and its figures."""
     with training(config, "scalar_model", "scalar_model", resume) as stage:
         with stage.preparing():
-            start = config.scalar_model.policy or start_policy(config)
-            policy, pairs = begun(config, start, data, config.scalar_model.training)
+            policy, pairs = begun(config, start_policy(config), data, config.scalar_model.training)
         run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
-        with run.begun(start) as options:
+        with run.begun() as options:
             metrics = train_scalar_model(policy, pairs.train, run.config.scalar_model.training, options)
             del policy
             release()  # what was trained is gone before the model that was written is loaded

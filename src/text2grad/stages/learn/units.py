@@ -68,11 +68,10 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
     with training(config, "unit_model", f"unit_model/{units}", resume, f"unit model of {units}") as stage:
         place = stage.place / "policy"
         with stage.preparing():
-            start = config.unit_model.policy or start_policy(config)
-            policy, data = begun(config, start, units)
+            policy, data = begun(config, start_policy(config), units)
         answers = [Pair(each.id, each.prompt, each.response) for each in data.train]
         run = stage.settle(policy, facts_of_pairs(policy, answers))
-        with run.begun(start) as options:
+        with run.begun() as options:
             metrics = train_unit_model(policy, data.train, run.config.unit_model.training, options)
             del policy
             release()  # what was trained is gone before the model that was written is loaded
