@@ -16,15 +16,7 @@ from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import admitted, critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
-from text2grad.stages.learn.on_step import (
-    heldout_curve,
-    kept_policies,
-    length_watched,
-    noise_of,
-    on_step_of,
-    probes_of,
-    variety_watched,
-)
+from text2grad.stages.learn.on_step import heldout_curve, noise_of, probes_of
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.settle import facts_of_prompts
@@ -32,6 +24,10 @@ from text2grad.stages.run.summary import Summary
 from text2grad.stages.run.training import TrainingRun, training
 from text2grad.tasks.base import Task
 from text2grad.train.ppo import train_ppo
+from text2grad.train.watch import combined
+from text2grad.train.watch.kept import kept_policies
+from text2grad.train.watch.length import length_watched
+from text2grad.train.watch.variety import variety_watched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +77,13 @@ def critic_in_training(run: TrainingRun, task: Task, runner: Runner, policy: Pol
 
 
 def watchers(run: TrainingRun, critic: Critic, task: Task, runner: Runner, policy: Policy) -> OnStep | None:
-    """What is done beside each step (`on_step`)."""
+    """What looks at each step."""
     config, ranks = run.config, run.stage.ranks
-    return on_step_of(
+    return combined(
         noise_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
         heldout_curve(config, task, policy, runner, ranks),
-        kept_policies(config, policy, run.stage.place, ranks),
+        kept_policies(config.ppo.keep_every, policy, run.stage.place, ranks),
         probes_of(critic, config.ppo.probe_every, ranks),
         length_watched(ranks),
-        variety_watched(config, ranks),
+        variety_watched(config.ppo, ranks),
     )

@@ -12,16 +12,16 @@ from text2grad.config import load_config
 from text2grad.durable.processes import ALONE
 from text2grad.errors import UsageError, UserError
 from text2grad.stages.judge.intake import run_import
-from text2grad.stages.learn.on_step import variety_watched
 from text2grad.stages.learn.ppo import run_train
 from text2grad.stages.learn.supervised import run_sft
+from text2grad.train.watch.variety import variety_watched
 
 SURE = {"same_answers": 1.0, "entropy": 0.003}
 
 
 def test_a_policy_that_is_sure_of_one_answer_stops_the_run(tmp_path: Path) -> None:
     config = small_config(tmp_path, "--ppo.samples_per_prompt", "4")
-    look = variety_watched(config, ALONE)
+    look = variety_watched(config.ppo, ALONE)
     assert look is not None
     with pytest.raises(UserError, match=r"all 4 answers to each prompt are the same \(entropy 0\.003 nats"):
         look(0, SURE)
@@ -39,14 +39,14 @@ def test_a_policy_that_is_sure_of_one_answer_stops_the_run(tmp_path: Path) -> No
 def test_what_may_be_chance_does_not_stop_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], metrics: dict[str, float], told: str
 ) -> None:
-    look = variety_watched(small_config(tmp_path, "--ppo.samples_per_prompt", "4"), ALONE)
+    look = variety_watched(small_config(tmp_path, "--ppo.samples_per_prompt", "4").ppo, ALONE)
     assert look is not None
     look(0, metrics)
     assert told in (said := capsys.readouterr().err) and bool(said) == bool(told)
 
 
 def test_one_answer_to_each_prompt_is_judged_by_its_entropy(tmp_path: Path) -> None:
-    look = variety_watched(small_config(tmp_path), ALONE)
+    look = variety_watched(small_config(tmp_path).ppo, ALONE)
     assert look is not None
     with pytest.raises(UserError, match="the policy has one answer to each prompt"):
         look(0, {"entropy": 0.003})
@@ -54,7 +54,7 @@ def test_one_answer_to_each_prompt_is_judged_by_its_entropy(tmp_path: Path) -> N
 
 def test_a_teacher_compares_no_answers(tmp_path: Path) -> None:
     taught = small_config(tmp_path, "--ppo.teacher.kind", "divergence", *NO_VALUES)
-    assert variety_watched(taught, ALONE) is None
+    assert variety_watched(taught.ppo, ALONE) is None
 
 
 NO_VALUES = ("--ppo.advantage", "returns", "--ppo.kl_coefficient", "0", "--reward_model.critique", "true")

@@ -10,7 +10,8 @@ import torch
 from text2grad.critics.probes import ProbedCritic
 from text2grad.durable.processes import ALONE
 from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
-from text2grad.stages.learn.on_step import on_step_of, probes_of
+from text2grad.stages.learn.on_step import probes_of
+from text2grad.train.watch import combined
 
 GOOD = "the parcel left on monday morning"
 
@@ -53,9 +54,9 @@ def test_hacking_is_named_once_and_training_does_not_notice(capsys: pytest.Captu
 
 def test_a_critic_without_probes_has_none_and_several_hooks_are_one() -> None:
     assert probes_of(Flattered(), 2, ALONE) is None
-    assert on_step_of(None, None) is None
+    assert combined(None, None) is None
     called: list[str] = []
-    both = on_step_of(lambda step, metrics: called.append("a"), None, lambda step, metrics: called.append("b"))
+    both = combined(lambda step, metrics: called.append("a"), None, lambda step, metrics: called.append("b"))
     assert both is not None
     both(0, {})
     assert called == ["a", "b"]
