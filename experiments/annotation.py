@@ -53,9 +53,9 @@ from text2grad.critics.noise import NoiseSettings, noisy_spans
 from text2grad.errors import UserError, said_in_one_line
 from text2grad.eval.spans import span_report
 from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
+from text2grad.formats.responses import Item
 from text2grad.stages.judge.annotate import run_annotate
 from text2grad.stages.judge.critics import make_critic, runner_of
-from text2grad.stages.judge.items import Item
 from text2grad.stages.judge.records import criticise
 from text2grad.stages.learn.ppo import run_train
 from text2grad.stages.learn.reward_model import heldout_cases, train_reward_model

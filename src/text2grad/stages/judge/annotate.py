@@ -14,9 +14,9 @@ from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Example, Feedback, read_jsonl, refuse_folder
 from text2grad.formats.export import write_rows
 from text2grad.formats.preference import Pairs, pairs_of, preference_row
+from text2grad.formats.responses import Item, Items, check_items, read_items
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import admitted, make_critic, refuse_unfit, runner_of
-from text2grad.stages.judge.items import Item, Items, check_items, read_items
 from text2grad.stages.judge.paid import (
     AnnotateOptions,
     PaidSummary,

@@ -19,10 +19,10 @@ from text2grad.critics.noise import noisy_spans
 from text2grad.critics.prompted import Pair, PromptedCritic
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.feedback import Feedback, read_jsonl, reading
+from text2grad.formats.records import write_feedback
+from text2grad.formats.responses import Item, Items
 from text2grad.report.quality import Quality, tokenize_by
 from text2grad.stages.judge.critics import annotator_prompt, prompted_critic
-from text2grad.stages.judge.items import Item, Items
-from text2grad.stages.judge.records import write_feedback
 from text2grad.stages.run.summary import Summary, inlined
 
 

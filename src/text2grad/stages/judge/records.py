@@ -1,20 +1,20 @@
-"""Records of what a critic says, and the file they go into."""
+"""Records of what a critic says, and what became of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from text2grad.chat.journal import STATE_OF, STATES
 from text2grad.critics.program import outcome_counts
 from text2grad.eval.metrics import mean
-from text2grad.feedback import Critic, Failure, Feedback, judgements_of, read_jsonl, write_jsonl
-from text2grad.stages.judge.items import Item, Items
+from text2grad.feedback import Critic, Failure, Feedback, judgements_of
+from text2grad.formats.records import write_feedback
+from text2grad.formats.responses import Item, Items
 from text2grad.stages.run.summary import Summary, inlined
 
 AT_A_TIME = 8192
@@ -102,40 +102,3 @@ def judged(critic: Critic, items: Iterable[Item]) -> Iterator[Feedback]:
         said = judgements_of(critic, [item.example for item in chunk], [item.response for item in chunk])
         for item, judgement in zip(chunk, said, strict=True):
             yield Feedback.of(item.example, item.response, judgement, critic.source)
-
-
-def write_feedback(target: Path, records: Iterable[Feedback], replaces: str = "") -> tuple[int, int]:
-    """Write records; how many they are, and how many of those that the file held stay before them.
-
-    A record about the same response, from the same kind of critic, is replaced; of the kind `replaces`, every one.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(target.name + ".new")
-    about: set[bytes] = set()
-
-    def noted() -> Iterator[Feedback]:
-        for record in records:
-            about.add(_identity(record))
-            yield record
-
-    try:
-        count, kept = write_jsonl(fresh, noted()), 0
-        if count or target.is_file():
-            records = chain(other_feedback(target, replaces, about), read_jsonl(fresh, Feedback))
-            kept = write_jsonl(target, records) - count
-        return count, kept
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def other_feedback(path: Path, kind: str = "", about: Collection[bytes] = ()) -> Iterator[Feedback]:
-    """What a file holds from other kinds of critics (people's, say) and not `about` the same responses."""
-    for record in read_jsonl(path, Feedback) if path.is_file() else ():
-        if record.source.kind != kind and _identity(record) not in about:
-            yield record
-
-
-def _identity(record: Feedback) -> bytes:
-    """What a record is about, and the kind of critic: a later judgement of the same takes its place."""
-    words = "\0".join((record.source.kind, record.id, record.response))
-    return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -10,10 +10,10 @@ from text2grad.config import Config
 from text2grad.critics.program import run_outcomes
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, human_feedback_on
+from text2grad.formats.responses import Item
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
-from text2grad.stages.judge.items import Item
 from text2grad.stages.judge.paid import AnnotateOptions
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.sampling import TOKEN_IDS, sample

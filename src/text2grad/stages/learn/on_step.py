@@ -15,10 +15,11 @@ from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep
 from text2grad.durable.state import Randomness
 from text2grad.errors import UsageError, UserError
+from text2grad.eval.measures import measure_with
 from text2grad.feedback import Critic
 from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
-from text2grad.stages.measure.evaluate import evaluate_policy, measure_with
+from text2grad.stages.measure.evaluate import evaluate_policy
 from text2grad.stages.run.results import MAIN
 from text2grad.tasks.base import Task
 

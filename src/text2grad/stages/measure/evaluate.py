@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,26 +13,26 @@ from typing import Any, NamedTuple
 from text2grad.align import TokenTable
 from text2grad.align.variety import variety
 from text2grad.config import Config
-from text2grad.critics.program import Attempt, run_attempts
 from text2grad.durable.progress import counting
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.alpaca import model_outputs
+from text2grad.eval.answers import pair_with, theirs_of
 from text2grad.eval.choices import choose
-from text2grad.eval.code import judge_samples, passed_or_none, sample_summary
+from text2grad.eval.code import judge_samples, sample_summary
 from text2grad.eval.drift import drift
 from text2grad.eval.letters import choice_figures, has_choices, letter_rows, with_letters
+from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
 from text2grad.eval.metrics import mean
 from text2grad.eval.reward_model import reward_report
 from text2grad.feedback import Critic, Example, from_json, reading, to_json, write_jsonl
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
-from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import judge_of, runner_of
-from text2grad.stages.measure.answers import TextMeasures, text_measures, theirs_of
+from text2grad.stages.measure.answers import text_measures
 from text2grad.stages.measure.beside_scalar import below_scalar
-from text2grad.stages.measure.judging import judged_against, pair_with, refuse_no_judge
+from text2grad.stages.measure.judging import judged_against, refuse_no_judge
 from text2grad.stages.measure.mt_bench import MTBenchSummary, run_mt_bench
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import policy_name
@@ -56,11 +56,6 @@ PATIENCE = 5
 LETTER_ROOM = 32
 """New tokens for a letter: some models say more around it."""
 TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
-
-Row = dict[str, Any]
-"""One answer: `id`, `response`, its `scores` by name; of a program that was run, `outcome` and `tier` too."""
-Measure = Callable[[Sequence[Example], Sequence[str]], list[Row]]
-"""Answers -> what is known of each, without its id and response."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,26 +202,6 @@ def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
     return SamplesSummary(figures=sample_summary(results, problems), out=str(out))
 
 
-def measure_with(task: Task, runner: Runner) -> Measure:
-    """How answers are measured: by running their tests where they have some, else by the task's own scores."""
-
-    def measure(examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
-        attempts = [Attempt(*pair) for pair in zip(examples, responses, strict=True)]
-        verdicts = iter(run_attempts(runner, [each for each in attempts if each.tests]))
-        rows: list[Row] = []
-        for each in attempts:
-            if not each.tests:
-                rows.append({"scores": task.scores(each.example, each.response)})
-                continue
-            verdict = next(verdicts)
-            passed = passed_or_none(verdict, each.example)
-            scores = {} if passed is None else {"pass": float(passed)}
-            rows.append({"scores": scores, "outcome": verdict.outcome, "tier": verdict.tier})
-        return rows
-
-    return measure
-
-
 def evaluate_choices(policy: Policy, heldout: Sequence[Example], config: Config) -> Measured:
     """Questions with given answers, by likelihood and by generation of a letter (greedily)."""
     rows = choose(policy, heldout, config.generation.batch_size, counting("questions")(len(heldout)))
@@ -297,21 +272,6 @@ def evaluate_policy(
     return Measured(summary, rows["greedy"], {way: by_problem(answered) for way, answered in rows.items()})
 
 
-def word_figures(
-    measure: TextMeasures | None, examples: Sequence[Example], texts: Sequence[str]
-) -> dict[str, float]:
-    """The figures of answers in words, of those whose prompt has a reference in words; none of programs."""
-    pairs = [
-        (example, text)
-        for example, text in zip(examples, texts, strict=True)
-        if example.reference.strip() and "tests" not in example.meta
-    ]
-    if measure is None or not pairs:
-        return {}
-    found = measure([example for example, _ in pairs], [text for _, text in pairs])
-    return {name: value for name, value in found.items() if isinstance(value, float)}
-
-
 def try_temperatures(
     policy: Policy, prompts: Sequence[Example], config: Config, measure: Measure
 ) -> dict[float, float]:
@@ -331,20 +291,6 @@ def try_temperatures(
             raise UserError(f"task {config.task.name!r} has no measure to choose a temperature by", cure)
         tried[temperature] = scores[main_measure(scores)]
     return tried
-
-
-def by_problem(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """The mean of every measure over the answers to each problem."""
-    answers: dict[str, list[Row]] = {}
-    for row in rows:
-        answers.setdefault(row["id"], []).append(row)
-    return {problem: mean_scores(of_problem) for problem, of_problem in answers.items()}
-
-
-def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean of every measure over the answers that have it, in the order of the task."""
-    names = dict.fromkeys(name for row in rows for name in row["scores"])
-    return {name: mean([row["scores"][name] for row in rows if name in row["scores"]]) for name in names}
 
 
 def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> None:

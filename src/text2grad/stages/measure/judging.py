@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -23,12 +23,9 @@ from text2grad.eval.judge import (
     refuse_judge_prompt,
 )
 from text2grad.eval.spans import SPAN_NAMES
-from text2grad.feedback import Example
 from text2grad.tasks.base import read_prompt
 
 COMPARE_PROMPT = "compare_answers"
-REFERENCES = "references"
-"""In the place of a file to compare with: the reference answers."""
 LONGEST_VERDICT, LONGEST_RATING, LONGEST_RATINGS = 16, 2048, 1024
 ANSWER_PARTS = ("first", "second")
 CRITIQUE_PARTS = (
@@ -123,24 +120,6 @@ def refuse_no_judge(config: Config, what: str) -> None:
         raise UsageError(f"{what} needs a judge", "--evaluate.judge MODEL, and --evaluate.judge_url if not OpenAI")
     if config.judge.prompt:
         comparison(config, COMPARE_PROMPT, ANSWER_PARTS)
-
-
-def pair_with(
-    name: str, against: str, examples: Sequence[Example], texts: Sequence[str], theirs: Mapping[str, str]
-) -> list[AnswerPair]:
-    """Two answers to each prompt; `theirs` by id.
-
-    Raises:
-        UserError: a prompt has no answer by the other, or a system answers it twice.
-    """
-    lacking = [example.id for example in examples if example.id not in theirs]
-    if lacking:
-        cure = "compare answers to the same prompts: the ids must agree"
-        raise UserError(f"{against} has no answer to {lacking[0]!r} ({len(lacking)} of {len(examples)} lack)", cure)
-    ids = [example.id for example in examples]
-    if repeated := next((id for id in ids if ids.count(id) > 1), None):
-        raise UserError(f"{name} answers {repeated!r} twice", "one answer to a prompt, to compare")
-    return [AnswerPair(each, text, theirs[each.id]) for each, text in zip(examples, texts, strict=True)]
 
 
 def judged_against(config: Config, against: str, pairs: Sequence[AnswerPair]) -> dict[str, float | str]:

@@ -17,6 +17,7 @@ from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.revision import finds_nothing
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
+from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
 from text2grad.feedback import Critic, Critique, Example, Failure
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
@@ -24,16 +25,8 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.judge.critics import open_critic, runner_of
 from text2grad.stages.judge.revise import Case, revise, revision_prompt
-from text2grad.stages.measure.answers import TextMeasures, text_measures
-from text2grad.stages.measure.evaluate import (
-    Measure,
-    Row,
-    by_problem,
-    mean_scores,
-    measure_with,
-    target_name,
-    word_figures,
-)
+from text2grad.stages.measure.answers import text_measures
+from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import policy_name
 from text2grad.stages.run.prompts import task_of

@@ -17,11 +17,11 @@ from text2grad.config import Config, RewardModelSettings, load_config, with_tiny
 from text2grad.critics.prompted import CUT
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Feedback, Source, Span, read_jsonl, write_jsonl
+from text2grad.formats.records import other_feedback
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.load import load_policy
 from text2grad.settings import value_at
 from text2grad.stages.judge.intake import run_import
-from text2grad.stages.judge.records import other_feedback
 from text2grad.stages.learn import ppo, reward_data, reward_model, supervised
 from text2grad.stages.learn.ppo import run_train
 from text2grad.stages.learn.reward_model import run_train_reward

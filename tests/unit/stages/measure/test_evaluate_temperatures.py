@@ -13,6 +13,8 @@ import pytest
 from places import CONFIGS
 from text2grad.config import Config, load_config
 from text2grad.errors import UserError
+from text2grad.eval import measures
+from text2grad.eval.measures import measure_with
 from text2grad.feedback import Example
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.measure import evaluate
@@ -66,9 +68,9 @@ def test_the_temperature_is_chosen_on_training_prompts_and_measured_on_held_out_
     sampler, config, task = Sampler(monkeypatch), config_with(*TEMPERATURES), Prompts()
     validation = validation_prompts(task, config)  # type: ignore[arg-type]
     assert [each.id for each in validation] == ["t5", "t6", "t7", "t8"], "the last, without one that is held out"
-    measure = evaluate.measure_with(task, None)  # type: ignore[arg-type]
+    measure = measure_with(task, None)  # type: ignore[arg-type]
     policy: Any = SimpleNamespace(tokenizer=None)
-    monkeypatch.setattr(evaluate, "run_attempts", lambda *_: [])
+    monkeypatch.setattr(measures, "run_attempts", lambda *_: [])
     figures = evaluate_policy(policy, task.examples("heldout"), config, measure, None, validation).summary.figures
     asked, twice = ["h0", "h0", "h1", "h1"], [name for n in range(5, 9) for name in [f"t{n}"] * 2]
     assert sampler.asked == [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from text2grad.errors import UserError
-from text2grad.stages.judge.items import Item, check_items, read_items
+from text2grad.formats.responses import Item, check_items, read_items
 
 PLAIN = {"id": "a", "prompt": "Why?", "response": "So."}
 ASKED, SAID = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
