@@ -53,16 +53,16 @@ from text2grad.critics.noise import NoiseSettings, noisy_spans
 from text2grad.errors import UserError, said_in_one_line
 from text2grad.eval.spans import span_report
 from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
-from text2grad.stages.annotate import run_annotate
-from text2grad.stages.critics import make_critic, runner_of
-from text2grad.stages.evaluate import run_evaluate
-from text2grad.stages.folder import processes
-from text2grad.stages.items import Item
-from text2grad.stages.ppo import run_train
-from text2grad.stages.prompts import task_of
-from text2grad.stages.records import criticise
-from text2grad.stages.reward_model import heldout_cases, train_reward_model
-from text2grad.stages.supervised import run_sft
+from text2grad.formats.responses import Item
+from text2grad.stages.judge.annotate import run_annotate
+from text2grad.stages.judge.critics import make_critic, runner_of
+from text2grad.stages.judge.records import criticise
+from text2grad.stages.learn.ppo import run_train
+from text2grad.stages.learn.reward_model import heldout_cases, train_reward_model
+from text2grad.stages.learn.supervised import run_sft
+from text2grad.stages.measure.evaluate import run_evaluate
+from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.training import training
 from text2grad.tasks.base import feedback_split
 
 CLEAN, AGAIN, SPANS_ALONE, SFT = "clean", "again", "spans_alone", "sft"
@@ -188,8 +188,8 @@ def reward_model(config: Config, arm: str, start: Config) -> Row:
         changed = records_of(arm, kept, config.run.seed)
     write_jsonl(config.run.folder / TRAIN, changed)
     shutil.copy(start.run.folder / HELDOUT, config.run.folder / HELDOUT)
-    with processes(config) as ranks:
-        train_reward_model(config, "restart", ranks)
+    with training(config, "reward_model", "reward_model", "restart", "reward model") as stage:
+        train_reward_model(stage)
     return {"records": len(changed), "altered": altered_share(kept, changed), **rates(config)}
 
 

@@ -32,8 +32,8 @@ from text2grad.align import Aligned, token_labels
 from text2grad.config import load_config
 from text2grad.errors import said_in_one_line
 from text2grad.feedback import Critique
-from text2grad.stages.critics import make_critic, runner_of
-from text2grad.stages.prompts import task_of
+from text2grad.stages.judge.critics import make_critic, runner_of
+from text2grad.stages.run.prompts import task_of
 
 KINDS = ("passing", "right", "wrong")
 Marked = tuple[str, np.ndarray]  # a kind, and (n,) advantages times the label of their tokens

@@ -33,11 +33,11 @@ from typing import Any
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import Diverged, said_in_one_line
-from text2grad.stages.annotate import run_annotate
-from text2grad.stages.evaluate import run_evaluate
-from text2grad.stages.imitate import run_sft_on_records
-from text2grad.stages.offline import run_train_offline
-from text2grad.stages.supervised import run_sft
+from text2grad.stages.judge.annotate import run_annotate
+from text2grad.stages.learn.imitate import run_sft_on_records
+from text2grad.stages.learn.offline import run_train_offline
+from text2grad.stages.learn.supervised import run_sft
+from text2grad.stages.measure.evaluate import run_evaluate
 
 ANSWERS = {"annotate.prompts": 200, "annotate.samples_per_prompt": 2}
 EPOCHS = 3

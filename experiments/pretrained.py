@@ -42,7 +42,7 @@ from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import said_in_one_line
 from text2grad.eval.drift import collapsed
-from text2grad.stages.results import measured_on
+from text2grad.stages.run.results import measured_on
 
 PRESETS = {"docstrings": "function_summaries", "code": "small_programs", "human_qa": "human_qa"}
 MEASURES = {"docstrings": "rouge_l", "code": "pass"}

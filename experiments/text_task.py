@@ -29,7 +29,7 @@ from text2grad.compare import run_compare
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import said_in_one_line
-from text2grad.stages.results import measured_on
+from text2grad.stages.run.results import measured_on
 
 ARMS: dict[str, dict[str, object]] = {
     "scalar_ppo": {"credit.scheme": "last_token", "ppo.gamma": 1.0},  # not the recipe: the KL stays the preset's

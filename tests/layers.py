@@ -61,6 +61,8 @@ ONLY = {
     "report": {"report", "feedback", "errors", "unicode_words"},
 }
 """What these parts may import of the house at all."""
+STAGES = ["", "run", "judge", "measure", "learn"]
+"""The rooms of the stages: each may import those before it."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,11 @@ def part_of(module: str) -> str:
     return module.removeprefix(PACKAGE).lstrip(".").partition(".")[0]
 
 
+def room_of(module: str) -> str:
+    """`text2grad.stages.run.folder` -> `run`."""
+    return ".".join(module.split(".")[2:3])
+
+
 def root_of(module: str) -> str:
     return module.partition(".")[0]
 
@@ -167,6 +174,8 @@ def broken_rules(name: str, target: str) -> Iterator[str]:
     part, root = part_of(name), root_of(target)
     if root == PACKAGE:
         yield from broken_between(part, part_of(target))
+        if part == part_of(target) == "stages" and STAGES.index(room_of(target)) > STAGES.index(room_of(name)):
+            yield f"{room_of(name)} comes before {room_of(target)}"
     elif root == SANDBOX and part != "sandbox":
         yield f"only {PACKAGE}.sandbox imports {SANDBOX}"
     elif root in TORCH and part in [*WORDS, "report"]:

@@ -68,6 +68,9 @@ def planted(house: House, module: str, code: str) -> House:
         ("report.planted", "from text2grad.policy import settings"),
         ("report.planted", "from text2grad import config"),
         ("stages", "from text2grad.cli import app"),
+        ("stages.run.planted", "from text2grad.stages.judge import critics"),
+        ("stages.judge.planted", "def f():\n    from text2grad.stages.learn.ppo import run_train"),
+        ("stages.measure.planted", "import text2grad.stages.learn.units"),
         ("helpers", "x = 1"),
     ],
 )

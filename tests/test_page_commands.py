@@ -48,7 +48,12 @@ OTHERS = {
 """Programs whose commands are not read here, and why."""
 LISTED = {"--kind": KINDS, "--as": WRITERS, "--methods": METHODS}
 """Options whose values are only read when the stage has begun."""
-BEGINNINGS = ("cli.run_stage", "stages.talk.prompts_to_ask", "stages.talk.policies_of", "stages.talk.run_try")
+BEGINNINGS = (
+    "cli.run_stage",
+    "stages.run.prompts.prompts_to_ask",
+    "stages.run.policies.policies_of",
+    "stages.measure.talk.run_try",
+)
 
 Complaint = Callable[[Sequence[str]], str]
 

@@ -32,14 +32,14 @@ from text2grad.console import (
     typed_lines,
 )
 from text2grad.errors import UsageError
-from text2grad.stages.summary import Summary
+from text2grad.stages.run.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
     from text2grad.critics.units import Units
     from text2grad.durable.run import ResumeMode
     from text2grad.feedback import Span
-    from text2grad.stages.talk import Asked
+    from text2grad.stages.measure.talk import Asked
 
 app = typer.Typer(
     name="text2grad",
@@ -164,7 +164,7 @@ def import_feedback(
     if not config and out is None:
         raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")
     chosen = _configuration(context, config or DEMO)
-    from text2grad.stages.intake import run_import
+    from text2grad.stages.judge.intake import run_import
 
     run_stage(lambda: run_import(chosen, source, kind, out, names, scales), as_json)
 
@@ -340,8 +340,8 @@ def annotate(
     bare = responses is not None and not config
     chosen = _configuration(context, config or ([] if bare else DEMO), JUDGED_ALONE if bare else ())
 
-    from text2grad.stages.annotate import run_annotate
-    from text2grad.stages.paid import AnnotateOptions
+    from text2grad.stages.judge.annotate import run_annotate
+    from text2grad.stages.judge.paid import AnnotateOptions
 
     options = AnnotateOptions(
         plan, budget, limit, resume, again, anchor, batch, write_requests, read_answers, canaries, start=start or ""
@@ -393,7 +393,7 @@ def sft(
         return
     if lone := [f"--{word}" for word, given in _of_records(best, above, name, revise, start) if given]:
         raise UsageError(f"{lone[0]} is for --records", "add --records FILE")
-    from text2grad.stages.supervised import run_sft
+    from text2grad.stages.learn.supervised import run_sft
 
     run_stage(lambda: run_sft(chosen, mode), as_json, show=show_fitted(chosen.run.folder / "sft"))
 
@@ -415,8 +415,8 @@ def _sft_on_records(
     mode: ResumeMode,
     as_json: bool,
 ) -> None:
-    from text2grad.stages.imitate import Choice, run_sft_on_records
-    from text2grad.stages.results import refuse_run_name
+    from text2grad.stages.learn.imitate import Choice, run_sft_on_records
+    from text2grad.stages.run.results import refuse_run_name
 
     refuse_run_name(name)
     run_stage(lambda: run_sft_on_records(config, source, name, Choice(*chosen), start or "", mode), as_json)
@@ -445,7 +445,7 @@ def refine(
       text2grad sft --config mine.yaml --records refined.jsonl --best --name ilf
     """
     chosen = _configuration(context, config)
-    from text2grad.stages.refine import run_refine
+    from text2grad.stages.learn.refine import run_refine
 
     run_stage(lambda: run_refine(chosen, source, out, start or ""), as_json)
 
@@ -491,7 +491,7 @@ def train_reward(
     if pairs is not None:
         _train_scalar_model(chosen, pairs, mode, as_json)
         return
-    from text2grad.stages.reward_model import run_train_reward
+    from text2grad.stages.learn.reward_model import run_train_reward
 
     run_stage(lambda: run_train_reward(chosen, mode), as_json, show=_show_reward_model(chosen))
 
@@ -508,7 +508,7 @@ def _show_reward_model(config: Config) -> Callable[[Mapping[str, Any]], None]:
 
         from text2grad.feedback import Feedback, read_jsonl
         from text2grad.report.terminal import show_gate
-        from text2grad.stages.gate import FRESH
+        from text2grad.stages.learn.gate import FRESH
 
         fresh = read_jsonl(config.run.folder / "evaluation" / FRESH, Feedback)
         show_gate(Console(stderr=True), list(fresh), summary["gate"])
@@ -517,13 +517,13 @@ def _show_reward_model(config: Config) -> Callable[[Mapping[str, Any]], None]:
 
 
 def _train_scalar_model(config: Config, pairs: str, mode: ResumeMode, as_json: bool) -> None:
-    from text2grad.stages.preference import run_train_scalar_model
+    from text2grad.stages.learn.preference import run_train_scalar_model
 
     run_stage(lambda: run_train_scalar_model(config, pairs, mode), as_json)
 
 
 def _train_unit_model(config: Config, units: Units, mode: ResumeMode, as_json: bool) -> None:
-    from text2grad.stages.units import run_train_unit_model
+    from text2grad.stages.learn.units import run_train_unit_model
 
     run_stage(lambda: run_train_unit_model(config, units, mode), as_json)
 
@@ -583,7 +583,7 @@ def train(
     """
     if offline is not None and pairs is not None:
         raise UsageError("--offline and --pairs are two methods", "one run each")
-    from text2grad.stages.results import refuse_run_name
+    from text2grad.stages.run.results import refuse_run_name
 
     name = name or ("offline" if offline else "dpo" if pairs else "text2grad")
     refuse_run_name(name)
@@ -595,13 +595,13 @@ def train(
     elif pairs is not None:
         _train_dpo(chosen, name, pairs, mode, as_json, launcher)
     elif launcher is Launcher.RAY:
-        from text2grad.stages.cluster import run_train_on_ray
+        from text2grad.stages.learn.cluster import run_train_on_ray
 
         run_stage(
             lambda: run_train_on_ray(chosen, name, mode, workers or 1), as_json, show=show_trained(chosen, name)
         )
     else:
-        from text2grad.stages.ppo import run_train
+        from text2grad.stages.learn.ppo import run_train
 
         run_stage(lambda: run_train(chosen, name, mode), as_json, show=show_trained(chosen, name))
 
@@ -611,7 +611,7 @@ def _train_offline(
 ) -> None:
     if launcher is not Launcher.NONE:
         raise UsageError("--offline and --launcher contradict each other", "torchrun or accelerate launch")
-    from text2grad.stages.offline import run_train_offline
+    from text2grad.stages.learn.offline import run_train_offline
 
     run_stage(lambda: run_train_offline(config, source, name, mode), as_json, show=show_trained(config, name))
 
@@ -619,7 +619,7 @@ def _train_offline(
 def _train_dpo(config: Config, name: str, pairs: str, mode: ResumeMode, as_json: bool, launcher: Launcher) -> None:
     if launcher is Launcher.RAY:
         raise UsageError("--pairs is not for --launcher ray", "torchrun --nproc_per_node N -m text2grad.cli train")
-    from text2grad.stages.preference import run_train_dpo
+    from text2grad.stages.learn.preference import run_train_dpo
 
     run_stage(lambda: run_train_dpo(config, name, pairs, mode), as_json, show=show_trained(config, name))
 
@@ -711,7 +711,7 @@ def evaluate(
     if answers or annotations is not None:
         run_stage(lambda: _evaluate_files(chosen, answers, against, annotations), as_json)
         return
-    from text2grad.stages.evaluate import run_evaluate, run_evaluate_samples
+    from text2grad.stages.measure.evaluate import run_evaluate, run_evaluate_samples
 
     if reflect is not None:
         _reflect(chosen, target, reflect, as_json)
@@ -749,8 +749,8 @@ def _evaluate_files(
         from text2grad.eval.alpaca import read_annotations, win_rates
 
         return win_rates(read_annotations(annotations))
-    from text2grad.stages.answers import run_evaluate_answers
-    from text2grad.stages.mt_bench import run_mt_bench_answers
+    from text2grad.stages.measure.answers import run_evaluate_answers
+    from text2grad.stages.measure.mt_bench import run_mt_bench_answers
 
     if config.task.name != "mt_bench":
         return run_evaluate_answers(config, answers, against)
@@ -760,7 +760,7 @@ def _evaluate_files(
 
 
 def _reflect(config: Config, target: str, rounds: int, as_json: bool) -> None:
-    from text2grad.stages.reflect import run_reflect
+    from text2grad.stages.measure.reflect import run_reflect
 
     run_stage(lambda: run_reflect(config, target, rounds), as_json)
 
@@ -772,7 +772,7 @@ def _show_policy(config: Config) -> Callable[[Mapping[str, Any]], None]:
         from rich.console import Console
 
         from text2grad.report.terminal import policy_table, show_table
-        from text2grad.stages.gate import verdict_line
+        from text2grad.stages.learn.gate import verdict_line
 
         shown = {name: value for name, value in summary.items() if name != "signs"}  # which were said
         show_table(Console(stderr=True), policy_table(shown))
@@ -786,7 +786,7 @@ def _evaluate_reward_model(config: Config) -> Summary:
     from rich.console import Console
 
     from text2grad.report.terminal import evaluation_table, gate_lines, show_table
-    from text2grad.stages.reward_model import run_evaluate_reward_model
+    from text2grad.stages.learn.reward_model import run_evaluate_reward_model
 
     found = run_evaluate_reward_model(config)
     show_table(Console(stderr=True), evaluation_table(found.report))
@@ -844,8 +844,9 @@ def sample_answers(
     """
     chosen = _configuration_of_run(context, config)
     from text2grad.feedback import refuse_folder
-    from text2grad.stages.sampling import repeated, to_mark, write_to_mark
-    from text2grad.stages.talk import prompts_to_ask, run_sample, source_of
+    from text2grad.stages.measure.talk import run_sample, source_of
+    from text2grad.stages.run.prompts import prompts_to_ask
+    from text2grad.stages.run.sampling import repeated, to_mark, write_to_mark
 
     if out is not None:
         refuse_folder(out)
@@ -887,7 +888,8 @@ def try_policies(
       text2grad try --with smollm2 --single < questions.txt
     """
     chosen = _configuration_of_run(context, config)
-    from text2grad.stages.talk import policies_of, run_try
+    from text2grad.stages.measure.talk import run_try
+    from text2grad.stages.run.policies import policies_of
 
     def as_line(asked: Asked) -> None:
         typer.echo(json.dumps(asked.as_row(), ensure_ascii=False))
@@ -944,7 +946,7 @@ def merge(
       text2grad merge reward_model --config mine.yaml --out models/critic
     """
     chosen = _configuration_of_run(context, config)
-    from text2grad.stages.merge import run_merge
+    from text2grad.stages.run.merge import run_merge
 
     run_stage(lambda: run_merge(chosen, target, out, license_name, hub, dtype), as_json)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED, UserError
-from text2grad.stages.summary import Summary
+from text2grad.stages.run.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
@@ -122,7 +122,7 @@ def _show_before_and_after(config: Config, name: str) -> None:
     from rich.console import Console
 
     from text2grad.report.terminal import show_answers
-    from text2grad.stages.talk import before_and_after
+    from text2grad.stages.measure.talk import before_and_after
 
     try:
         asked = before_and_after(config, name) if config.run.shown_prompts else []

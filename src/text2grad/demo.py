@@ -30,11 +30,11 @@ from text2grad.policy.cpu import give_back_memory
 from text2grad.report.folder import Sample, read_lines
 from text2grad.report.terminal import results_table, reward_model_table, show_samples, show_table
 from text2grad.report.viewer import build_report
-from text2grad.stages.annotate import run_annotate
-from text2grad.stages.evaluate import target_name
-from text2grad.stages.results import measured_on, read_results, write_json, write_whole
-from text2grad.stages.reward_model import run_train_reward
-from text2grad.stages.supervised import run_sft
+from text2grad.stages.judge.annotate import run_annotate
+from text2grad.stages.learn.reward_model import run_train_reward
+from text2grad.stages.learn.supervised import run_sft
+from text2grad.stages.measure.evaluate import target_name
+from text2grad.stages.run.results import measured_on, read_results, write_json, write_whole
 
 PHASES = 4
 AT_ONCE = 2

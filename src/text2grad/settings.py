@@ -1,17 +1,21 @@
-"""The base of all settings, YAML as they are written in, and the user's cache. Nothing here imports torch."""
+"""The base of all settings, look-up by name, the YAML they are written in, and the user's cache. No torch."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 DEEPEST_YAML, MOST_YAML = 50, 100_000
 """Levels, and values with every alias written out, of a YAML text that is read."""
+
+
+S = TypeVar("S", bound="Settings")
 
 
 class Settings(BaseModel):
@@ -37,6 +41,41 @@ def _over(default: object, given: Any) -> Any:
         return given
     own = {name: getattr(default, name) for name in default.model_fields_set}
     return own | {name: _over(own.get(name), value) for name, value in given.items()}
+
+
+MAY_CHANGE: dict[str, Any] = {"may_change": True}
+"""Marks a field (`json_schema_extra`) that a resumed run may find changed: it says how a run is run and not what
+comes of it, or what it says has a digest of its own."""
+
+
+def is_set(config: Settings, key: str) -> bool:
+    """Whether a file, recipe, preset or option has set `section.key`."""
+    part: Any = config
+    for name in key.split("."):
+        if not isinstance(part, Settings) or name not in part.model_fields_set:
+            return False
+        part = getattr(part, name)
+    return True
+
+
+def value_at(config: Settings, key: str) -> Any:
+    """The value of `section.key`."""
+    part: Any = config
+    for name in key.split("."):
+        part = getattr(part, name)
+    return part
+
+
+def with_values(config: S, values: Mapping[str, Any]) -> S:
+    """The configuration with some settings replaced, by `section.key`; they count as set, and no others."""
+    for key, value in values.items():
+        config = _replaced(config, key.split("."), value)
+    return config
+
+
+def _replaced(part: S, path: Sequence[str], value: Any) -> S:
+    name, *rest = path
+    return part.model_copy(update={name: _replaced(getattr(part, name), rest, value) if rest else value})
 
 
 def user_cache(program: str = "text2grad") -> Path:

@@ -23,8 +23,8 @@ from text2grad.config import Config, dump_config, find_config, load_config
 from text2grad.console import split_overrides
 from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.eval.reward_model import reward_model_report
-from text2grad.stages.paid import AnnotateOptions
-from text2grad.stages.summary import Summary, inlined
+from text2grad.stages.judge.paid import AnnotateOptions
+from text2grad.stages.run.summary import Summary, inlined
 from text2grad.tasks.base import TaskSettings
 
 Run = Callable[..., tuple[int, str, str]]
@@ -33,7 +33,10 @@ Run = Callable[..., tuple[int, str, str]]
 STAGES = (
     *(
         f"stages.{name}"
-        for name in ("annotate", "evaluate", "intake", "merge", "ppo", "reward_model", "supervised")
+        for name in (
+            *("judge.annotate", "measure.evaluate", "judge.intake", "run.merge", "learn.ppo"),
+            *("learn.reward_model", "learn.supervised"),
+        )
     ),
     *("demo", "report.viewer"),
 )

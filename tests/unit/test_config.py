@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 from places import ROOT
@@ -24,10 +25,10 @@ from text2grad.config import (
     preset_names,
     recipe_names,
 )
-from text2grad.config.derive import is_set
+from text2grad.config.reference import REMOVED
 from text2grad.config.sections import CriticSettings
 from text2grad.errors import EXIT_FAILED, EXIT_USAGE, UsageError, UserError
-from text2grad.settings import parse_yaml
+from text2grad.settings import is_set, parse_yaml
 from text2grad.tasks.loaders import hub_data
 
 MINIMAL = "task: {name: demo}\npolicy: {model: tiny}\n"
@@ -333,7 +334,7 @@ def test_table_9_of_the_paper(name: str) -> None:
     assert (model.lora.r, model.lora.alpha, model.lora.dropout) == (16, 32, 0.1)
     assert model.lora.targets == ("q_proj", "v_proj")
     assert (training.lr, training.weight_decay, training.epochs) == (1e-5, 3e-7, 2)
-    assert (training.batch_size, training.max_grad_norm) == (8, 1.0)
+    assert training.batch_size == 8
 
 
 @pytest.mark.parametrize(
@@ -359,6 +360,26 @@ def test_a_dumped_configuration_loads_back_equal(name: str, tmp_path: Path) -> N
     path.write_text(dump_config(config), encoding="utf-8")
     assert load_config(path) == config
     assert (config.ppo.clip, config.policy.model, config.run.seed) == (math.inf, "1e5", 7)
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_a_removed_setting_is_passed_over_at_its_old_value_and_otherwise_says_where_it_went(
+    key: str, tmp_path: Path
+) -> None:
+    *sections, last = key.split(".")
+    path = tmp_path / "config.yaml"
+
+    def write(data: dict[str, object]) -> Path:
+        for section in reversed(sections):
+            data = {section: data}
+        path.write_text(yaml.safe_dump({"task": {"name": "demo"}, "policy": {"model": "tiny"}, **data}))
+        return path
+
+    assert load_config(write({last: REMOVED[key].value})) == load_config(write({}))
+    with pytest.raises(UsageError, match=f"the setting '{key}' is no more: ") as error:
+        load_config(write({last: {"model": "other"} if REMOVED[key].value is None else 0.25}))
+    assert "\n" not in str(error.value)
+    assert key not in {each.key for each in describe_settings()}
 
 
 def test_what_nobody_set_can_be_left_out_and_stays_unset(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config, dump_config
 from text2grad.report.viewer import build_report
-from text2grad.stages.results import write_json, write_whole
+from text2grad.stages.run.results import write_json, write_whole
 
 SETTINGS = "compare.yaml"
 """The settings of a comparison, in its folder."""

@@ -25,7 +25,7 @@ from text2grad.config import Config
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.report import signs, times
-from text2grad.stages.results import SCORES, measured_on, read_results
+from text2grad.stages.run.results import SCORES, measured_on, read_results
 
 WAYS = ("greedy", "sampled")
 BEST = "best_temperature"

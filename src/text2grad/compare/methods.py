@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from text2grad.config import TINY, Config, laid_over
 from text2grad.errors import UsageError, UserError
+from text2grad.eval.measures import mean_scores
 from text2grad.feedback import Example
-from text2grad.stages.evaluate import mean_scores
-from text2grad.stages.prompts import task_of
-from text2grad.stages.reflect import refuse_knowing_critic
-from text2grad.stages.results import main_measure, refuse_run_name
+from text2grad.stages.measure.reflect import refuse_knowing_critic
+from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.results import main_measure, refuse_run_name
 from text2grad.tasks.base import Task
 from text2grad.tasks.qa import is_ultrafeedback
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from text2grad.compare.methods import COMMON, REWARD_MODEL, Work, is_shared, on_imported
 from text2grad.config import Config, dump_config, laid_over
-from text2grad.config.derive import with_values
 from text2grad.config.loading import times
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
-from text2grad.stages.gate import refuse_unfit_reward_model
-from text2grad.stages.prompts import IMPORTED, imported_file
-from text2grad.stages.results import write_json, write_whole
+from text2grad.settings import with_values
+from text2grad.stages.learn.gate import refuse_unfit_reward_model
+from text2grad.stages.run.prompts import IMPORTED, imported_file
+from text2grad.stages.run.results import write_json, write_whole
 from text2grad.train.settings import PPOSettings
 
 DONE = "done"

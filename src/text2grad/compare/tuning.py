@@ -16,9 +16,9 @@ from text2grad.compare.figures import BEST, scores_of
 from text2grad.compare.methods import Methods, run_name, trying, tunable
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.config import Config
-from text2grad.config.derive import is_set
 from text2grad.errors import UsageError
-from text2grad.stages.results import write_json
+from text2grad.settings import is_set
+from text2grad.stages.run.results import write_json
 
 FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
 """What a rate is multiplied by, in the order of the tries."""

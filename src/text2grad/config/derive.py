@@ -8,14 +8,13 @@ SmolLM2-135M, scaled to other sizes by a rule of thumb; `RULES` says which of th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from text2grad.config.sections import Config
-from text2grad.settings import Settings
+from text2grad.settings import is_set, value_at
 
-S = TypeVar("S", bound=Settings)
 Supervised = Literal["sft", "reward_model", "scalar_model", "unit_model", "offline", "dpo"]
 Stage = Literal[Supervised, "ppo"]
 
@@ -63,8 +62,6 @@ ACTIVATIONS = 24
 """Numbers of 4 bytes that a layer keeps for the backward pass, for each token and each of its `width`."""
 USABLE = 0.5
 """Share of free memory that is planned with."""
-MATRIX, DECODING = 0.8, 0.3
-"""Shares of the speed of one large product that whole sequences, and tokens one after another, reach."""
 GB = 2**30
 
 
@@ -93,12 +90,11 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What there is to compute with: `flops` is the measured speed of one large product, a second."""
+    """What there is to compute with."""
 
     device: str
     cores: int
     free_bytes: int
-    flops: float
 
 
 @dataclass(frozen=True)
@@ -115,43 +111,6 @@ class Derived(NamedTuple):
 
     value: Any
     reason: str
-
-
-class Cost(NamedTuple):
-    """What a step of PPO takes: seconds and bytes, both roughly."""
-
-    seconds: float
-    bytes: float
-
-
-def is_set(config: Settings, key: str) -> bool:
-    """Whether a file, recipe, preset or option has set `section.key`."""
-    part: Any = config
-    for name in key.split("."):
-        if not isinstance(part, Settings) or name not in part.model_fields_set:
-            return False
-        part = getattr(part, name)
-    return True
-
-
-def value_at(config: Settings, key: str) -> Any:
-    """The value of `section.key`."""
-    part: Any = config
-    for name in key.split("."):
-        part = getattr(part, name)
-    return part
-
-
-def with_values(config: Config, values: Mapping[str, Any]) -> Config:
-    """The configuration with some settings replaced, by `section.key`; they count as set, and no others."""
-    for key, value in values.items():
-        config = _replaced(config, key.split("."), value)
-    return config
-
-
-def _replaced(part: S, path: Sequence[str], value: Any) -> S:
-    name, *rest = path
-    return part.model_copy(update={name: _replaced(getattr(part, name), rest, value) if rest else value})
 
 
 def derive(stage: Stage, config: Config, facts: Facts) -> dict[str, Derived]:
@@ -262,22 +221,6 @@ def _states(model: ModelFacts) -> float:
 def _kept_bytes(model: ModelFacts) -> float:
     """Bytes that the backward pass needs, for each token."""
     return 4.0 * ACTIVATIONS * model.layers * model.width
-
-
-def step_cost(config: Config, facts: Facts) -> Cost:
-    """What a step of PPO takes with these settings, within a factor of about two."""
-    ppo, size = config.ppo, facts.model.parameters
-    answer, critique = config.generation.max_new_tokens, config.reward_model.generation.max_new_tokens / 2
-    read = facts.data.prompt_tokens / ppo.samples_per_prompt + answer
-    backward = 4 if facts.model.adapters else 6
-    passes = 2 * 3 + backward * ppo.epochs  # sampling's prompt or the critic's, policy, reference; then updates
-    matrix = ppo.rollouts * read * passes * size / MATRIX
-    decoded = ppo.rollouts * (answer + critique) * 2 * size / DECODING
-    rows = min(ppo.micro_batch_size, ppo.rollouts)
-    width = facts.data.prompt_tokens + answer
-    kept = rows * width * _kept_bytes(facts.model)
-    weights = 2.0 * size * facts.model.weight_bytes
-    return Cost((matrix + decoded) / facts.machine.flops, weights + _states(facts.model) + kept)
 
 
 def _sized(model: ModelFacts) -> str:

@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from text2grad.config.reference import accepts, explain, section_at, suggestion
-from text2grad.config.sections import TINY, Config, RewardModelSettings, ScalarModelSettings, UnitModelSettings
+from text2grad.config.reference import REMOVED, accepts, explain, section_at, suggestion
+from text2grad.config.sections import TINY, Config
 from text2grad.errors import UsageError, UserError
-from text2grad.settings import YAMLMistakeError, parse_yaml
-from text2grad.train.settings import DPOSettings
-
-S = TypeVar("S", RewardModelSettings, ScalarModelSettings, UnitModelSettings, DPOSettings)
+from text2grad.settings import YAMLMistakeError, parse_yaml, value_at, with_values
 
 PRESETS = Path(__file__).parents[1] / "configs"
 RECIPES = PRESETS / "recipes"
@@ -70,6 +67,7 @@ def load_config(path: Path | Sequence[Path] | None, overrides: Sequence[str] = (
     data: dict[str, Any] = {}
     for each in [path] if isinstance(path, Path) else path or ():
         _lay_over(data, _for_task(_on_its_recipe(_read(each)), data))
+    _pass_over_removed(data)
     for key, text in _pairs(overrides):
         _assign(data, key, _value(key, text))
     try:
@@ -100,27 +98,13 @@ def times(config: Config, key: str, factor: float) -> Config:
     return Config.model_validate(data)
 
 
-def with_tiny_rates(config: Config) -> Config:
-    """The same job with every learning rate times `tiny.learning_rate_factor`, where the policy is tiny."""
-    factor, ppo = config.tiny.learning_rate_factor, config.ppo
+def with_tiny_rates(config: Config, section: str) -> Config:
+    """The same job with the rates of `section` times `tiny.learning_rate_factor`, where the policy is tiny."""
+    factor = config.tiny.learning_rate_factor
     if config.policy.model != TINY or factor == 1.0:
         return config
-
-    def faster(section: S) -> S:
-        training = section.training.model_copy(update={"lr": section.training.lr * factor})
-        return section.model_copy(update={"training": training})
-
-    rates = {"lr": ppo.lr * factor, "value_lr": ppo.value_lr and ppo.value_lr * factor}
-    sections = {
-        "sft": config.sft.model_copy(update={"lr": config.sft.lr * factor}),
-        "reward_model": faster(config.reward_model),
-        "scalar_model": faster(config.scalar_model),
-        "unit_model": faster(config.unit_model),
-        "dpo": faster(config.dpo),
-        "ppo": ppo.model_copy(update=rates),
-        "offline": config.offline.model_copy(update={"lr": config.offline.lr * factor}),
-    }
-    return config.model_copy(update=sections)
+    rates = {f"{section}.{name}": getattr(value_at(config, section), name, None) for name in ("lr", "value_lr")}
+    return with_values(config, {key: rate * factor for key, rate in rates.items() if rate})
 
 
 def dump_config(config: Config, only_set: bool = False) -> str:
@@ -202,6 +186,17 @@ def _for_task(recipe: dict[str, Any], under: Mapping[str, Any]) -> dict[str, Any
         raise UsageError(f"{BY_TASK}: a section for each task is expected", "write by_task: {code: {ppo: ...}}")
     _lay_over(settings, sections.get(name, {}))
     return settings
+
+
+def _pass_over_removed(data: dict[str, Any]) -> None:
+    """Leave out what files of earlier versions set to the only value that is left."""
+    for key, removed in REMOVED.items():
+        *sections, last = key.split(".")
+        part: Any = data
+        for section in sections:
+            part = part.get(section) if isinstance(part, Mapping) else None
+        if isinstance(part, dict) and last in part and part[last] == removed.value:
+            del part[last]
 
 
 def _lay_over(data: dict[str, Any], other: Mapping[str, Any]) -> None:

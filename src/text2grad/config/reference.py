@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,6 +15,9 @@ from pydantic_core import PydanticUndefined
 
 from text2grad.config.sections import Config
 from text2grad.errors import UsageError
+
+TRAINED = ("reward_model", "scalar_model", "unit_model", "dpo")
+"""Sections with a section `training`."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ def explain(error: ValidationError) -> UsageError:
     """The first problem as one line."""
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"])
+    if key in REMOVED:
+        return UsageError(f"the setting {key!r} is no more: {REMOVED[key].instead}", "leave it out")
     if detail["type"] == "extra_forbidden":
         return UsageError(f"unknown setting {key!r}", _nearest_setting(key))
     if detail["type"] == "missing":
@@ -108,6 +113,28 @@ _RENAMED = {
     "quotes": ["critic.prompted.locate"],
 }
 """What became of the settings of `critic` or `annotate` that are in a section of a critic now, by another name."""
+
+
+class Removed(NamedTuple):
+    """A setting that is no more: the value it always has now, and what to do where another one is wanted."""
+
+    value: Any
+    instead: str
+
+
+_OWN_MODEL = Removed(None, "the run's own policy is trained: name the model as policy.model, in a run of its own")
+_CLIPPED = Removed(1.0, "gradients are clipped to a norm of 1")
+REMOVED: dict[str, Removed] = {
+    "scalar_model.policy": _OWN_MODEL,
+    "unit_model.policy": _OWN_MODEL,
+    "ppo.weight_decay": Removed(0.0, "PPO has none"),
+    "reward_model.early_stopping.metric": Removed("span_f1", "it is always span_f1"),
+    **{
+        f"{section}.max_grad_norm": _CLIPPED
+        for section in ("ppo", "sft", "offline", *(f"{name}.training" for name in TRAINED))
+    },
+}
+"""Files of earlier versions name these settings: one with the value it has now is passed over."""
 
 
 _ELSEWHERE = {

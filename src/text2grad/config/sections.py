@@ -15,7 +15,7 @@ from text2grad.critics.units import Units
 from text2grad.eval.settings import BertScoreSettings
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox import SandboxSettings
-from text2grad.settings import Settings
+from text2grad.settings import MAY_CHANGE, Settings
 from text2grad.tasks.base import TaskSettings, is_class_name
 from text2grad.train.settings import (
     DPOSettings,
@@ -34,7 +34,11 @@ Damage = Literal["shuffled", "repeated", "degenerate", "truncated", "other"]
 class RunSettings(Settings):
     """Where a run is written, and what makes it repeatable."""
 
-    folder: Path = Field(default=Path("runs/default"), description="everything a run writes goes here")
+    folder: Path = Field(
+        default=Path("runs/default"),
+        description="everything a run writes goes here",
+        json_schema_extra=MAY_CHANGE,
+    )
     seed: int = Field(default=0, ge=0, description="of everything that is drawn at random")
     threads: int | None = Field(
         default=None,
@@ -42,17 +46,21 @@ class RunSettings(Settings):
         description="CPU threads of torch; null: the cores idle at the start, at most 4, shared by the processes",
     )
     loggers: list[Literal["tensorboard", "trackio", "wandb"]] = Field(
-        default_factory=list, description="where metrics go beside metrics.jsonl: tensorboard, trackio, wandb"
+        default_factory=list,
+        description="where metrics go beside metrics.jsonl: tensorboard, trackio, wandb",
+        json_schema_extra=MAY_CHANGE,
     )
     shown_prompts: int = Field(
         default=2,
         ge=0,
         description="held-out prompts, the first ones, that are answered before and after at the end of train",
+        json_schema_extra=MAY_CHANGE,
     )
     parallel: Literal["auto", "ddp", "fsdp"] = Field(
         default="auto",
         description="weights in several processes: ddp: whole in each; fsdp: split; auto: as accelerate's profile"
         " says, else ddp",
+        json_schema_extra=MAY_CHANGE,
     )
 
 
@@ -123,7 +131,6 @@ class RewardModelSettings(Settings):
 class ScalarModelSettings(Settings):
     """A scalar reward model, trained on preference pairs: one number for an answer (paper, appendix N)."""
 
-    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
     training: PairSettings = PairSettings()
     batch_size: int = Field(default=32, ge=1, description="answers scored at a time")
 
@@ -131,7 +138,6 @@ class ScalarModelSettings(Settings):
 class UnitModelSettings(Settings):
     """A unit model: which steps or tokens of an answer are right (paper, appendix N, and the dense reward)."""
 
-    policy: PolicySettings | None = Field(default=None, description="null: start from the SFT policy")
     training: SupervisedSettings = SupervisedSettings()
     batch_size: int = Field(default=32, ge=1, description="answers labelled at a time")
 

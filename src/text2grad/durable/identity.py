@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+from text2grad.settings import MAY_CHANGE
+
 if TYPE_CHECKING:
     from text2grad.policy.model import Policy
 
@@ -28,13 +30,13 @@ def versions() -> dict[str, str]:
     }
 
 
-def flatten(without: Collection[str], **sections: BaseModel) -> dict[str, str]:
-    """Settings as `section.key` -> text, some keys left out."""
+def flatten(without: Collection[str] = (), /, **sections: BaseModel) -> dict[str, str]:
+    """Settings as `section.key` -> text, without those that are declared `MAY_CHANGE` and some more."""
     return {
         f"{section}.{key}": str(value)
         for section, settings in sections.items()
         for key, value in settings.model_dump(mode="json").items()
-        if f"{section}.{key}" not in without
+        if f"{section}.{key}" not in without and type(settings).model_fields[key].json_schema_extra != MAY_CHANGE
     }
 
 

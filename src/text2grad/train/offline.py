@@ -32,9 +32,6 @@ from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import OfflineSettings
 from text2grad.train.supervised import Objective, descend, refuse_not_finite
 
-UNCHECKED = {"offline.checkpoint_every", "offline.max_kl"}
-"""What may change when a run is resumed."""
-
 
 @dataclass(frozen=True)
 class Logged:
@@ -101,7 +98,7 @@ def identity_of(
     turns = ((*each.prompt, Message(role="assistant", content=each.response)) for each in answers)
     said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
     return {
-        **flatten(UNCHECKED, offline=settings, credit=credit_settings),
+        **flatten(offline=settings, credit=credit_settings),
         "the starting policy": digest_of_reference(policy),
         "the logged answers": digest_of_texts([*map(str, answers), *said]),
     }

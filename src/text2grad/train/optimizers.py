@@ -21,6 +21,9 @@ from text2grad.policy.shard import split_as, whole
 from text2grad.train.muon import muon_for
 from text2grad.train.settings import PPOSettings, Schedule, SupervisedSettings
 
+MAX_GRAD_NORM = 1.0
+"""Of the gradient of a step, as in the paper."""
+
 
 @dataclass
 class Optimizers:
@@ -38,10 +41,9 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
         UserError: the policy is in float16.
     """
     _refuse_float16(policy)
-    decay = settings.weight_decay
-    trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=decay, fused=True)
+    trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=0.0, fused=True)
     head = torch.optim.AdamW(
-        policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=decay, fused=True
+        policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=0.0, fused=True
     )
     for optimizer in (trunk, head):
         keep_masters(optimizer, policy)
@@ -107,7 +109,7 @@ def _refuse_float16(policy: Policy) -> None:
         )
 
 
-def clip_gradient(parameters: Iterable[torch.nn.Parameter], limit: float) -> float:
+def clip_gradient(parameters: Iterable[torch.nn.Parameter], limit: float = MAX_GRAD_NORM) -> float:
     """Scale the gradient to a norm of at most `limit`; returns its norm before."""
     return float(whole(torch.nn.utils.clip_grad_norm_(parameters, limit)))
 

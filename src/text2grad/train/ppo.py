@@ -35,18 +35,6 @@ from text2grad.train.settings import PPOSettings
 from text2grad.train.teacher import Teacher, refuse_unfit, teacher_version
 from text2grad.train.update import next_coefficient
 
-UNCHECKED = {
-    "ppo.checkpoint_every",
-    "ppo.heldout_every",
-    "ppo.keep_every",
-    "ppo.max_failed",
-    "ppo.max_kl",
-    "ppo.overlap",
-    "ppo.probe_every",
-    "ppo.prompts",
-}
-"""What may change when a run is resumed: it does not change what is learned, or (prompts) has a digest."""
-
 
 def ppo_step(
     learner: Learner, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int, beta: float
@@ -105,7 +93,7 @@ def train_ppo(
     if taught:
         refuse_unfit(policy, examples, settings.teacher, ranks.sharded)
     identity = {
-        **flatten(UNCHECKED, ppo=settings, credit=credit, generation=generation),
+        **flatten(ppo=settings, credit=credit, generation=generation),
         **identity_of(policy, examples, critic),
         **({"the teacher's prompt": teacher_version()} if taught else {}),
     }

@@ -136,7 +136,7 @@ def identity_of(
     asked = itertools.chain.from_iterable(pair.prompt for pair in pairs)
     said = rendering_of(policy.tokenizer, itertools.chain(asked, answers))
     return {
-        **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
+        **flatten(**{section: settings}),
         "the starting model": digest_of_reference(policy),
         "the preference pairs": digest_of_texts([*map(record_json, pairs), *said]),
     }

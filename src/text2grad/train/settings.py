@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from text2grad.settings import Settings
+from text2grad.settings import MAY_CHANGE, Settings
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -27,12 +27,12 @@ class SupervisedSettings(Settings):
     schedule: Schedule = Field(default="linear", description="of the learning rate")
     warmup: float = Field(default=0.03, ge=0, lt=1, description="share of the steps")
     weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     max_length: int | None = Field(default=None, ge=8, description="tokens; None: the model's own limit")
     checkpoint_every: int = Field(
         default=200,
         ge=0,
         description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
+        json_schema_extra=MAY_CHANGE,
     )
 
 
@@ -70,6 +70,7 @@ class OfflineSettings(SupervisedSettings):
         default=3.0,
         gt=0,
         description="nats per token from the start at which the run stops as diverged; None: no limit",
+        json_schema_extra=MAY_CHANGE,
     )
 
 
@@ -101,9 +102,6 @@ class EarlyStoppingSettings(Settings):
 
     every: int = Field(default=100, ge=1, description="optimizer steps between two measurements")
     patience: int = Field(default=3, ge=1, description="measurements without improvement before training stops")
-    metric: Literal["span_f1"] = Field(
-        default="span_f1", description="mean of the F1 of good tokens and the F1 of poor tokens"
-    )
     share: float = Field(default=0.1, gt=0, lt=1, description="of the training prompts, set apart to measure on")
     records: int = Field(default=64, ge=1, description="critiques written for one measurement, at most")
 
@@ -165,7 +163,10 @@ class PPOSettings(Settings):
     steps: int = Field(default=50, ge=1, description="rollout batches")
     rollouts: int = Field(default=64, ge=1, description="responses per step (the update batch)")
     prompts: int | None = Field(
-        default=None, ge=1, description="train on this many of the training prompts, from the first; null: all"
+        default=None,
+        ge=1,
+        description="train on this many of the training prompts, from the first; null: all",
+        json_schema_extra=MAY_CHANGE,
     )
     samples_per_prompt: int = Field(default=1, ge=1, description="responses to one prompt within a step")
     epochs: int = Field(default=4, ge=1, description="passes over one batch of rollouts")
@@ -174,8 +175,6 @@ class PPOSettings(Settings):
     lr: float = Field(default=1e-6, gt=0, description="learning rate")
     value_lr: float | None = Field(default=None, gt=0, description="for the value head; None: lr")
     schedule: Schedule = Field(default="constant", description="of the learning rate")
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0, description="gradients are clipped to it")
     advantage: Literal["gae", "returns", "group"] = Field(
         default="returns",
         description="returns: no values, rewards to come discounted by gamma x lam; gae: a value function as well"
@@ -237,33 +236,45 @@ class PPOSettings(Settings):
         default="auto",
         description="score a batch while it is critiqued; auto: where the critic computes outside this process;"
         " never with split weights",
+        json_schema_extra=MAY_CHANGE,
     )
-    max_failed: float = Field(default=0.5, ge=0, le=1, description="share of failed critiques that stops the run")
+    max_failed: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of failed critiques that stops the run",
+        json_schema_extra=MAY_CHANGE,
+    )
     max_kl: float | None = Field(
         default=3.0,
         gt=0,
         description="nats per token from the reference at which the run stops as diverged; None: no limit",
+        json_schema_extra=MAY_CHANGE,
     )
     checkpoint_every: int = Field(
         default=20,
         ge=0,
         description="steps between checkpoints, from which a killed run resumes; 0: only when it is stopped",
+        json_schema_extra=MAY_CHANGE,
     )
     heldout_every: int | None = Field(
         default=None,
         ge=1,
         description="steps between measurements on held-out prompts, as `evaluate` does, among the metrics of a"
         " step; null: none",
+        json_schema_extra=MAY_CHANGE,
     )
     keep_every: int | None = Field(
         default=None,
         ge=1,
         description="steps between policies that are kept, as ppo/NAME/NAME-step-K; null: only the last is",
+        json_schema_extra=MAY_CHANGE,
     )
     probe_every: int = Field(
         default=10,
         ge=0,
         description="steps between two checks that the reward of a reward model still means something; 0: never",
+        json_schema_extra=MAY_CHANGE,
     )
     samples_every: int = Field(default=5, ge=1, description="steps between written token strips")
     samples_written: int = Field(default=8, ge=0, description="token strips written each time")

@@ -17,6 +17,8 @@ from text2grad.policy.shard import gathered, split_as
 from text2grad.train.settings import EarlyStoppingSettings, SFTSettings
 
 PREFIX = "best."
+METRIC = "span_f1"
+"""The mean of the F1 of good tokens and the F1 of poor tokens."""
 PART_OF_PASS = 0.25
 """Over this part of a pass a loss is averaged that ends training: forty short answers are learned within a pass."""
 
@@ -72,14 +74,14 @@ class EarlyStopping:
             self._weights = {name: _kept(tensor.detach()) for name, tensor in self._policy.trained().items()}
         else:
             self._waited += 1
-        return {self._settings.metric: value}
+        return {METRIC: value}
 
     def restore_best(self) -> dict[str, float]:
         """Put the best weights into the policy; which they are, for the summary."""
         with torch.no_grad():
             for name, parameter in self._policy.trained().items():
                 parameter.copy_(self._weights[name])
-        return {f"best_{self._settings.metric}": self.best, "best_step": self.best_step}
+        return {f"best_{METRIC}": self.best, "best_step": self.best_step}
 
     def tensors(self) -> dict[str, Tensor]:
         """The best weights, by name, split as the policy's are."""

@@ -130,7 +130,7 @@ def descend(
         for step, batch in run.steps(batches):
             with run.guarding(partial(objective.described, step, batch)):
                 metrics = objective.gradient(batch, size)
-                metrics["grad_norm"] = clip_gradient(policy.policy_parameters(), settings.max_grad_norm)
+                metrics["grad_norm"] = clip_gradient(policy.policy_parameters())
                 objective.check(metrics)
             if stopping and stopping.due(step + 1, len(batches)):  # it measures the changed policy
                 run.changing()
@@ -180,7 +180,7 @@ def identity_of(
     turns = ((*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs)
     said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
     return {
-        **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
+        **flatten(**{section: settings}),
         "the starting model": digest_of_reference(policy),
         "the training pairs": digest_of_texts([*map(str, pairs), *said]),
         **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),

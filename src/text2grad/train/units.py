@@ -94,7 +94,7 @@ def identity_of(policy: Policy, answers: Sequence[JudgedAnswer], settings: Super
     turns = ((*each.prompt, Message(role="assistant", content=each.response)) for each in answers)
     said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
     return {
-        **flatten({f"{SECTION}.checkpoint_every"}, **{SECTION: settings}),
+        **flatten(**{SECTION: settings}),
         "the starting model": digest_of_reference(policy),
         "the judged answers": digest_of_texts([*map(str, answers), *said]),
     }

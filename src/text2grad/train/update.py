@@ -105,7 +105,7 @@ def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings
         FloatingPointError: the gradient is not finite.
     """
     trained = policy.value_parameters() if warming else policy.policy_parameters() + policy.value_parameters()
-    norm = clip_gradient(trained, settings.max_grad_norm)
+    norm = clip_gradient(trained)
     if not math.isfinite(norm):
         raise FloatingPointError("the gradient is not finite, no parameter was changed by it")
     optimizers.value.step()

@@ -20,9 +20,9 @@ from text2grad.compare.methods import METHODS, OWN, SHARED, methods_of, trying, 
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent, tuned, tuning_seeds
 from text2grad.config import Config, find_config, load_config
-from text2grad.config.derive import is_set, value_at
 from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.eval.metrics import mean_with_interval
+from text2grad.settings import is_set, value_at
 
 
 @pytest.fixture

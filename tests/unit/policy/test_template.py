@@ -17,7 +17,7 @@ from text2grad.feedback import Example, Message
 from text2grad.policy.encode import encode_prompt, encode_target, load_tokenizer, turn_end
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.stages.sampling import sample
+from text2grad.stages.run.sampling import sample
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.settings import SupervisedSettings
 

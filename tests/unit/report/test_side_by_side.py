@@ -14,7 +14,8 @@ from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.report.folder import read_run
 from text2grad.report.viewer import sections
-from text2grad.stages import evaluate, merge
+from text2grad.stages.measure import evaluate
+from text2grad.stages.run import merge
 
 
 class Problems:

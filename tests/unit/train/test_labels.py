@@ -19,7 +19,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.policy.label_head import UNLABELLED
 from text2grad.policy.model import Policy
-from text2grad.stages.reward_data import fitting, reward_pair
+from text2grad.stages.learn.reward_data import fitting, reward_pair
 from text2grad.train.pairs import Encoded, encode_pairs, labelled_by
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings

@@ -19,11 +19,11 @@ from text2grad.policy import load
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.stages import reward_model, supervised
-from text2grad.stages.intake import run_import
-from text2grad.stages.ppo import run_train
-from text2grad.stages.reward_model import run_train_reward
-from text2grad.stages.supervised import run_sft
+from text2grad.stages.judge.intake import run_import
+from text2grad.stages.learn import reward_model, supervised
+from text2grad.stages.learn.ppo import run_train
+from text2grad.stages.learn.reward_model import run_train_reward
+from text2grad.stages.learn.supervised import run_sft
 from text2grad.tasks.base import question_of
 from text2grad.train.settings import EarlyStoppingSettings
 from text2grad.train.stopping import EarlyStopping, LossFloor

@@ -18,8 +18,8 @@ from text2grad.durable.processes import Ranks
 from text2grad.durable.run import save_policy
 from text2grad.durable.state import Randomness, seed_everything
 from text2grad.policy.model import Policy
-from text2grad.stages.critics import critic_inputs
-from text2grad.stages.folder import run_inputs
+from text2grad.stages.judge.critics import critic_inputs
+from text2grad.stages.run.training import run_inputs
 from text2grad.train.optimizers import learning_rate_factor
 from text2grad.train.passes import PassSize
 
@@ -200,7 +200,7 @@ def test_settings_of_the_policy_and_the_sandbox_belong_to_a_run() -> None:
 
     def inputs(**sections: dict[str, object]) -> dict[str, str]:
         config = Config.model_validate(base | {name: base.get(name, {}) | s for name, s in sections.items()})
-        return run_inputs(config, config.policy, **critic_inputs(config))
+        return {**run_inputs(config, config.policy), **critic_inputs(config)}
 
     plain = inputs()
     assert (

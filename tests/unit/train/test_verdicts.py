@@ -23,9 +23,9 @@ from text2grad.policy.grounded import vocabulary_for
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
-from text2grad.stages.critics import REWARD_MODEL_PROMPT
-from text2grad.stages.reward_data import reward_pair
-from text2grad.stages.reward_model import refuse_no_score
+from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
+from text2grad.stages.learn.reward_data import reward_pair
+from text2grad.stages.learn.reward_model import refuse_no_score
 from text2grad.tasks.base import read_prompt
 from text2grad.train.pairs import Encoded, Pair, encode_pairs
 from text2grad.train.passes import PassSize

@@ -1,0 +1,120 @@
+"""Items for `annotate` from the policy of a run: what it samples, or the drafts of the task's data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from text2grad.config import Config
+from text2grad.critics.program import run_outcomes
+from text2grad.errors import UserError
+from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, human_feedback_on
+from text2grad.formats.responses import Item
+from text2grad.policy.load import load_frozen
+from text2grad.policy.model import Policy
+from text2grad.sandbox import Runner
+from text2grad.stages.judge.paid import AnnotateOptions
+from text2grad.stages.run.policies import start_policy
+from text2grad.stages.run.sampling import TOKEN_IDS, sample
+from text2grad.tasks.base import Task, conversation_text, feedback_split
+
+SWAP_GROUP = 16
+
+
+Admit = Callable[[Sequence[Example]], list[Example]]
+"""Leaves out the prompts that nothing can be judged by."""
+
+
+def sources_of(
+    config: Config, task: Task, runner: Runner | None, options: AnnotateOptions, admit: Admit = list
+) -> tuple[list[Item], list[Item]]:
+    """What is to be judged, of training prompts and of held-out ones that `admit` leaves; sampled programs are run
+    first by `runner`.
+
+    Raises:
+        UserError: with `options.anchor`, no prompt comes with a draft and feedback on it.
+    """
+    train = admit(task.examples(feedback_split(config.task))[: config.annotate.prompts])
+    heldout = admit(task.examples("heldout")[: config.annotate.heldout or config.evaluate.limit])
+    samples = config.annotate.samples_per_prompt
+    few = min(4, samples)
+    if options.anchor:
+        items, held = drafted_items(train), drafted_items(heldout)
+        if not items:
+            cure = "task.data: SLF5K or ILF have some; leave out --anchor to sample the policy"
+            raise UserError(f"no prompt of task {task.name!r} has a draft with feedback", cure)
+    elif options.plan:
+        longest = "word " * config.generation.max_new_tokens
+        items = [_sampled(example, longest) for example in train * samples]
+        held = [_sampled(example, longest) for example in heldout * few]
+        return items, held
+    else:
+        policy = load_frozen(start_policy(config, options.start))
+        items = sampled_items(policy, train, config, samples, config.annotate.swapped)
+        held = sampled_items(policy, heldout, config, few)
+    items, held = items[: options.limit], held[: options.limit]
+    if runner and not options.anchor:
+        items, held = tested_items(runner, items), tested_items(runner, held)
+    return items, held
+
+
+def sampled_items(
+    policy: Policy, examples: Sequence[Example], config: Config, samples: int, swapped: float = 0.0
+) -> list[Item]:
+    """`samples` responses per example, to be judged; a share of them swapped."""
+    repeated = [example for example in examples for _ in range(samples)]
+    if not repeated:
+        return []
+    sampled = sample(policy, repeated, config.generation)
+    order = swap_similar(repeated, swapped, config.run.seed)
+    items = []
+    for example, index in zip(repeated, order, strict=True):
+        ids, response = sampled[index]  # with its ids the response is not tokenised again
+        items.append(_sampled(example.model_copy(update={"meta": {**example.meta, TOKEN_IDS: ids}}), response))
+    return items
+
+
+def tested_items(runner: Runner, items: Sequence[Item]) -> list[Item]:
+    """The items with the outcome of their tests, where they have tests."""
+    found = run_outcomes(runner, [item.example for item in items], [item.response for item in items])
+    return [
+        replace(item, example=item.example.model_copy(update={"meta": {**item.example.meta, **came}}))
+        for item, came in zip(items, found, strict=True)
+    ]
+
+
+def drafted_items(examples: Sequence[Example]) -> list[Item]:
+    """The data set's own drafts that people wrote about: only for these do their words hold."""
+    drafted = [Item(example, str(example.meta.get(DRAFT, "")), ours=True) for example in examples]
+    return [
+        item
+        for item in drafted
+        if DRAFT in item.example.meta and human_feedback_on(item.example, item.response).strip()
+    ]
+
+
+def swap_similar(examples: Sequence[Example], share: float, seed: int) -> list[int]:
+    """For each example the index of the response it is shown with; for a `share` of them, one to a similar prompt.
+
+    A reward model that starts from the policy can guess most of a response from its prompt, and then never
+    reads the response. Swapped ones cannot be guessed, and similar wording makes them hard to dismiss.
+    """
+    rng = random.Random(seed)
+    order = list(range(len(examples)))
+    chosen = rng.sample(order, round(share * len(order)))
+    chosen.sort(key=lambda index: conversation_text(examples[index].prompt))
+    for start in range(0, len(chosen), SWAP_GROUP):
+        group = chosen[start : start + SWAP_GROUP]
+        for index, other in zip(group, rng.sample(group, len(group)), strict=True):
+            order[index] = other
+    return order
+
+
+def _sampled(example: Example, response: str) -> Item:
+    """A sampled response. What a person wrote is about another one, even where the data do not say which, and so
+    is what came of tests.
+    """
+    meta = {name: value for name, value in example.meta.items() if name not in ("outcome", "test_output")}
+    unknown = {DRAFT: ""} if HUMAN_FEEDBACK in meta and DRAFT not in meta else {}
+    return Item(example.model_copy(update={"meta": {**meta, **unknown}}), response, ours=True)

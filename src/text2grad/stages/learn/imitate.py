@@ -1,0 +1,143 @@
+"""`sft --records`: imitate the answers of a feedback file that a critic passed.
+
+With `--best` only the best answer to each prompt: rejection sampling (best of n; RAFT, Dong et al. 2023) on answers
+that `annotate` sampled, and the last step of ILF (Scheurer et al. 2023) on those that `refine` wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from text2grad.chat.base import LimitedChat
+from text2grad.config import Config
+from text2grad.critics.prompted import Prompt
+from text2grad.critics.revision import revision_messages
+from text2grad.durable.run import ResumeMode
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback
+from text2grad.formats.export import MORE_ANSWERS
+from text2grad.policy.generate import LocalChat
+from text2grad.policy.load import load_policy
+from text2grad.stages.judge.revise import revision_prompt
+from text2grad.stages.learn.logged import answers_in
+from text2grad.stages.learn.refine import cases_of
+from text2grad.stages.learn.supervised import say_if_ended
+from text2grad.stages.run.policies import start_policy
+from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.settle import facts_of_pairs
+from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import training
+from text2grad.tasks.base import question_of, words_of
+from text2grad.train.pairs import Pair
+from text2grad.train.stopping import LossFloor
+from text2grad.train.supervised import train_supervised
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which answers are imitated: those with a score above `above`, all or the `best` of each prompt.
+
+    `revise`: not as answers, but as revisions of those to the same prompt that fell short, given their critique.
+    """
+
+    best: bool = False
+    above: float = 0.0
+    revise: bool = False
+
+
+ALL = Choice()
+"""Every answer that passes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImitationSummary(Summary):
+    """Answers that were looked at, to how many prompts, how many were imitated and how many prompts had none."""
+
+    samples: int
+    prompts: int
+    imitated: int
+    prompts_without: int
+    left_out: Mapping[str, int] = inlined()
+    metrics: Mapping[str, float] = inlined()
+    out: str
+
+
+def run_sft_on_records(
+    config: Config,
+    source: Path,
+    name: str,
+    choice: Choice = ALL,
+    start: str = "",
+    resume: ResumeMode = "auto",
+) -> ImitationSummary:
+    """Fine-tune a policy on the answers in `source` that `choice` takes, from `start` (a run's name or a folder;
+    "": the SFT policy); writes `ppo/<name>`, or resumes an unfinished one.
+
+    Raises:
+        UserError: the file has no answer to learn from (`logged.answers_in`), or none that is good enough.
+    """
+    with training(config, "sft", f"ppo/{name}", resume) as stage:
+        with stage.preparing():
+            records, left_out = answers_in(source, config, task_of(config))
+            chosen = chosen_answers(records, choice)
+            if not chosen:
+                problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"
+                raise UserError(
+                    problem, "text2grad annotate gives scores; --above -1 takes what is best all the same"
+                )
+            policy = load_policy(start_policy(config, start))
+        pairs = [Pair(record.id, record.prompt, record.response) for record in chosen]
+        if choice.revise:
+            pairs = revisions(records, chosen, revision_prompt(config), LocalChat(policy, config.generation, name))
+        run = stage.settle(policy, facts_of_pairs(policy, pairs))
+        with run.begun() as options:
+            settings = run.config.sft
+            floor = LossFloor.of(settings, len(pairs))
+            metrics = train_supervised(policy, pairs, settings, options, stopping=floor)
+        if stage.ranks.first:
+            say_if_ended(name, settings, len(pairs), metrics)
+    prompts, answered = (len({words_of(question_of(each)) for each in part}) for part in (records, chosen))
+    return ImitationSummary(
+        samples=len(records),
+        prompts=prompts,
+        imitated=len(chosen),
+        prompts_without=prompts - answered,
+        left_out=left_out,
+        metrics=metrics,
+        out=str(stage.place / "policy"),
+    )
+
+
+def revisions(
+    records: Sequence[Feedback], good: Sequence[Feedback], prompt: Prompt, chat: LimitedChat
+) -> list[Pair]:
+    """From every answer with something to mend, and its critique, to the best answer to the same prompt, in the
+    words in which `refine` asks: how ILF teaches its refiner (Chen et al. 2024), by the model's own answers.
+
+    Raises:
+        UserError: no prompt has both.
+    """
+    best = {words_of(question_of(record)): record for record in chosen_answers(good, Choice(best=True))}
+    pairs = [
+        Pair(case.example.id, tuple(revision_messages(prompt.text, *case, chat.excess)), better.response)
+        for case in cases_of(records)
+        if (better := best.get(words_of(question_of(case.example))))
+    ]
+    if not pairs:
+        raise UserError("no prompt has an answer that passed and one with something to mend", MORE_ANSWERS)
+    return pairs
+
+
+def chosen_answers(records: Sequence[Feedback], choice: Choice) -> list[Feedback]:
+    """The answers that are good enough, in their order; of equally good ones to a prompt the first is the best."""
+    good = [record for record in records if record.score is not None and record.score > choice.above]
+    if not choice.best:
+        return good
+    best: dict[str, Feedback] = {}
+    for record in good:
+        question = words_of(question_of(record))
+        if question not in best or (record.score or 0.0) > (best[question].score or 0.0):
+            best[question] = record
+    return list(best.values())

@@ -1,0 +1,220 @@
+"""`train-reward --pairs` and `train --pairs`: a scalar reward model, and DPO, on preference pairs."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from text2grad.config import Config
+from text2grad.durable.run import ResumeMode
+from text2grad.errors import UserError
+from text2grad.eval.preference import preference_report
+from text2grad.feedback import Preference
+from text2grad.formats.preference import Pairs, read_pairs
+from text2grad.policy.encode import encode_target
+from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.scores import LocalScorer
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages.judge.critics import SCALE_FILE
+from text2grad.stages.learn.gate import release
+from text2grad.stages.learn.reward_data import splits_of_task
+from text2grad.stages.run.policies import start_policy
+from text2grad.stages.run.results import write_json
+from text2grad.stages.run.settle import facts_of_preferences
+from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import training
+from text2grad.tasks.base import question_of, split_of, words_of
+from text2grad.tasks.loaders import hub_data
+from text2grad.train.preference import (
+    encode_preferences,
+    read_preferences,
+    train_dpo,
+    train_scalar_model,
+)
+from text2grad.train.settings import SupervisedSettings
+from text2grad.train.supervised import longest
+
+ANSWERS_TO_STANDARDISE = 2000
+"""Training answers whose scores give mean and spread; more change neither."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSummary(Summary):
+    """Records that were read, pairs trained on and held out, records that gave none by the reason, last metrics of
+    the training, figures on held-out pairs (`heldout_*`, see `eval.preference`), and the folder of the policy."""
+
+    pairs: int
+    trained_on: int
+    heldout: int
+    left_out: Mapping[str, int] | None = None
+    metrics: Mapping[str, float] = inlined()
+    figures: Mapping[str, float] = inlined()
+    out: str
+
+
+@dataclass(frozen=True)
+class PreferenceData:
+    """Pairs to train on and to measure on, no question in both, and what gave no pair."""
+
+    train: list[Preference]
+    heldout: list[Preference]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto") -> PreferenceSummary:
+    """Train a scalar reward model on preference pairs; writes `scalar_model/policy` and its figures."""
+    with training(config, "scalar_model", "scalar_model", resume) as stage:
+        with stage.preparing():
+            policy, pairs = begun(config, start_policy(config), data, config.scalar_model.training)
+        run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
+        with run.begun() as options:
+            metrics = train_scalar_model(policy, pairs.train, run.config.scalar_model.training, options)
+            del policy
+            release()  # what was trained is gone before the model that was written is loaded
+            figures = standardise_and_measure(config, stage.place / "policy", pairs) if stage.ranks.first else {}
+    return summary_of(pairs, metrics, figures, stage.place)
+
+
+def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "auto") -> PreferenceSummary:
+    """DPO of the SFT policy on preference pairs; writes `ppo/<name>`, or resumes an unfinished one."""
+    with training(config, "dpo", f"ppo/{name}", resume) as stage:
+        with stage.preparing():
+            policy, pairs = begun(config, start_policy(config), data, config.dpo.training)
+        run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
+        with run.begun(with_run=True) as options:
+            metrics = train_dpo(policy, pairs.train, run.config.dpo, options)
+            figures = measure_dpo(run.config, policy, pairs.heldout)
+        if stage.ranks.first:
+            write_figures(config, name, figures)
+    return summary_of(pairs, metrics, figures, stage.place)
+
+
+def begun(
+    config: Config, start: PolicySettings, data: str, settings: SupervisedSettings
+) -> tuple[Policy, PreferenceData]:
+    """The policy to train and the pairs that fit it. The pairs are read first: a bad file costs nothing."""
+    pairs = preference_data(config, data)
+    policy = load_policy(start)
+    train, heldout = (fitting(policy, each, settings) for each in (pairs.train, pairs.heldout))
+    long = len(pairs.train) + len(pairs.heldout) - len(train) - len(heldout)
+    left_out = pairs.left_out | ({"too_long": long} if long else {})
+    if left_out:
+        words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in left_out.items())
+        print(f"left out of the pairs: {words}", file=sys.stderr)
+    return policy, PreferenceData(train, heldout, left_out)
+
+
+def preference_data(config: Config, data: str) -> PreferenceData:
+    """The pairs of a file or hub data set, split by question, by the task's own rule.
+
+    Where held-out pairs come beside them (`pairs_heldout.jsonl` beside `pairs.jsonl`, the split that a data set
+    comes with), these are held out, else a share of the questions (`task.heldout_share`); with `task.split` or
+    `task.heldout_data` the held-out questions of the task's data too.
+    """
+    found, beside = read_pairs(data), heldout_beside(data)
+    known = splits_of_task(config)
+    out = {_words(pair) for pair in beside.pairs} if beside else set()
+    for pair in found.pairs:
+        rule = "train" if beside else split_of(question_of(pair), config.task)
+        if known.get(_words(pair), rule) == "heldout":
+            out.add(_words(pair))
+    train = [pair for pair in found.pairs if _words(pair) not in out]
+    heldout = [pair for pair in found.pairs if _words(pair) in out] + (beside.pairs if beside else [])
+    if not train:
+        raise UserError(f"{data}: all {len(found.pairs)} pairs are held out", "lower task.heldout_share")
+    return PreferenceData(train, heldout, dict(found.left_out))
+
+
+def heldout_beside(data: str) -> Pairs | None:
+    """The held-out pairs that come with a file or hub data set."""
+    path = Path(data)
+    name, dot, endings = path.name.partition(".")
+    beside = path.with_name(f"{name}_heldout{dot}{endings}")
+    if path.exists():
+        return read_pairs(str(beside)) if beside.is_file() and beside.stat().st_size else None
+    return read_pairs(data, split) if (split := hub_data(data).heldout) else None
+
+
+def fitting(policy: Policy, pairs: Sequence[Preference], settings: SupervisedSettings) -> list[Preference]:
+    """The pairs whose answers both fit the model as they are: half an answer would teach to stop half-way."""
+    limit = longest(policy, settings)
+    encoded = encode_preferences(policy, pairs)
+    return [pair for pair, item in zip(pairs, encoded, strict=True) if limit is None or len(item.longer) <= limit]
+
+
+def standardise_and_measure(config: Config, folder: Path, pairs: PreferenceData) -> dict[str, float]:
+    """Write the scale of a new scalar model's scores beside it; its figures on the held-out pairs."""
+    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
+    model = load_frozen(settings)
+    scorer = LocalScorer(model, config.scalar_model.batch_size)
+    seen = [score for side in scored(scorer, pairs.train[: ANSWERS_TO_STANDARDISE // 2]) for score in side]
+    spread = statistics.pstdev(seen)
+    if not spread:
+        raise UserError("the scalar model scores all answers alike", "raise scalar_model.training.lr or epochs")
+    write_json(folder / SCALE_FILE, {"mean": statistics.fmean(seen), "spread": spread})
+    if not pairs.heldout:
+        return {}
+    figures = measured(config, model, pairs.heldout, *scored(scorer, pairs.heldout))
+    write_figures(config, "scalar_model", figures)
+    return figures
+
+
+def scored(scorer: LocalScorer, pairs: Sequence[Preference]) -> tuple[list[float], list[float]]:
+    """The scores of the chosen answers and of the rejected ones, which fit the model."""
+    prompts = [pair.prompt for pair in pairs]
+    sides = ([pair.chosen for pair in pairs], [pair.rejected for pair in pairs])
+    chosen, rejected = ([float(score or 0.0) for score in scorer.scores(prompts, side)] for side in sides)
+    return chosen, rejected
+
+
+def measure_dpo(config: Config, policy: Policy, heldout: Sequence[Preference]) -> dict[str, float]:
+    """The figures of the rewards that a policy implies, on held-out pairs, and its KL to the reference there."""
+    if not heldout:
+        return {}
+    encoded = encode_preferences(policy, heldout)
+    settings = config.dpo
+    reading = read_preferences(policy, encoded, settings.beta, settings.training.micro_batch_size)
+    return measured(config, policy, heldout, reading.chosen, reading.rejected) | {"kl": reading.kl}
+
+
+def measured(
+    config: Config, model: Policy, pairs: Sequence[Preference], chosen: Sequence[float], rejected: Sequence[float]
+) -> dict[str, float]:
+    """`eval.preference.preference_report` of the rewards of pairs, with lengths in the model's own tokens."""
+    lengths = [
+        (len(encode_target(model.tokenizer, pair.chosen)), len(encode_target(model.tokenizer, pair.rejected)))
+        for pair in pairs
+    ]
+    return preference_report(chosen, rejected, lengths, [_words(pair) for pair in pairs], config.run.seed)
+
+
+def write_figures(config: Config, name: str, figures: Mapping[str, float]) -> None:
+    """What was measured on held-out pairs, for the report."""
+    if figures:
+        write_json(config.run.folder / "evaluation" / "preferences" / f"{name}.json", figures)
+
+
+def summary_of(
+    pairs: PreferenceData,
+    metrics: Mapping[str, float],
+    figures: Mapping[str, float],
+    place: Path,
+) -> PreferenceSummary:
+    """What was read, trained and measured."""
+    return PreferenceSummary(
+        pairs=len(pairs.train) + len(pairs.heldout) + sum(pairs.left_out.values()),
+        trained_on=len(pairs.train),
+        heldout=len(pairs.heldout),
+        left_out=pairs.left_out or None,
+        metrics=metrics,
+        figures={f"heldout_{name}": value for name, value in figures.items() if name != "pairs"},
+        out=str(place / "policy"),
+    )
+
+
+def _words(pair: Preference) -> str:
+    return words_of(question_of(pair))

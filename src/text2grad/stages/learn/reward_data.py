@@ -1,0 +1,242 @@
+"""The data that a reward model is trained and measured on: records of the run, as training pairs and as cases."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from text2grad import wire
+from text2grad.align import TokenTable
+from text2grad.config import Config, RewardModelSettings
+from text2grad.critics.damage import spoiled
+from text2grad.critics.prompted import fitted_messages, judge_messages
+from text2grad.eval.spans import SpanCase
+from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, Span, read_jsonl
+from text2grad.formats.marks import edits
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.model import Policy
+from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
+from text2grad.stages.run.folder import read_feedback
+from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.sampling import TOKEN_IDS
+from text2grad.tasks.base import (
+    SHARES,
+    Split,
+    Task,
+    TaskSettings,
+    feedback_split,
+    question_of,
+    read_prompt,
+    split_of,
+    words_of,
+)
+from text2grad.train.pairs import Marked, Pair
+
+PRAISE, QUOTED_WHOLE = "Right as it is.", 60
+"""What the reward model learns to say of an answer that people corrected, and up to how many words it quotes it."""
+FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
+"""Training records below which spoiled answers are added, and how many for each of them."""
+
+
+def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
+    """Training and held-out records: no question is in both, and none held out by the task is trained on.
+
+    What `annotate` sampled was split by the task already; what people wrote is split here, by the same rule. With
+    `task.split`, feedback on the questions of the other shares is left out.
+    """
+    folder = config.run.folder
+    records = read_feedback(folder / "feedback.jsonl")
+    beside = folder / "feedback_heldout.jsonl"
+    heldout = list(read_jsonl(beside, Feedback)) if beside.is_file() else []
+    known, sampled_apart = splits_of_task(config), bool(heldout)
+    out = {words_of(question_of(record)) for record in heldout}
+    for record in records:
+        question = words_of(question_of(record))
+        by_words = record.source.kind == "human" or not sampled_apart
+        if known.get(question, split_of(question, config.task) if by_words else "train") == "heldout":
+            out.add(question)
+    train: list[Feedback] = []
+    for record in records:
+        question = words_of(question_of(record))
+        if question in out:
+            heldout.append(record)
+        elif known.get(question, wanted := feedback_split(config.task)) == wanted:
+            train.append(record)
+    return train, heldout
+
+
+def splits_of_task(config: Config) -> dict[str, Split]:
+    """Question -> split, where it takes the task's data to tell: with `task.split` or `task.heldout_data`."""
+    if config.task.split is None and not config.task.heldout_data:
+        return {}
+    return splits_of(task_of(config), config.task)
+
+
+def splits_of(task: Task, settings: TaskSettings) -> dict[str, Split]:
+    """Question -> split, of all prompts of a task on which there may be feedback."""
+    splits: tuple[Split, ...] = ("heldout", *(SHARES if settings.split else ("train",)))
+    return {words_of(question_of(example)): split for split in splits for example in task.examples(split)}
+
+
+def reward_pair(record: Feedback, settings: RewardModelSettings) -> Pair | None:
+    """(judge's conversation, z) of one record; None for a failed critique, which teaches nothing."""
+    judgement = record.judgement()
+    if isinstance(judgement, Failure):
+        return None
+    messages = judge_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response)
+    z = wire.render(as_taught(judgement, settings), record.response)
+    weight = settings.poor_weight
+    emphasis = ((*wire.poor_part(z), weight),) if weight != 1 else ()
+    marked = _marked(record, messages) if settings.label_weight else None
+    score = judgement.score if settings.verdict == "head" else None
+    return Pair(record.id, tuple(messages), z, emphasis, marked, score)
+
+
+def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
+    """The position of the response in the judge's prompt, with its spans; None if a tag in it had to be changed."""
+    start = messages[-1].content.rfind(f"\n{record.response}\n") + 1
+    return Marked(start, record.response, tuple(record.spans)) if start else None
+
+
+def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
+    """The part of a critique that the reward model learns to write: a small model cannot learn all of it.
+
+    What is missing from an answer is said in the critique's words; grounded decoding has no list for it. A score
+    has one digit: with all that a division gives, each is a text of its own, and one of them is learnt by heart.
+    Where a head gives the verdict (`reward_model.verdict`), z has no score.
+    """
+    spans = tuple(span for span in critique.spans if span.label or settings.improvable)
+    if settings.reasons != "full":
+        short = settings.reasons == "short"
+        spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)
+    omissions = critique.omissions if settings.grounded == "off" else ()
+    text = critique.text if settings.critique else ""
+    score = critique.score if settings.verdict == "written" else None
+    score = None if score is None else round(score, 1) + 0.0  # no -0.0
+    return critique.model_copy(update={"text": text, "spans": spans, "omissions": omissions, "score": score})
+
+
+def shortened_reason(reason: str) -> str:
+    """`Wrong-Grounding: the passage says ...` -> `Wrong-Grounding`."""
+    first = re.split(r"[:.;,?!\n。，、；：？！]", reason.strip(), maxsplit=1)[0]
+    return " ".join(first.split()[:4])
+
+
+def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feedback]:
+    """The records in their order, of equal responses to equal prompts the first `limit`.
+
+    A policy that is sure of itself samples one response again and again; each repeat costs as much to train on
+    as a new response, and teaches less.
+    """
+    seen: Counter[tuple[object, str]] = Counter()
+    kept = []
+    for record in records:
+        seen[record.prompt, record.response] += 1
+        if limit is None or seen[record.prompt, record.response] <= limit:
+            kept.append(record)
+    return kept
+
+
+def corrections(records: Sequence[Feedback]) -> list[tuple[Feedback, str]]:
+    """Of each record that people corrected, itself and the answer as they corrected it; equal ones once."""
+    found: dict[tuple[object, str], tuple[Feedback, str]] = {}
+    for record in records:
+        text = str(record.meta.get("corrected") or "")
+        if text.strip():
+            found.setdefault((record.prompt, text.strip()), (record, text))
+    return list(found.values())
+
+
+def with_corrections(records: Sequence[Feedback]) -> list[Feedback]:
+    """The records, and after them praise of every answer as people corrected it, where no record has that answer.
+
+    Of an answer too long to be quoted whole, what was put in is praised. The verdict is the best one where people
+    gave verdicts at all.
+    """
+    known = {(record.prompt, record.response.strip()) for record in records}
+    score = 1.0 if any(record.score is not None for record in records) else None
+    return [
+        *records,
+        *(
+            _praise(record, text, score)
+            for record, text in corrections(records)
+            if (record.prompt, text.strip()) not in known
+        ),
+    ]
+
+
+def _praise(record: Feedback, text: str, score: float | None) -> Feedback:
+    whole = Span(start=0, end=len(text), label=1, text=text)
+    spans = (whole,) if len(text.split()) <= QUOTED_WHOLE else edits(text, record.response)[0]
+    praise = tuple(span.model_copy(update={"label": 1, "reason": ""}) for span in spans)
+    # Without its meta: what was sampled and said is about the other answer.
+    example = Example(id=f"{record.id}:corrected", prompt=record.prompt, meta={"corrected": text})
+    return Feedback.of(example, text, Critique(text=PRAISE, spans=praise, score=score), record.source)
+
+
+def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed: int) -> list[Feedback]:
+    """The records, and after them spoiled answers as `reward_model.damaged` asks for.
+
+    A few critiques are all of answers worth a remark: a model trained on them alone may praise what is no answer.
+    """
+    few = DAMAGED_OF_FEW if len(records) < FEW_RECORDS else 0.0
+    share = few if settings.damaged is None else settings.damaged
+    return [*records, *spoiled(records, round(share * len(records)), seed, settings.damage)]
+
+
+def fitting(
+    policy: Policy, records: Sequence[Feedback], settings: RewardModelSettings
+) -> list[tuple[Feedback, Pair]]:
+    """The readable records that fit the model, with their training pairs.
+
+    A prompt that is too long loses its middle, the response and z nothing: half a critique would teach to stop
+    half-way. What still does not fit is left out. Both are reported on stderr.
+    """
+    lengths = (policy.context, settings.training.max_length)
+    limit = min((length for length in lengths if length is not None), default=None)
+    readable = [(record, pair) for record in records if (pair := reward_pair(record, settings)) is not None]
+    fitted = [(record, _shortened(policy, record, pair, limit)) for record, pair in readable]
+    kept = [(record, pair) for record, pair in fitted if pair is not None]
+    cut = sum(pair.prompt != whole.prompt for (_, pair), (_, whole) in zip(fitted, readable, strict=True) if pair)
+    if cut:
+        print(f"{cut} of {len(readable)} prompts lose their middle to fit {limit} tokens", file=sys.stderr)
+    if len(kept) < len(readable):
+        count, whole = len(readable) - len(kept), len(readable)
+        line = f"{count} of {whole} critiques are left out: they still exceed {limit} tokens"
+        print(line, file=sys.stderr)
+    return kept
+
+
+def _shortened(policy: Policy, record: Feedback, pair: Pair, limit: int | None) -> Pair | None:
+    """The pair with as much of its prompt as fits; None if response and z alone are too long."""
+    target = len(encode_target(policy.tokenizer, pair.target))
+
+    def excess(messages: Sequence[Message]) -> int:
+        return 0 if limit is None else len(encode_prompt(policy.tokenizer, messages)) + target - limit
+
+    if excess(pair.prompt) <= 0:
+        return pair
+    prompt = fitted_messages(read_prompt(REWARD_MODEL_PROMPT), example_of(record), record.response, excess)
+    marked = _marked(record, prompt) if pair.marked else None
+    return replace(pair, prompt=tuple(prompt), marked=marked) if excess(prompt) <= 0 else None
+
+
+def judged_cases(critic: Critic, gold: Sequence[Feedback], table: TokenTable) -> list[SpanCase]:
+    """A critic's judgement of each record's response, with the record's own as the gold one."""
+    predicted = critic.critique([example_of(record) for record in gold], [record.response for record in gold])
+    cases = []
+    for record, judgement in zip(gold, predicted, strict=True):
+        own, ids = record.judgement(), record.meta.get(TOKEN_IDS)
+        assert isinstance(own, Critique)
+        # By the ids the policy sampled; a response that people wrote about elsewhere has none.
+        aligned = table.align(ids) if ids else table.align_text(record.response)
+        cases.append(SpanCase(own, judgement, aligned))
+    return cases
+
+
+def example_of(record: Feedback) -> Example:
+    """The prompt of a record."""
+    return Example(id=record.id, prompt=record.prompt)

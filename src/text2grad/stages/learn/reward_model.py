@@ -1,0 +1,361 @@
+"""`train-reward`, when it stops, and how well the reward model marks held-out answers."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from text2grad.align import TokenTable, token_labels
+from text2grad.chat import Chat
+from text2grad.config import Config
+from text2grad.durable.identity import digest_of_texts, flatten
+from text2grad.durable.processes import Ranks
+from text2grad.durable.run import ResumeMode
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.judge import Pair as JudgedPair
+from text2grad.eval.judge import compare_critics
+from text2grad.eval.marks import numbered, people, read_marks
+from text2grad.eval.reward_model import reward_model_report
+from text2grad.eval.spans import SpanCase, span_report
+from text2grad.feedback import Critique, Feedback, Source, record_json, write_jsonl
+from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
+from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.load import base_of, load_policy
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.report import signs
+from text2grad.report.advice import FEW_REMARKS
+from text2grad.stages.judge.critics import critic_over, load_reward_model, reward_model_folder
+from text2grad.stages.learn.gate import GATE_FILE, check_reward_model, gate_file, read_gate, release
+from text2grad.stages.learn.reward_data import (
+    example_of,
+    fitting,
+    judged_cases,
+    reward_data,
+    with_corrections,
+    with_damage,
+    without_repeats,
+)
+from text2grad.stages.learn.supervised import say_if_still
+from text2grad.stages.measure.judging import CRITIQUE_PARTS, comparison, open_judge
+from text2grad.stages.run.folder import prepare, read_feedback
+from text2grad.stages.run.policies import start_policy
+from text2grad.stages.run.results import write_json
+from text2grad.stages.run.settle import facts_of_pairs
+from text2grad.stages.run.summary import Summary, inlined
+from text2grad.stages.run.training import TrainingStage, training
+from text2grad.tasks.base import question_of, words_of
+from text2grad.train.pairs import Pair, labelled_by
+from text2grad.train.settings import EarlyStoppingSettings
+from text2grad.train.stopping import EarlyStopping
+from text2grad.train.supervised import train_supervised
+
+JUDGE_PROMPT = "compare_critiques"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelSummary(Summary):
+    """Records, pairs trained on, how many of them praise people's corrections and how many are spoiled answers, the
+    last metrics, the rates on held-out records, and the verdict.
+    """
+
+    records: int
+    trained_on: int
+    corrections: int | None = None
+    damaged: int | None = None
+    metrics: Mapping[str, float] = inlined()
+    rates: Mapping[str, float] = inlined()
+    gate: Mapping[str, Any] | None = None
+    out: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelEvaluation(Summary):
+    """The full report on a reward model on held-out records (`eval.reward_model`)."""
+
+    report: Mapping[str, Any] = inlined()
+
+
+class Trained(NamedTuple):
+    """Records, pairs that were trained on, what was added to the records by its kind, and the last metrics."""
+
+    records: int
+    pairs: int
+    added: Mapping[str, int]
+    metrics: Mapping[str, float]
+
+
+def run_train_reward(config: Config, resume: ResumeMode = "auto") -> RewardModelSummary:
+    """Train the reward model on z and check it; writes `reward_model/policy`, `reward_model/gate.json` and
+    `evaluation/reward_model.json`.
+    """
+    with training(config, "reward_model", "reward_model", resume, "reward model") as stage:
+        trained = train_reward_model(stage)
+        release()  # what was trained is gone before the model that was written is loaded
+        cases = [case for _, case in heldout_cases(config)] if stage.ranks.first else []
+        rates = measure_reward_model(config, cases)
+        found = check_reward_model(config, cases) if stage.ranks.first else None
+    return RewardModelSummary(
+        records=trained.records,
+        trained_on=trained.pairs,
+        corrections=trained.added["corrections"] or None,
+        damaged=trained.added["damaged"] or None,
+        metrics=trained.metrics,
+        rates=rates,
+        gate=None if found is None else asdict(found),
+        out=str(stage.place / "policy"),
+    )
+
+
+def train_reward_model(stage: TrainingStage) -> Trained:
+    """Train the reward model and write it; each of several processes calls this."""
+    ranks = stage.ranks
+    with stage.preparing():
+        settings = stage.config.reward_model
+        start = learner_settings(stage.config)
+        train, validation = training_records(stage.config, tell=ranks.first)
+        policy = load_policy(start)
+        chosen = without_repeats(train, settings.repeats)
+        praised = with_corrections(chosen)
+        shown = [*praised, *with_damage(chosen, settings, stage.config.run.seed)[len(chosen) :]]
+        membership = stage.config.credit.membership
+        pairs = [labelled_by(pair, membership) for _, pair in fitting(policy, shown, settings)]
+        if settings.verdict == "head":
+            refuse_no_score(pairs)
+    run = stage.settle(policy, facts_of_pairs(policy, pairs))
+    with ranks.barrier():
+        base = digest_of_base(policy.model) if settings.shared else ""
+        stopping = early_stopping(run.config, policy, validation, ranks)
+    settings = run.config.reward_model
+    with run.begun(start, validation_inputs(run.config, validation)) as options:
+        metrics = train_supervised(
+            policy,
+            pairs,
+            settings.training,
+            options,
+            section="reward_model.training",
+            stopping=stopping,
+            label_weight=settings.label_weight,
+            verdicts=settings.verdict == "head",
+        )
+        if ranks.first:
+            (stage.place / GATE_FILE).unlink(missing_ok=True)  # it is of the model before
+            if base:
+                (stage.place / "policy" / BASE_DIGEST).write_text(base + "\n", encoding="utf-8")
+    if ranks.first:
+        say_if_still(stage.place, "reward_model.training", settings.training.lr)
+    extra = {"corrections": len(praised) - len(chosen), "damaged": len(shown) - len(praised)}
+    return Trained(len(train) + len(validation), len(pairs), extra, metrics)
+
+
+def training_records(config: Config, tell: bool) -> tuple[list[Feedback], list[Feedback]]:
+    """The records to train on, and those that early stopping measures on; `tell`: that few of people's are few."""
+    train, _ = reward_data(config)
+    if tell and len(train) < FEW_REMARKS and any(record.source.kind == "human" for record in train):
+        first = f"text2grad train --offline {config.run.folder / 'feedback.jsonl'}"
+        print(f"{len(train)} records are few for a reward model: {first} is the first road", file=sys.stderr)
+    stopping = config.reward_model.early_stopping
+    return (train, []) if stopping is None else validation_split(train, stopping, config.run.seed)
+
+
+def refuse_no_score(pairs: Sequence[Pair]) -> None:
+    """Raises UserError: a head is to learn the verdict, and no critique has one."""
+    if pairs and all(pair.score is None for pair in pairs):
+        raise UserError("no critique has a score for a head to learn", "--reward_model.verdict written")
+
+
+def validation_split(
+    records: Sequence[Feedback], settings: EarlyStoppingSettings, seed: int
+) -> tuple[list[Feedback], list[Feedback]]:
+    """Training records without those of `settings.share` of the prompts, and at most `settings.records` of these.
+
+    Raises:
+        UserError: there are not two prompts.
+    """
+    questions = sorted({words_of(question_of(record)) for record in records})
+    if len(questions) < 2:
+        raise UserError(
+            "one training prompt cannot be split for early stopping", "reward_model.early_stopping null"
+        )
+    dice = random.Random(seed)
+    count = min(len(questions) - 1, max(1, round(settings.share * len(questions))))
+    apart = set(dice.sample(questions, count))
+    train = [record for record in records if words_of(question_of(record)) not in apart]
+    others = [record for record in records if words_of(question_of(record)) in apart]
+    readable = [record for record in others if isinstance(record.judgement(), Critique)]
+    return train, dice.sample(readable, min(settings.records, len(readable)))
+
+
+def validation_inputs(config: Config, validation: Sequence[Feedback]) -> dict[str, str]:
+    """What early stopping depends on beside the training data, by name; nothing where it is off."""
+    settings = config.reward_model
+    if settings.early_stopping is None:
+        return {}
+    return {
+        **flatten(**{"reward_model.early_stopping": settings.early_stopping}),
+        **flatten(**{"reward_model.generation": settings.generation}),
+        "reward_model.grounded": settings.grounded,
+        "the validation records": digest_of_texts(record_json(record) for record in validation),
+    }
+
+
+def early_stopping(
+    config: Config, policy: Policy, validation: Sequence[Feedback], ranks: Ranks
+) -> EarlyStopping | None:
+    """Measures the policy in training as the critic it becomes, on records that it is not trained on.
+
+    Raises:
+        UserError: no validation record can be measured on.
+    """
+    settings = config.reward_model.early_stopping
+    if settings is None:
+        return None
+    gold = [record for record, _ in fitting(policy, validation, config.reward_model)]
+    if not gold:
+        cure = "raise reward_model.early_stopping.share, or reward_model.early_stopping null"
+        raise UserError("no critique of the validation prompts can be measured on", cure)
+    start = start_policy(config)
+    table = TokenTable(load_tokenizer(start.model, start.chat_template))
+    critic = critic_over(config, policy, "reward model in training")
+    return EarlyStopping(policy, settings, lambda: span_f1(judged_cases(critic, gold, table), config), ranks)
+
+
+def span_f1(cases: Sequence[SpanCase], config: Config) -> float:
+    """The mean of the F1 of good tokens and the F1 of poor tokens."""
+    rates = span_report(cases, config.credit.membership)
+    return (rates["good_f1"] + rates["poor_f1"]) / 2
+
+
+def learner_settings(config: Config) -> PolicySettings:
+    """The model that becomes the reward model.
+
+    Raises:
+        UserError: it is to share the policy's base weights, but has different ones, or no adapter.
+    """
+    start = start_policy(config)
+    chosen = config.reward_model.policy or start
+    if config.reward_model.shared and base_of(chosen.model) != base_of(start.model):
+        problem = f"the reward model starts from {chosen.model}, the policy from {start.model}: no weights to share"
+        raise UserError(problem, "reward_model.policy null, or reward_model.shared false")
+    if config.reward_model.shared and (chosen.lora is None or start.lora is None):
+        raise UserError("only adapters can share base weights", "set policy.lora, or reward_model.shared false")
+    return chosen
+
+
+def measure_reward_model(config: Config, cases: Sequence[SpanCase]) -> dict[str, float]:
+    """The rates of the reward model on held-out records, for the report; empty if there are none."""
+    if not cases:
+        return {}
+    rates = span_report(cases, config.credit.membership)
+    write_json(config.run.folder / "evaluation" / "reward_model.json", rates)
+    return rates
+
+
+def run_evaluate_reward_model(config: Config) -> RewardModelEvaluation:
+    """The full report on the reward model on held-out records, with baselines that know nothing.
+
+    Writes to `evaluation/`: the rates of each for the report, everything in `reward_model.full.json`, and the
+    critiques of the reward model in `reward_model.said.jsonl`, for people to mark.
+
+    Raises:
+        UserError: there are no held-out records, or the judge's prompt cannot be used.
+    """
+    if config.judge.prompt and not config.evaluate.judge:
+        raise UsageError("judge.prompt needs a judge", "--evaluate.judge MODEL")
+    asked = comparison(config, JUDGE_PROMPT, CRITIQUE_PARTS)
+    prepare(config)
+    if config.evaluate.marks:
+        read_marks(config.evaluate.marks)  # before the model is asked for nothing
+    found = heldout_cases(config)
+    if not found:
+        raise UserError("no held-out feedback to measure on", "raise task.heldout_share, or annotate more")
+    cases = [case for _, case in found]
+    report = reward_model_report(cases, config.credit.membership, config.run.seed)
+    report["gate"] = read_gate(gate_file(config))
+    said = list(numbered(record for record, _ in found))
+    source = Source(kind="reward_model", model=str(config.critic.reward_model.folder or "reward_model"))
+    records = [
+        Feedback.of(example_of(record), record.response, case.predicted, source)
+        for record, case in zip(said, cases, strict=True)
+    ]
+    folder = config.run.folder / "evaluation"
+    write_json(folder / "reward_model.json", span_report(cases, config.credit.membership))
+    for name, rates in report["baselines"].items():
+        write_json(folder / f"reward_model_{name}.json", rates)
+    write_jsonl(folder / "reward_model.said.jsonl", records)
+    if config.evaluate.marks:
+        aligned = {record.id: case.aligned for record, case in zip(records, cases, strict=True)}
+        report["people"] = people(
+            config.evaluate.marks,
+            records,
+            lambda record, span: int(abs(token_labels([span], aligned[record.id], config.credit.membership)).sum()),
+        )
+    if config.evaluate.judge:
+        with open_judge(config, asked.readable, asked.longest) as judge:
+            report["judge"] = compared(config, asked.prompt, judge, said, records)
+    _say_signs(report)
+    write_json(folder / "reward_model.full.json", report)
+    return RewardModelEvaluation(report=report)
+
+
+def _say_signs(report: Mapping[str, Any]) -> None:
+    said = [*signs.of_quotes(report["unmatched"], "of the reward model"), *signs.of_marks(report.get("people", {}))]
+    for line in said:
+        print(f"warning: {line}", file=sys.stderr)
+
+
+def compared(
+    config: Config, prompt: str, judge: Chat, gold: Sequence[Feedback], said: Sequence[Feedback]
+) -> dict[str, float]:
+    """The judge's verdicts on the reward model's critiques compared with those of `evaluate.against`: of the same
+    response to the same prompt, however many a prompt has.
+
+    A response that has no critique there, for its annotation failed in that run, is left out and counted
+    (`left_out`).
+
+    Raises:
+        UserError: the other critiques are of other responses.
+    """
+    path = config.evaluate.against
+    theirs: dict[tuple[str, str], list[Feedback]] = {}
+    for record in gold if path is None else read_feedback(path):
+        theirs.setdefault(_about(record), []).append(record)
+    both = []
+    ids = {id for id, _ in theirs}
+    for record in said:  # equal responses are paired in their order
+        if same := theirs.get(_about(record)):
+            both.append((record, same.pop(0)))
+    met = {_about(record)[0] for record, _ in both}
+    differ = [record.id for record in said if (id := _about(record)[0]) in ids and id not in met]
+    if differ or not both:
+        other = differ[0] if differ else said[0].id
+        raise UserError(f"{path} has no critique of the response {other!r}", "evaluate both on the same records")
+    pairs = [
+        JudgedPair(example_of(ours), ours.response, ours.judgement(), other.judgement()) for ours, other in both
+    ]
+    return {**compare_critics(judge, prompt, pairs), "left_out": len(said) - len(both)}
+
+
+def _about(record: Feedback) -> tuple[str, str]:
+    """The id of the prompt, without the number of the answer (`numbered`), and the response."""
+    return re.sub(r"#\d+$", "", record.id), record.response
+
+
+def heldout_cases(config: Config) -> list[tuple[Feedback, SpanCase]]:
+    """The held-out records that fit the model, with what the reward model says of them, token by token."""
+    _, heldout = reward_data(config)
+    if not heldout:
+        return []
+    model = load_reward_model(config)
+    gold = [record for record, _ in fitting(model, heldout, config.reward_model)]
+    if not gold:
+        return []
+    start = start_policy(config)
+    table = TokenTable(load_tokenizer(start.model, start.chat_template))
+    critic = critic_over(config, model, str(reward_model_folder(config)))
+    print(f"reward model: asked about {len(gold)} held-out answers", file=sys.stderr, flush=True)
+    return list(zip(gold, judged_cases(critic, gold, table), strict=True))

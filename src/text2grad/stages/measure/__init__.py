@@ -1,0 +1,1 @@
+"""How good a policy is: `evaluate`, and what it answers to a prompt of one's own (`sample`, `try`)."""

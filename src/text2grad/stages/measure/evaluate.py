@@ -1,0 +1,333 @@
+"""`evaluate`: a policy on held-out prompts, or a file of programs on a task's tests."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from text2grad.align import TokenTable
+from text2grad.align.variety import variety
+from text2grad.config import Config
+from text2grad.durable.progress import counting
+from text2grad.durable.state import seed_everything
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.alpaca import model_outputs
+from text2grad.eval.answers import pair_with, theirs_of
+from text2grad.eval.choices import choose
+from text2grad.eval.code import judge_samples, sample_summary
+from text2grad.eval.drift import drift
+from text2grad.eval.letters import choice_figures, has_choices, letter_rows, with_letters
+from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
+from text2grad.eval.metrics import mean
+from text2grad.eval.reward_model import reward_report
+from text2grad.feedback import Critic, Example, from_json, reading, to_json, write_jsonl
+from text2grad.policy.encode import encode_prompts
+from text2grad.policy.load import load_frozen
+from text2grad.policy.model import Policy
+from text2grad.stages.judge.critics import judge_of, runner_of
+from text2grad.stages.measure.answers import text_measures
+from text2grad.stages.measure.beside_scalar import below_scalar
+from text2grad.stages.measure.judging import judged_against, refuse_no_judge
+from text2grad.stages.measure.mt_bench import MTBenchSummary, run_mt_bench
+from text2grad.stages.run.folder import prepare
+from text2grad.stages.run.policies import policy_name
+from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.results import (
+    ANSWERS,
+    SCORES,
+    main_measure,
+    measured_on,
+    write_json,
+    write_results,
+    write_whole,
+)
+from text2grad.stages.run.sampling import sample
+from text2grad.stages.run.summary import Summary, inlined
+from text2grad.tasks.arc import lettered
+from text2grad.tasks.base import Task, load_task, question_of, words_of
+from text2grad.tasks.mt_bench import has_turns
+
+PATIENCE = 5
+LETTER_ROOM = 32
+"""New tokens for a letter: some models say more around it."""
+TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySummary(Summary):
+    """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier` protected the machine
+    from its programs. Of questions with given answers: the figures of `eval.choices`. `signs`: that a run
+    is below scalar PPO."""
+
+    prompts: float
+    samples: float
+    figures: Mapping[str, float] = inlined()
+    tier: str | None = None
+    measured_by: Mapping[str, str] | None = None
+    judged: Mapping[str, float | str] = inlined()
+    signs: Sequence[str] | None = None
+
+
+class Measured(NamedTuple):
+    """A policy's figures, its greedy answers, and of each way to answer the means of every problem by its id."""
+
+    summary: PolicySummary
+    answers: list[Row]
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplesSummary(Summary):
+    """pass@k of a file of samples (`eval.code.sample_summary`), and the file with what came of each."""
+
+    figures: Mapping[str, Any] = inlined()
+    out: str
+
+
+def run_evaluate(
+    config: Config, target: str, against: str | None = None, outputs: Path | None = None
+) -> PolicySummary | MTBenchSummary:
+    """Measure a policy (a name of this run, a folder, or a hub name) on held-out prompts.
+
+    With `against` a judge compares its greedy answers with those in that file, or with the "references"; `outputs`:
+    they are also written there, as AlpacaEval's `model_outputs.json`.
+    """
+    if against is not None:
+        refuse_no_judge(config, "--against")
+    folder = prepare(config)
+    task = task_of(config)
+    heldout = task.examples("heldout")[: config.evaluate.limit]
+    if not heldout:
+        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    if (against or outputs) and (has_turns(heldout[0]) or has_choices(heldout[0])):
+        raise UsageError("--against and --write-outputs are for answers in words", "leave them out on this task")
+    others = _others(against, heldout)
+    if outputs is not None:
+        model_outputs(heldout, [""] * len(heldout), target)  # before anything is sampled
+    if has_turns(heldout[0]):
+        return run_mt_bench(config, target_name(target), partial(_policy, config, target))
+    measured = _measured(config, target, task, heldout)
+    name, on = target_name(target), measured_on(config)
+    if measured.scores:
+        write_json(folder / "evaluation" / on / f"{name}{SCORES}", measured.scores)
+        measured = with_signs(config, name, measured)
+    write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
+    texts = [str(row["response"]) for row in measured.answers]
+    if outputs is not None:
+        write_json(outputs, model_outputs(heldout, texts, name))
+    if against is not None:
+        judged = judged_against(config, against, pair_with(name, against, heldout, texts, others))
+        judged |= {"failed_records": judged["judge_failed"]}
+        measured = measured._replace(summary=replace(measured.summary, judged=judged))
+        write_results(folder, on, name, measured.summary.as_dict(), measured.answers)
+    write_before_after(folder, on, heldout)
+    return measured.summary
+
+
+def with_signs(config: Config, name: str, measured: Measured) -> Measured:
+    """With what is wrong beside the policies measured before, which is also said."""
+    found = list(below_scalar(config, name))
+    for line in found:
+        print(f"warning: {line}", file=sys.stderr)
+    return measured._replace(summary=replace(measured.summary, signs=found or None))
+
+
+def target_name(target: str) -> str:
+    """What the results of a policy are called."""
+    return target if target.isidentifier() else Path(target).name
+
+
+def _others(against: str | None, heldout: Sequence[Example]) -> dict[str, str]:
+    """The answers that a policy's are compared with, by id; checked before anything is sampled."""
+    if against is None:
+        return {}
+    others = theirs_of(against, heldout, lambda: {example.id: example for example in heldout})
+    pair_with("the policy", against, heldout, [""] * len(heldout), others)
+    return others
+
+
+def _measured(config: Config, target: str, task: Task, heldout: Sequence[Example]) -> Measured:
+    if has_choices(heldout[0]):
+        return evaluate_choices(_policy(config, target), heldout, config)
+    validation = validation_prompts(task, config)
+    policy = _policy(config, target)
+    reference = _policy(config, config.evaluate.reference) if config.evaluate.reference else None
+    critic = judge_of(config)
+    with runner_of(config) as runner, text_measures(config) as texts:
+        measure = measure_with(task, runner)
+        return evaluate_policy(policy, heldout, config, measure, critic, validation, reference, texts)
+
+
+def _policy(config: Config, target: str) -> Policy:
+    """The policy that a target names."""
+    return load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
+
+
+def validation_prompts(task: Task, config: Config) -> list[Example]:
+    """The prompts on which the temperature is chosen, none without `evaluate.temperatures`: the last
+    `evaluate.validation` of the training prompts, since `ppo.prompts` takes the first. None is held out.
+
+    Raises:
+        UserError: the task has no training prompts.
+    """
+    if not config.evaluate.temperatures:
+        return []
+    heldout = {words_of(question_of(example)) for example in task.examples("heldout")}
+    found = [each for each in task.examples("train") if words_of(question_of(each)) not in heldout]
+    if not found:
+        raise UserError(
+            f"task {config.task.name!r} has no training prompts to choose a temperature on",
+            "leave out evaluate.temperatures, and set generation.temperature to the one chosen on another task",
+        )
+    return found[-config.evaluate.validation :]
+
+
+def run_evaluate_samples(config: Config, samples: Path) -> SamplesSummary:
+    """pass@k of a file of samples on the problems of the task; the result of each is written next to the file."""
+    with reading(samples):
+        samples.open("rb").close()  # before a data set is fetched for nothing
+    problems = load_task(config.task).examples("heldout")
+    if not problems or not problems[0].meta.get("tests"):
+        raise UserError(f"task {config.task.name!r} has no held-out problems with tests", "--task humaneval")
+    sandbox = config.sandbox.model_copy(update={"seconds": PATIENCE * config.sandbox.seconds})
+    with runner_of(config) as runner, runner_of(config.model_copy(update={"sandbox": sandbox})) as patient:
+        results = judge_samples(samples, problems, runner, patient)
+    out = samples.with_name(f"{samples.name.partition('.jsonl')[0]}_results.jsonl")
+    write_jsonl(out, results)
+    return SamplesSummary(figures=sample_summary(results, problems), out=str(out))
+
+
+def evaluate_choices(policy: Policy, heldout: Sequence[Example], config: Config) -> Measured:
+    """Questions with given answers, by likelihood and by generation of a letter (greedily)."""
+    rows = choose(policy, heldout, config.generation.batch_size, counting("questions")(len(heldout)))
+    room = min(LETTER_ROOM, config.generation.max_new_tokens)
+    greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": room})
+    said = [text for _, text in sample(policy, [lettered(example) for example in heldout], greedy)]
+    rows = with_letters(rows, letter_rows(heldout, said))
+    return Measured(PolicySummary(prompts=float(len(rows)), samples=0.0, figures=choice_figures(rows)), rows)
+
+
+def evaluate_policy(
+    policy: Policy,
+    heldout: Sequence[Example],
+    config: Config,
+    measure: Measure,
+    critic: Critic | None = None,
+    validation: Sequence[Example] = (),
+    reference: Policy | None = None,
+    texts_by: TextMeasures | None = None,
+) -> Measured:
+    """Greedy once and sampled `evaluate.samples` times; the mean of every measure, and the greedy answers.
+
+    With `validation` prompts also sampled at the best of `evaluate.temperatures`. With a critic (the run's reward
+    model) its token reward is measured on the same answers; with a `reference` the `drift` from it. With `texts_by`
+    answers in words are measured against the prompts' references, too.
+    """
+    figures: dict[str, float] = {}
+    rows: dict[str, list[Row]] = {}
+
+    def answer(way: str, temperature: float, samples: int) -> None:
+        examples = [example for example in heldout for _ in range(samples)]
+        generation = config.generation.model_copy(update={"temperature": temperature})
+        answers = sample(policy, examples, generation)
+        texts, ids = [text for _, text in answers], [ids for ids, _ in answers]
+        triples = zip(examples, texts, measure(examples, texts), strict=True)
+        rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
+        found = mean_scores(rows[way])  # first, and a measure of the task keeps its name
+        found = found | {"length": mean([len(each) for each in ids]), **variety(ids)} | found
+        found = found | word_figures(texts_by, examples, texts) | found
+        if critic is not None:
+            table = TokenTable(policy.tokenizer)
+            aligned = [table.align(each) for each in ids]
+            found = found | reward_report(critic.critique(examples, texts), aligned, config.credit) | found
+        if reference is not None:
+            prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
+            size, told = generation.batch_size, counting("drift")(len(ids))
+            found |= drift(policy, reference, prompts, ids, temperature or 1.0, size, told)
+        figures.update({f"{way}_{name}": value for name, value in found.items()})
+
+    seed_everything(config.run.seed)
+    answer("greedy", 0.0, 1)
+    answer("sampled", config.generation.temperature, config.evaluate.samples)
+    if validation:
+        seed_everything(config.run.seed)
+        tried = try_temperatures(policy, validation, config, measure)
+        figures |= {f"validation_at_{temperature:g}": value for temperature, value in tried.items()}
+        figures["best_temperature"] = max(tried, key=tried.__getitem__)
+        answer("best_temperature", figures["best_temperature"], config.evaluate.samples)
+    tiers = {row["tier"] for answers_of in rows.values() for row in answers_of if "tier" in row}
+    named = texts_by.named if texts_by else {}
+    summary = PolicySummary(
+        prompts=float(len(heldout)),
+        samples=float(config.evaluate.samples),
+        figures=figures,
+        tier="/".join(sorted(tiers)) or None,
+        measured_by=named or None,
+    )
+    return Measured(summary, rows["greedy"], {way: by_problem(answered) for way, answered in rows.items()})
+
+
+def try_temperatures(
+    policy: Policy, prompts: Sequence[Example], config: Config, measure: Measure
+) -> dict[float, float]:
+    """The mean of the task's main measure (`pass`, else `rouge_l`, else its first) at each of
+    `evaluate.temperatures`.
+
+    Raises:
+        UserError: the task has no measure of its own.
+    """
+    repeated = [example for example in prompts for _ in range(config.evaluate.samples)]
+    tried: dict[float, float] = {}
+    for temperature in config.evaluate.temperatures:
+        answers = sample(policy, repeated, config.generation.model_copy(update={"temperature": temperature}))
+        scores = mean_scores(measure(repeated, [text for _, text in answers]))
+        if not scores:
+            cure = "leave out evaluate.temperatures"
+            raise UserError(f"task {config.task.name!r} has no measure to choose a temperature by", cure)
+        tried[temperature] = scores[main_measure(scores)]
+    return tried
+
+
+def write_before_after(folder: Path, on: str, heldout: Sequence[Example]) -> None:
+    """Greedy answers of every policy measured so far side by side, SFT first, for the report.
+
+    Those to the prompts of other tasks than `on` (`results.measured_on`) stay in the file. Where policies are
+    measured side by side, the last to write has read all: each writes again while there are new answers.
+    """
+    place = folder / "evaluation" / on
+    read: dict[Path, int] = {}
+    while read != (there := {file: file.stat().st_mtime_ns for file in place.glob(f"*{ANSWERS}")}):
+        read = there
+        _write_answers(folder / "before_after.jsonl", on, heldout, list(read))
+
+
+def _write_answers(path: Path, on: str, heldout: Sequence[Example], read: Sequence[Path]) -> None:
+    files = {file.name.removesuffix(ANSWERS): file for file in read}
+    answers = {
+        TITLES.get(name, name): {row["id"]: row for row in json.loads(files[name].read_text(encoding="utf-8"))}
+        for name in sorted(files, key=lambda name: (name != "sft", name))
+    }
+    records: list[Row] = [
+        {
+            "task": on,
+            "id": example.id,
+            "prompt": [message.model_dump() for message in example.prompt],
+            "reference": example.reference,
+            "answers": [
+                {"name": title, "response": rows[example.id]["response"], "scores": rows[example.id]["scores"]}
+                for title, rows in answers.items()
+                if example.id in rows
+            ],
+        }
+        for example in heldout
+    ]
+    # Those that changed first: the report shows the first few dozen.
+    records.sort(key=lambda record: len({answer["response"] for answer in record["answers"]}) == 1)
+    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    kept = [record for record in map(from_json, filter(None, lines)) if record.get("task", on) != on]
+    write_whole(path, "".join(to_json(record) + "\n" for record in [*kept, *records]))

@@ -1,0 +1,121 @@
+"""`evaluate --task mt_bench`: two turns of answers by a policy, or a file of them, rated by a judge.
+
+No torch before the policy answers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from text2grad.config import Config
+from text2grad.eval.mt_bench import means, rate, rating_of, read_prompts
+from text2grad.feedback import Example, to_json
+from text2grad.stages.measure.judging import LONGEST_RATING, open_judge, refuse_no_judge
+from text2grad.stages.run.results import measured_on, refuse_unwritable, write_results, write_whole
+from text2grad.stages.run.summary import Summary, inlined
+from text2grad.tasks.mt_bench import CATEGORY, TEMPERATURES, TURNS, MTBenchTask, next_turn, read_answers
+
+if TYPE_CHECKING:
+    from text2grad.policy.model import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class MTBenchSummary(Summary):
+    """Mean ratings (`eval.mt_bench.means`), who gave them, and the files with answers and judgements.
+
+    `failed_records`: turns that the judge did not rate.
+    """
+
+    figures: Mapping[str, float] = inlined()
+    judge: str
+    failed_records: int
+    answers: str
+    judgements: str
+
+
+def run_mt_bench(config: Config, name: str, policy: Callable[[], Policy]) -> MTBenchSummary:
+    """Have a policy answer the questions of `task.data`, and its answers rated.
+
+    The answers are written before the judge is asked, in the shape of FastChat's `model_answer`.
+    """
+    questions = _questions(config)
+    answers = answer_turns(policy(), questions, config)
+    place = _place(config, name, "model_answer")
+    rows = [_row(id, turns, name) for id, turns in answers.items()]
+    write_whole(place, "".join(to_json(row) + "\n" for row in rows))
+    print(f"answers in {place}: --answers FILE has them rated without sampling", file=sys.stderr)
+    return _rated(config, name, questions, answers, place)
+
+
+def run_mt_bench_answers(config: Config, file: Path) -> MTBenchSummary:
+    """Have a file of FastChat's `model_answer` rated."""
+    refuse_unwritable(config.run.folder)
+    questions = _questions(config)
+    answers = read_answers(file, questions)
+    return _rated(config, file.name.partition(".")[0], questions, answers, file)
+
+
+def _questions(config: Config) -> list[Example]:
+    """The questions; what else is needed is checked here, before anything is spent."""
+    questions = MTBenchTask(config.task).examples("heldout")[: config.evaluate.limit]
+    refuse_no_judge(config, "MT-Bench")
+    read_prompts(Path(config.task.data))
+    return questions
+
+
+def answer_turns(policy: Policy, questions: Sequence[Example], config: Config) -> dict[str, list[str]]:
+    """A policy's answers to every turn, by question id, each sampled at the temperature of its category."""
+    from text2grad.durable.state import seed_everything
+    from text2grad.stages.run.sampling import sample
+
+    seed_everything(config.run.seed)
+    answers: dict[str, list[str]] = {example.id: [] for example in questions}
+    for turn in range(max(len(example.meta[TURNS]) for example in questions)):
+        for temperature in sorted({_temperature(example) for example in questions}):
+            asked = [e for e in questions if _temperature(e) == temperature and turn < len(e.meta[TURNS])]
+            generation = config.generation.model_copy(update={"temperature": temperature})
+            texts = sample(policy, [next_turn(e, answers[e.id]) for e in asked], generation)
+            for example, (_, text) in zip(asked, texts, strict=True):
+                answers[example.id].append(text)
+    return answers
+
+
+def _temperature(example: Example) -> float:
+    return TEMPERATURES.get(example.meta[CATEGORY], 0.0)
+
+
+def _rated(
+    config: Config, name: str, questions: Sequence[Example], answers: Mapping[str, list[str]], place: Path
+) -> MTBenchSummary:
+    prompts = read_prompts(Path(config.task.data))
+    with open_judge(config, lambda answer: rating_of(answer) is not None, LONGEST_RATING) as judge:
+        rows = [{"model": name, **row} for row in rate(judge, prompts, questions, answers)]
+    judgements = _place(config, name, "judgement")
+    write_whole(judgements, "".join(to_json(row) + "\n" for row in rows))
+    summary = MTBenchSummary(
+        figures=means(rows),
+        judge=config.evaluate.judge,
+        failed_records=sum(row["score"] < 0 for row in rows),
+        answers=str(place),
+        judgements=str(judgements),
+    )
+    said = [{"id": id, "response": "\n\n".join(turns), "scores": {}} for id, turns in answers.items()]
+    write_results(config.run.folder, measured_on(config), name, summary.as_dict(), said)
+    return summary
+
+
+def _place(config: Config, name: str, kind: str) -> Path:
+    return config.run.folder / "evaluation" / measured_on(config) / f"{name}.{kind}.jsonl"
+
+
+def _row(id: str, turns: Sequence[str], name: str) -> dict[str, object]:
+    return {
+        "question_id": int(id) if id.isdigit() else id,
+        "answer_id": f"{name}-{id}",
+        "model_id": name,
+        "choices": [{"index": 0, "turns": list(turns)}],
+    }

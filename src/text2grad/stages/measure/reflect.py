@@ -1,0 +1,208 @@
+"""`evaluate --reflect`: no training; a policy answers, a critic judges, and the policy revises, round after round.
+
+The critic must know no more than a reader would: no reference and no tests of the prompt are shown to it, and
+critics that consist of these are refused, for the answers are measured by them. What it all took is counted in
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from text2grad.config import Config
+from text2grad.critics.prompted import Prompt, PromptedCritic
+from text2grad.critics.revision import finds_nothing
+from text2grad.durable.state import seed_everything
+from text2grad.errors import UsageError, UserError
+from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
+from text2grad.feedback import Critic, Critique, Example, Failure
+from text2grad.policy.generate import LocalChat
+from text2grad.policy.load import load_frozen
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
+from text2grad.stages.judge.critics import open_critic, runner_of
+from text2grad.stages.judge.revise import Case, revise, revision_prompt
+from text2grad.stages.measure.answers import text_measures
+from text2grad.stages.measure.evaluate import target_name
+from text2grad.stages.run.folder import prepare
+from text2grad.stages.run.policies import policy_name
+from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.results import SCORES, measured_on, write_json, write_results
+from text2grad.stages.run.sampling import sample
+from text2grad.stages.run.summary import Summary, inlined
+
+BLIND = ("prompted", "reward_model")
+"""Critics that judge by the prompt and the answer alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReflectSummary(Summary):
+    """Mean scores of greedy and sampled answers, before (`greedy_*`) and after each round (`greedy_reflected_1_*`):
+    with what the critic left alone at some point; of answers in words all that `evaluate` measures them by, and by
+    which models (`measured_by`). How many answers it let stand, critiques that failed, revisions
+    that were of no use, and tokens by who wrote or read them."""
+
+    prompts: int
+    rounds: int
+    figures: Mapping[str, float] = inlined()
+    measured_by: Mapping[str, str] | None = None
+    let_stand: int
+    failed_critiques: int
+    refused: Mapping[str, int]
+    tokens: Mapping[str, int] = inlined()
+    out: str | None = None
+
+
+@dataclass
+class Reflection:
+    """The answers as they are; `open` are the places of those that are revised further."""
+
+    responses: list[str]
+    open: list[int]
+    let_stand: int = 0
+    failed: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+
+    def count(self, other: Reflection) -> None:
+        """Add what was counted elsewhere."""
+        self.let_stand += other.let_stand
+        self.failed += other.failed
+        self.refused.update(other.refused)
+        self.tokens.update(other.tokens)
+
+
+def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
+    """Measure a policy that revises its greedy and its sampled answers to held-out prompts, `rounds` times at most.
+
+    Raises:
+        UsageError: the critic of this run is one that knows the reference or the tests.
+        UserError: there are no held-out prompts.
+    """
+    refuse_knowing_critic(config)
+    folder, task, prompt = prepare(config), task_of(config), revision_prompt(config)
+    heldout = task.examples("heldout")[: config.evaluate.limit]
+    if not heldout:
+        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    policy = load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
+    quiet = config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
+    name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
+    seed_everything(config.run.seed)
+    with ExitStack() as stack:
+        runner, texts = stack.enter_context(runner_of(config)), stack.enter_context(text_measures(config))
+        critic = stack.enter_context(open_critic(quiet, config.critic.kind, task, runner, None, journal))
+        reflector = Reflector(policy, critic, prompt, rounds, measure_with(task, runner), texts)
+        greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
+        repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
+        reflector.answer("sampled", repeated, config.generation)
+    state = reflector.total
+    summary = ReflectSummary(
+        prompts=len(heldout),
+        rounds=rounds,
+        figures=reflector.figures,
+        measured_by=texts.named or None,
+        let_stand=state.let_stand,
+        failed_critiques=state.failed,
+        refused=dict(state.refused),
+        tokens=dict(state.tokens),
+    )
+    on = measured_on(config)
+    place = write_results(folder, on, name, summary.as_dict(), greedy)
+    write_json(place.with_name(f"{name}{SCORES}"), reflector.scores)
+    return replace(summary, out=str(place))
+
+
+@dataclass
+class Reflector:
+    """A policy that revises by what a critic says, and what it reached so far: its figures, the scores of each way
+    to answer by problem, and the counts."""
+
+    policy: Policy
+    critic: Critic
+    prompt: Prompt
+    rounds: int
+    measure: Measure
+    texts_by: TextMeasures | None = None
+    total: Reflection = field(default_factory=lambda: Reflection([], []))
+    figures: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+
+    def answer(self, way: str, examples: Sequence[Example], generation: GenerationSettings) -> list[Row]:
+        """Answer and revise; the last answers."""
+        answers = sample(self.policy, examples, generation)
+        state = Reflection([text for _, text in answers], list(range(len(answers))))
+        chat = LocalChat(self.policy, generation, "policy")
+        known = self._measured(way, examples, state)
+        for number, _ in enumerate(
+            reflected(examples, state, self.critic, chat, self.prompt, self.rounds), start=1
+        ):
+            known = self._measured(f"{way}_reflected_{number}", examples, state)
+        state.tokens["policy_output_tokens"] += sum(len(ids) for ids, _ in answers)
+        state.tokens.update({f"policy_{key}": count for key, count in chat.usage.items()})
+        self.total.count(state)
+        told = zip(examples, state.responses, known, strict=True)
+        rows: list[Row] = [{"id": example.id, "response": text, **each} for example, text, each in told]
+        self.scores[way] = by_problem(rows)
+        return rows
+
+    def _measured(self, name: str, examples: Sequence[Example], state: Reflection) -> list[Row]:
+        known = self.measure(examples, state.responses)
+        found = mean_scores(known)  # a measure of the task keeps its name
+        found = {**word_figures(self.texts_by, examples, state.responses), **found}
+        self.figures |= {f"{name}_{measure}": value for measure, value in found.items()}
+        return known
+
+
+def refuse_knowing_critic(config: Config) -> None:
+    """A critic that reads the reference or runs the tests would hand the policy what it is measured by."""
+    if config.critic.kind not in BLIND:
+        raise UsageError(
+            f"the critic {config.critic.kind} knows what the answers are measured by",
+            f"--critic.kind {' or '.join(BLIND)}",
+        )
+
+
+def reflected(
+    examples: Sequence[Example], state: Reflection, critic: Critic, chat: LocalChat, prompt: Prompt, rounds: int
+) -> Iterator[Reflection]:
+    """The state after each round. An answer is left as it is once the critic finds nothing, its critique fails, or
+    its revision is of no use: asked again, a greedy policy would say the same."""
+    asked = [Example(id=example.id, prompt=example.prompt) for example in examples]
+    for _ in range(rounds):
+        cases = judged(asked, state, critic)
+        revisions = revise(chat, prompt, list(cases.values()))
+        state.open = []
+        for place, revision in zip(cases, revisions, strict=True):
+            if revision.refused:
+                state.refused[revision.refused] += 1
+            else:
+                state.responses[place] = revision.text
+                state.open.append(place)
+        yield state
+
+
+def judged(asked: Sequence[Example], state: Reflection, critic: Critic) -> dict[int, Case]:
+    """What the critic says of the answers that are open, by place; those it finds fault with."""
+    examples, responses = [asked[i] for i in state.open], [state.responses[i] for i in state.open]
+    before = Counter(used_by(critic))
+    said = critic.critique(examples, responses) if examples else []
+    for name, count in (Counter(used_by(critic)) - before).items():
+        state.tokens[f"critic_{name}"] += count
+    cases = {}
+    for place, example, response, judgement in zip(state.open, examples, responses, said, strict=True):
+        if isinstance(judgement, Failure):
+            state.failed += 1
+        elif finds_nothing(judgement):
+            state.let_stand += 1
+        else:
+            assert isinstance(judgement, Critique)
+            cases[place] = Case(example, response, judgement)
+    return cases
+
+
+def used_by(critic: Critic) -> Mapping[str, int]:
+    """Tokens that a critic has read and written so far, by name."""
+    return critic.usage if isinstance(critic, PromptedCritic) else {}

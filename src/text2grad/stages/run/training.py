@@ -1,0 +1,124 @@
+"""A training command: what `sft`, `train-reward` and `train` have in common, from the processes to the last note.
+
+with training(config, "offline", "ppo/mine", resume) as stage:
+    with stage.preparing():
+        ...  # read the data, load the policy: nothing is written yet
+    run = stage.settle(policy, facts)
+    with run.begun() as options:
+        metrics = train_offline(policy, answers, run.config.offline, run.config.credit, options)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from text2grad.config import Config, with_tiny_rates
+from text2grad.config.derive import DataFacts, Stage, section_of
+from text2grad.durable.identity import flatten
+from text2grad.durable.processes import Ranks
+from text2grad.durable.run import OnStep, ResumeMode, RunOptions
+from text2grad.durable.state import seed_everything
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import PolicySettings
+from text2grad.stages.run.folder import note_settings, prepare, processes
+from text2grad.stages.run.settle import resolved_config
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    """A training command before its settings are final: the configuration as it was given, and its folder.
+
+    A policy of its own name (`ppo/<name>`) has its settings beside it; the models that a run has one of (`sft`,
+    `reward_model`, ...) have those of the run.
+    """
+
+    config: Config
+    kind: Stage
+    place: Path
+    title: str
+    resume: ResumeMode
+    ranks: Ranks
+
+    @property
+    def named(self) -> bool:
+        """Whether this is one of several policies of the run."""
+        return self.place.parent.name == "ppo"
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Data are read and models are loaded; what fails in one process fails in all, and nothing is written.
+
+        Raises:
+            UserError: see `prepare`, and what fails inside.
+        """
+        with self.ranks.barrier():
+            prepare(self.config)
+            yield
+
+    def settle(self, policy: Policy, data: DataFacts) -> TrainingRun:
+        """Give every setting its value, from the model and the data; all processes call this.
+
+        Raises:
+            UserError: see `resolved_config`.
+        """
+        config = resolved_config(self.config, self.kind, self.place, policy, data, self.resume, self.ranks)
+        if self.named:  # the other models go on with the random numbers that made their adapters
+            seed_everything(config.run.seed)
+        return TrainingRun(self, with_tiny_rates(config, section_of(self.kind)), config)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training command that can begin. `config` is final: everything after this only reads it.
+
+    `noted` is what is written beside the results: rates as they are set, without `tiny.learning_rate_factor`.
+    """
+
+    stage: TrainingStage
+    config: Config
+    noted: Config
+
+    @contextmanager
+    def begun(
+        self,
+        trained: PolicySettings | None = None,
+        inputs: Mapping[str, str] | None = None,
+        on_step: OnStep | None = None,
+        with_run: bool = False,
+    ) -> Iterator[RunOptions]:
+        """Note the settings, train inside, and note them again: the first note stays where a run is not finished.
+
+        `trained` made the model, where that is not `policy`. `inputs` is what the run depends on beside what the
+        loop itself sees. `with_run`: a policy of its own name notes the settings of the run as well.
+        """
+        stage, run = self.stage, self.config.run
+        own = stage.place if stage.named else run.folder
+        with stage.ranks.barrier():
+            if stage.ranks.first:
+                for folder in {**({run.folder: 1} if with_run else {}), own: 1}:
+                    note_settings(self.noted, folder, begins=True)
+        known = {**run_inputs(self.config, trained or self.config.policy), **(inputs or {})}
+        yield RunOptions(stage.place, stage.title, run.seed, stage.resume, known, stage.ranks, on_step, run.loggers)
+        if stage.ranks.first:
+            note_settings(self.noted, own)
+
+
+def run_inputs(config: Config, trained: PolicySettings) -> dict[str, str]:
+    """What every training loop must find unchanged to resume, beside what it sees itself.
+
+    `trained` made the model; its weights are compared by the loop, wherever they lie.
+    """
+    return flatten(run=config.run, policy=trained)
+
+
+@contextmanager
+def training(
+    config: Config, kind: Stage, place: str, resume: ResumeMode, title: str = ""
+) -> Iterator[TrainingStage]:
+    """A training command in the folder `place` of the run, in each of the processes that a launcher started."""
+    with processes(config) as ranks:
+        folder = config.run.folder / place
+        yield TrainingStage(config, kind, folder, title or folder.name, resume, ranks)

@@ -1,0 +1,310 @@
+"""`annotate` without a file: what the policy sampled, or the data set's own drafts, before a scripted server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chat_server import KEY, ChatServer, Reply, completion, last_message, said
+from text2grad.cli import main
+from text2grad.critics.canaries import canary_items
+from text2grad.critics.program import ProgramCritic
+from text2grad.feedback import Example, Feedback, Message, read_jsonl
+from text2grad.sandbox import Runner
+from text2grad.stages.judge import sampled as stage
+from text2grad.tasks.base import prompt_version
+
+SAMPLED = "They grow well."
+DRAFT = "The tomatoes grow."
+WORDS = "Leaves out the question."
+JUDGED = '{"critique": "It is short.", "good_spans": [], "poor_spans": ["grow"], "score": -0.5}'
+
+Run = Callable[..., tuple[int, dict[str, Any], str]]
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    made = ChatServer(lambda name, turn, body: said(JUDGED))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`annotate` with a policy that always says `SAMPLED`: exit code, summary, stderr."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(stage, "start_policy", lambda config, start: None)
+    monkeypatch.setattr(stage, "load_frozen", lambda settings: None)
+    monkeypatch.setattr(stage, "sample", lambda policy, examples, _: [([1], SAMPLED)] * len(examples))
+
+    def call(data: Path, *words: str) -> tuple[int, dict[str, Any], str]:
+        capsys.readouterr()
+        settings = (
+            "--task.data",
+            str(data),
+            "--run.folder",
+            str(tmp_path / "run"),
+            "--annotate.critic",
+            "prompted",
+        )
+        with pytest.raises(SystemExit) as left:
+            main(
+                [
+                    "annotate",
+                    *settings,
+                    "--critic.prompted.model",
+                    "m",
+                    "--no-canaries",
+                    "--annotate.samples_per_prompt",
+                    "1",
+                    "--json",
+                    *words,
+                ]
+            )
+        printed, err = capsys.readouterr()
+        return int(left.value.code or 0), json.loads(printed.splitlines()[-1]) if printed else {}, err
+
+    return call
+
+
+def slf5k(path: Path, count: int = 1, **more: str) -> Path:
+    rows = [
+        {"id": f"t{n}", "title": f"Question {n}", "post": f"Post {n}.", "ideal_human_summary": "Ideal.", **more}
+        for n in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def ilf(path: Path) -> Path:
+    row = {
+        **{
+            "task_id": 7,
+            "prompt": "def double(n):\n",
+            "test": "def check(candidate):\n    assert candidate(2) == 4\n",
+        },
+        **{
+            "original_model_completion": DRAFT,
+            "unedited_annotator_completion": "def double(n):\n    return 2 * n\n",
+        },
+        "Feedback": WORDS,
+    }
+    path.write_text(json.dumps(row) + "\n")
+    return path
+
+
+def written(tmp_path: Path, name: str = "feedback") -> list[Feedback]:
+    return list(read_jsonl(tmp_path / "run" / f"{name}.jsonl", Feedback))
+
+
+FEEDBACK = {"feedback": WORDS, "generated_summary_for_feedback": DRAFT}
+SUMMARIES = ("--task.name", "summarization", "--task.heldout_share", "0")
+PROGRAMS = ("--task.name", "code", "--task.heldout_share", "0")
+
+
+def data_of(task: str, tmp_path: Path) -> tuple[Path, tuple[str, ...]]:
+    if task == "ILF":
+        return ilf(tmp_path / "ilf.jsonl"), PROGRAMS
+    more = {"feedback": WORDS} if task == "SLF5K without drafts" else FEEDBACK
+    return slf5k(tmp_path / "slf5k.jsonl", **more), SUMMARIES
+
+
+@pytest.mark.parametrize("task", ["SLF5K", "SLF5K without drafts", "ILF"])
+def test_feedback_on_a_draft_is_not_the_critique_of_what_was_sampled(
+    server: ChatServer, run: Run, tmp_path: Path, task: str
+) -> None:
+    data, words = data_of(task, tmp_path)
+    code, _, err = run(data, *words, "--critic.prompted.base_url", server.url)
+    assert code == 0, err
+    (record,) = written(tmp_path)
+    assert (record.response, record.critique, record.source.kind) == (SAMPLED, "It is short.", "llm")
+    assert WORDS not in last_message(server.bodies[0])
+    assert record.meta["human_feedback"] == WORDS
+    # Read again as a file, it is still about the draft.
+    code, _, err = run(
+        data,
+        *words,
+        "--critic.prompted.base_url",
+        server.url,
+        "--anchor",
+        "--responses",
+        str(tmp_path / "run" / "feedback.jsonl"),
+        "--out",
+        str(tmp_path / "again.jsonl"),
+    )
+    (again,) = read_jsonl(tmp_path / "again.jsonl", Feedback)
+    assert (code, again.critique, again.source.kind) == (0, "It is short.", "llm"), err
+
+
+@pytest.mark.parametrize("task", ["SLF5K", "ILF"])
+def test_the_drafts_of_a_data_set_are_annotated_with_its_feedback(
+    server: ChatServer, run: Run, tmp_path: Path, task: str
+) -> None:
+    data, words = data_of(task, tmp_path)
+    code, _, err = run(data, *words, "--critic.prompted.base_url", server.url, "--anchor")
+    assert code == 0, err
+    (record,) = written(tmp_path)
+    assert (record.response, record.critique, record.source.kind) == (DRAFT, WORDS, "human")
+    assert [span.text for span in record.spans] == ["grow"]
+    assert f"<feedback>\n{WORDS}\n</feedback>" in last_message(server.bodies[0])
+
+
+def test_a_data_set_without_drafts_has_nothing_to_anchor(run: Run, tmp_path: Path) -> None:
+    data, words = data_of("SLF5K without drafts", tmp_path)
+    code, _, err = run(data, *words, "--anchor")
+    assert code == 1 and "has a draft with feedback" in err and err.count("\n") == 1
+
+
+def test_a_prompt_of_ones_own_gets_no_words_about_another_text(
+    server: ChatServer, run: Run, tmp_path: Path
+) -> None:
+    data, words = data_of("SLF5K", tmp_path)
+    run(data, *words, "--critic.prompted.base_url", server.url, "--critic.prompted.prompt", "anchor")
+    assert "<feedback>\n(none)\n</feedback>" in last_message(server.bodies[0])
+
+
+def test_a_file_of_requests_holds_those_of_training_and_of_held_out_prompts(run: Run, tmp_path: Path) -> None:
+    data, requests = slf5k(tmp_path / "slf5k.jsonl", 12), tmp_path / "requests.jsonl"
+    words = ("--task.name", "summarization", "--task.heldout_share", "0.4")
+    for _ in range(2):  # the second time in place of the first
+        code, summary, err = run(data, *words, "--write-requests", str(requests))
+        assert code == 75, err
+        asked = [json.loads(line) for line in requests.read_text().splitlines()]
+        assert (len(asked), summary["pending"]) == (12, 12)
+    assert len({line["custom_id"] for line in asked}) == 12
+    answers = [
+        {"custom_id": line["custom_id"], "response": {"status_code": 200, "body": completion(JUDGED)}}
+        for line in asked
+    ]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    code, summary, err = run(data, *words, "--read-answers", str(tmp_path / "answers.jsonl"))
+    held = len(written(tmp_path, "feedback_heldout"))
+    assert (code, summary["ok"], held + len(written(tmp_path))) == (0, 12, 12), err
+    assert 0 < held < 12
+
+
+def test_of_held_out_prompts_as_many_are_annotated_as_asked_for(run: Run, tmp_path: Path) -> None:
+    data, words = (
+        slf5k(tmp_path / "slf5k.jsonl", 12),
+        ("--task.name", "summarization", "--task.heldout_share", "0.4"),
+    )
+    counts = []
+    for more in (
+        ("--annotate.heldout", "1"),
+        ("--evaluate.limit", "2"),
+        ("--annotate.heldout=1", "--evaluate.limit=2"),
+    ):
+        path = tmp_path / "requests.jsonl"
+        run(data, *words, *more, "--write-requests", str(path))
+        counts.append(len(path.read_text().splitlines()))
+    trained = counts[0] - 1
+    assert trained > 4 and counts == [trained + 1, trained + 2, trained + 1]
+
+
+def test_only_who_is_asked_needs_a_key(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES)
+    code, summary, err = run(*words, "--plan")
+    assert (code, summary["requests"]) == (0, 1), err
+    code, _, err = run(*words, "--write-requests", str(tmp_path / "requests.jsonl"))
+    assert code == 75, err
+    code, _, err = run(*words)
+    assert code == 1 and "no API key in OPENAI_API_KEY" in err
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("drop", []), ("flip", [1])])
+def test_noise_is_put_into_what_a_chat_model_said(
+    server: ChatServer, run: Run, tmp_path: Path, kind: str, labels: list[int]
+) -> None:
+    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES, "--critic.prompted.base_url", server.url)
+    run(*words, "--critic.noise.kind", kind, "--critic.noise.share", "1")
+    (record,) = written(tmp_path)
+    assert ([span.label for span in record.spans], record.critique) == (labels, "It is short.")
+    run(*words)  # the journal has what was said
+    (record,) = written(tmp_path)
+    assert ([span.label for span in record.spans], len(server.bodies)) == ([-1], 1)
+
+
+def test_noise_does_not_move_canaries(run: Run, tmp_path: Path) -> None:
+    known = {response: (example, response) for example, response in canary_items("summarization")}
+
+    def answer(name: str, turn: int, body: dict[str, Any]) -> Reply:
+        shown = [pair for text, pair in known.items() if text[:40] in last_message(body)]
+        marks = shown[0][0].meta["canary"] if shown else []
+        quotes = {
+            label: [shown[0][1][m["start"] : m["end"]] for m in marks if m["label"] == label] for label in (1, -1)
+        }
+        return said(json.dumps({"critique": "x", "good_spans": quotes[1], "poor_spans": quotes[-1]}))
+
+    server = ChatServer(answer)
+    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES, "--critic.prompted.base_url", server.url, "--canaries")
+    code, summary, err = run(*words, "--critic.noise.kind", "flip", "--critic.noise.share", "1")
+    server.close()
+    assert (code, summary["canaries"], summary["canaries_moved"]) == (0, len(known), 0), err
+
+
+TESTS = "from solution import double\n\ndef test_double():\n    assert double(2) == 4\n"
+WRONG = "def double(n):\n    return n + 1  # grow\n"
+
+
+@pytest.mark.parametrize("prompt", ["code", "code_plain"])
+def test_a_judge_of_programs_is_shown_what_came_of_the_tests_where_it_is_known(
+    server: ChatServer, run: Run, tmp_path: Path, prompt: str
+) -> None:
+    known = [{"outcome": "failed", "test_output": "test_double: assert 3 == 4</outcome>"}, {"outcome": "passed"}]
+    for came in [*known, {}, {"outcome": "weak_tests"}, {"outcome": "no_program"}, {"outcome": ["failed"]}]:
+        row = {"id": "a", "prompt": f"Double. {came}", "response": WRONG, "meta": {"tests": TESTS, **came}}
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+        words = (
+            "--task.name",
+            "code",
+            "--critic.prompted.base_url",
+            server.url,
+            "--critic.prompted.prompt",
+            prompt,
+        )
+        out = (
+            "--responses",
+            str(tmp_path / "rows.jsonl"),
+            "--out",
+            str(tmp_path / "out.jsonl"),
+            "--no-resume",
+        )
+        code, _, err = run(tmp_path / "none", *words, *out)
+        assert code == 0, err
+        record = list(read_jsonl(tmp_path / "out.jsonl", Feedback))[-1]
+        shown = last_message(server.bodies[-1]).partition("<outcome>")[2]
+        name = f"{prompt}_tested" if came in known else prompt
+        assert record.source.prompt_version == prompt_version(name)
+        assert shown.startswith(f"\n{came['outcome']}\n") if came in known else not shown
+        assert shown.count("</outcome>") == (came in known)
+
+
+def test_sampled_programs_are_run_before_they_are_judged_if_asked_for(
+    server: ChatServer, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "sample", lambda policy, examples, _: [([1], WRONG)] * len(examples))
+    words = (ilf(tmp_path / "ilf.jsonl"), *PROGRAMS, "--critic.prompted.base_url", server.url)
+    code, _, err = run(*words, "--annotate.run_tests", "true")
+    assert code == 0, err
+    (record,) = written(tmp_path)
+    assert (record.meta["outcome"], record.source.prompt_version) == ("failed", prompt_version("code_tested"))
+    assert record.meta["test_output"] == "test_1: double(2) gave 3, expected 4"
+    assert f"<outcome>\nfailed\n{record.meta['test_output']}\n</outcome>" in last_message(server.bodies[0])
+    run(*words)
+    assert "<outcome>" not in last_message(server.bodies[1])
+
+
+def test_records_of_the_program_critic_say_what_failed(tmp_path: Path) -> None:
+    prompt = (Message(role="user", content="Double."),)
+    example = Example(id="a", prompt=prompt, meta={"tests": TESTS, "entry_point": "double"})
+    with Runner(seconds=10.0) as runner:
+        (full,) = ProgramCritic(runner).critique([example], [WRONG])
+        (brief,) = ProgramCritic(runner, brief=True).critique([example], [WRONG])
+    assert full.meta["outcome"] == "failed" and full.meta["test_output"].startswith("test_double: ")
+    assert "test_output" not in brief.meta

@@ -1,0 +1,127 @@
+"""What a judge of programs says could be better: kept in the records, shown, and never paid for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chat_server import KEY, ChatServer, last_message, said
+from text2grad.cli import main
+from text2grad.feedback import Feedback, Source, Span, read_jsonl
+from text2grad.stages.learn.units import judged_answer
+from text2grad.train.units import JudgedAnswer
+
+PROGRAM = "def f(xs):\n    t = 0\n    for x in xs:\n        t -= x\n    return t\n"
+OURS = {
+    "reasoning": "n",
+    "critique": "It subtracts.",
+    "good_spans": ["return t"],
+    "poor_spans": [{"quote": "t -= x", "reason": "adds"}],
+    "improvable_spans": [{"quote": "for x in xs", "reason": "sum(xs)"}, "not there"],
+    "omissions": [],
+    "score": -1,
+}
+PAPER = {"Code Feedback": "It subtracts.", "wrong_code": ["t -= x"], "improvement_code": ["for x in xs"]}
+STEPS = {
+    "critique": "The third is wrong.",
+    "good_spans": ["t = 0", "for x in xs:", "return t"],
+    "poor_spans": [{"quote": "t -= x", "reason": "adds"}],
+    "score": -1,
+}
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What the server answers, by the name of the prompt; `url`."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    found: dict[str, Any] = {}
+    server = ChatServer(lambda *_: said(json.dumps(found["z"])), last_message)
+    found |= {"url": server.url, "bodies": server.bodies}
+    yield found
+    server.close()
+
+
+def ran(words: list[str]) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    return int(left.value.code or 0)
+
+
+def annotated(folder: Path, answers: dict[str, Any], prompt: str, z: dict[str, Any]) -> Feedback:
+    file, out = folder / "r.jsonl", folder / "feedback.jsonl"
+    row: dict[str, Any] = {"id": "a", "prompt": "Sum up.", "response": PROGRAM, "reference": "sum(xs)"}
+    row |= {"meta": {"tests": "assert f([1]) == 1"}}
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    answers["z"] = z
+    asked = ["--critic.prompted.base_url", answers["url"], "--critic.prompted.model", "gpt-4o", "--no-canaries"]
+    named = ["--task.name", "code", "--critic.kind", "prompted", "--critic.prompted.prompt", prompt]
+    assert ran(["annotate", "--responses", str(file), "--out", str(out), *named, *asked]) == 0
+    (record,) = read_jsonl(out, Feedback)
+    return record
+
+
+def labels(record: Feedback) -> list[tuple[str, int, str]]:
+    return [(span.text, span.label, span.reason) for span in record.spans]
+
+
+def test_a_suggestion_is_kept_with_its_words(tmp_path: Path, answers: dict[str, Any]) -> None:
+    record = annotated(tmp_path, answers, "code", OURS)
+    assert labels(record) == [("for x in xs", 0, "sum(xs)"), ("t -= x", -1, "adds"), ("return t", 1, "")]
+    assert record.meta["lost"] == ["not there"] and "unmatched" not in record.meta
+    assert len(answers["bodies"]) == 1, "what pays nothing is no reason to ask again"
+
+
+def test_an_answer_in_the_papers_own_keys(tmp_path: Path, answers: dict[str, Any]) -> None:
+    record = annotated(tmp_path, answers, "code_b3", PAPER)
+    assert labels(record) == [("for x in xs", 0, ""), ("t -= x", -1, "")] and record.critique == "It subtracts."
+    schema = answers["bodies"][0]["response_format"]["json_schema"]["schema"]
+    assert list(schema["properties"]) == list(PAPER) and record.source.prompt_version.startswith("code_b3@")
+
+
+def test_reports_and_exports_of_suggestions(
+    tmp_path: Path, answers: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    annotated(tmp_path, answers, "code", OURS)
+    file = str(tmp_path / "feedback.jsonl")
+    assert ran(["feedback-report", file, "--page", str(tmp_path / "quality.html"), "--show", "3"]) == 0
+    assert "~ for x in xs: sum(xs)" in capsys.readouterr().err and (tmp_path / "quality.html").is_file()
+    assert ran(["feedback-report", file, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [figures[f"{name}_spans"]["count"] for name in ("good", "poor", "improvable")] == [1, 1, 1]
+    for kind in ("label_studio", "argilla", "prodigy", "csv", "mqm", "reward_model", "kto"):
+        assert ran(["export", file, "--as", kind, "--out", str(tmp_path / kind), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        kept = kind == "reward_model"
+        assert told.get("left_out") == (None if kept else {"improvable_spans": 1}), kind
+        if kept:  # beside the program itself
+            assert "for x in xs" in (tmp_path / kind).read_text().replace(json.dumps(PROGRAM)[1:-1], "")
+
+
+def test_a_critic_that_was_asked_for_steps_has_cut_them_itself(tmp_path: Path, answers: dict[str, Any]) -> None:
+    record = annotated(tmp_path, answers, "steps", STEPS)
+    shown = answers["bodies"][0]["messages"][-1]["content"]
+    assert "assert f([1]) == 1" in shown and "sum(xs)" in shown
+    found = judged_answer(record, "steps")
+    assert isinstance(found, JudgedAnswer) and found.places == tuple((s.start, s.end) for s in found.spans)
+    steps = [("t = 0", 1), ("for x in xs:", 1), ("t -= x", -1), ("return t", 1)]
+    assert [(span.text, span.label) for span in found.spans] == steps
+
+
+def test_steps_that_overlap_are_cut_and_a_record_without_steps_says_so() -> None:
+    spans = [
+        Span(start=start, end=end, label=label, text=PROGRAM[start:end])
+        for start, end, label in ((15, 37, 1), (25, 37, -1), (25, 38, 1), (0, 3, 0))
+    ]
+    source = Source(kind="llm", prompt_version="steps@1")
+    turns = ({"role": "user", "content": "?"},)
+    record = Feedback.model_validate(
+        {"id": "1", "prompt": turns, "response": PROGRAM, "source": source, "spans": spans, "score": -1.0}
+    )
+    found = judged_answer(record, "steps")
+    assert isinstance(found, JudgedAnswer)
+    assert [(span.text, span.label) for span in found.spans] == [("t = 0", 1), ("for x in xs:"[:12], -1)]
+    assert judged_answer(record.model_copy(update={"spans": (), "score": 1.0}), "steps") == "without_steps"

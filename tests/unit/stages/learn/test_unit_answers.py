@@ -1,0 +1,107 @@
+"""What a record teaches a unit model, and why some teach nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from places import DATA
+from text2grad.config import find_config, load_config
+from text2grad.errors import EXIT_USAGE, UsageError
+from text2grad.feedback import Failure, Feedback, Message, Source, Span
+from text2grad.stages.learn.units import judged_answer, refuse_no_steps, run_train_unit_model
+from text2grad.train.units import JudgedAnswer
+
+CODE = "def f(x):\n    y = x\n    return y\n"
+POOR = Span(start=28, end=29, label=-1, text=CODE[28:29])
+GOOD = Span(start=14, end=19, label=1, text=CODE[14:19])
+
+
+def record(**changes: Any) -> Feedback:
+    known = {
+        "id": "1",
+        "prompt": (Message(role="user", content="?"),),
+        "response": CODE,
+        "source": Source(kind="program"),
+        "spans": (GOOD, POOR),
+        "score": -1.0,
+        "meta": {"tests": "from solution import f\n"},
+    }
+    return Feedback.model_validate(known | changes)
+
+
+def test_every_step_is_good_but_those_with_a_poor_span() -> None:
+    found = judged_answer(record(), "steps")
+    assert isinstance(found, JudgedAnswer) and found.places == ((14, 19), (24, 32))
+    assert [(span.text, span.label) for span in found.spans] == [("y = x", 1), ("return y", -1)]
+    passed = judged_answer(record(spans=(), score=1.0), "steps")
+    assert isinstance(passed, JudgedAnswer) and [span.label for span in passed.spans] == [1, 1]
+
+
+def test_tokens_have_the_labels_of_the_spans_as_they_are() -> None:
+    found = judged_answer(record(), "tokens")
+    assert isinstance(found, JudgedAnswer) and found.places is None and found.spans == (GOOD, POOR)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"spans": (), "error": Failure(kind="refused", message="no")}, "failed"),
+        ({"spans": (), "response": " \n"}, "blank"),
+        ({"spans": (GOOD,)}, "poor_without_a_place"),
+    ],
+)
+def test_a_record_that_labels_no_step_says_why(changes: dict[str, Any], reason: str) -> None:
+    assert judged_answer(record(**changes), "steps") == reason
+
+
+def test_a_poor_answer_without_a_place_still_labels_tokens() -> None:
+    assert isinstance(judged_answer(record(spans=(GOOD,)), "tokens"), JudgedAnswer)
+
+
+def test_steps_of_ultrafeedback_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    config = load_config(find_config("ultrafeedback"), ["--run.folder", str(tmp_path / "run")])
+    with pytest.raises(UsageError, match="no steps") as refused:
+        run_train_unit_model(config, "steps")
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "--units tokens" in str(refused.value) and "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+    refuse_no_steps(config, "tokens")
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("ultrafeedback.jsonl", True),
+        ("ultrafeedback_binarized.jsonl", True),
+        ("ultrafeedback_text2grad.json", True),
+        ("slf5k.jsonl", False),
+        ("finegrained_qa.json", False),
+        ("questions", False),
+        ("answers", False),
+    ],
+)
+def test_files_are_ultrafeedback_by_their_rows_whatever_they_are_called(
+    name: str, refused: bool, tmp_path: Path
+) -> None:
+    own = {
+        "questions": '{"prompt": "Why?", "reference": "So."}',
+        "answers": '{"prompt": "Why?", "response": "So."}',
+    }
+    file = tmp_path / f"mine{Path(name).suffix or '.jsonl'}"
+    file.write_text(own.get(name) or (DATA / name).read_text(encoding="utf-8"), encoding="utf-8")
+    config = load_config(None, ["--task.name", "qa", "--task.data", str(file), "--policy.model", "tiny"])
+    refuse_no_steps(config, "tokens")
+    if not refused:
+        refuse_no_steps(config, "steps")
+        return
+    with pytest.raises(UsageError, match="no steps") as said:
+        refuse_no_steps(config, "steps")
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("name", ["slf5k", "kodcode", "human_qa"])
+def test_other_answers_have_steps(name: str) -> None:
+    refuse_no_steps(load_config(find_config(name)), "steps")
