@@ -296,8 +296,8 @@ def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
 
 def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
     """A reward model as a critic."""
-    from text2grad.policy.generate import LocalChat
     from text2grad.policy.grounded import vocabulary_for
+    from text2grad.policy.local_chat import LocalChat
 
     settings, reading = config.reward_model, config.critic.reward_model
     refuse_equal_votes(reading.votes, settings.generation.temperature, "reward_model.generation.temperature")
@@ -312,7 +312,7 @@ def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
     Raises:
         UserError: it was trained to write its verdict.
     """
-    from text2grad.policy.generate import LocalChat
+    from text2grad.policy.local_chat import LocalChat
 
     if model.score_head is None:
         message = f"the reward model in {name} has no head for verdicts, and critic.reward_model.words is false"

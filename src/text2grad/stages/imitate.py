@@ -19,8 +19,8 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.formats.export import MORE_ANSWERS
-from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.logged import answers_in
 from text2grad.stages.prompts import task_of

@@ -18,8 +18,8 @@ from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critique, Example, Feedback, read_jsonl
-from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
+from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.critics import open_critic, runner_of
 from text2grad.stages.folder import prepare, start_policy
 from text2grad.stages.items import OF_AN_EARLIER_JUDGEMENT, Item

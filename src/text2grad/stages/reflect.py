@@ -18,8 +18,8 @@ from text2grad.critics.revision import finds_nothing
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Critic, Critique, Example, Failure
-from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.answers import TextMeasures, text_measures

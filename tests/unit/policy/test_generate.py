@@ -25,7 +25,8 @@ from text2grad.policy import cache as caching
 from text2grad.policy import generate as generating
 from text2grad.policy.cache import SPARE, GrowingLayer, can_drop_rows, make_cache
 from text2grad.policy.encode import stop_ids
-from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.generate import generate
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 

@@ -25,8 +25,9 @@ from text2grad.policy.encode import (
     stop_ids,
     turn_end,
 )
-from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.generate import generate
 from text2grad.policy.load import VALUE_FILE, load_policy, write_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer

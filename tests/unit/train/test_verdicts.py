@@ -18,9 +18,10 @@ from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
-from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.generate import generate
 from text2grad.policy.grounded import vocabulary_for
 from text2grad.policy.load import load_frozen, load_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.stages.critics import REWARD_MODEL_PROMPT
