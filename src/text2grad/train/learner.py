@@ -29,7 +29,9 @@ from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.rollout import Answered, Measured, Rollout, draws_of, judge, measure, merge, respond
 from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher import Teacher, describe_lessons, lessons, read, spread, weight_at, with_teacher
+from text2grad.train.teacher.loss import describe_lessons, weight_at, with_teacher
+from text2grad.train.teacher.model import Teacher, read, spread
+from text2grad.train.teacher.prompt import lessons
 from text2grad.train.update import update
 
 A = TypeVar("A")

@@ -32,7 +32,8 @@ from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.rollout import refuse_diverged, refuse_failures, score
 from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher import Teacher, refuse_unfit, teacher_version
+from text2grad.train.teacher.model import Teacher
+from text2grad.train.teacher.prompt import refuse_unfit, teacher_version
 from text2grad.train.update import next_coefficient
 
 UNCHECKED = {

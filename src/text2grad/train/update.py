@@ -14,7 +14,7 @@ from text2grad.train.optimizers import Optimizers, clip_gradient
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.rollout import Rollout, take_rows
 from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher import policy_terms
+from text2grad.train.teacher.loss import teacher_loss
 
 
 def update(
@@ -96,6 +96,26 @@ def loss_terms(
         "clip_fraction": clipped.float(),
         "ratio_change": ((logp - part.old_logp).detach().exp() - 1).abs(),
     }
+
+
+def policy_terms(
+    logp: Tensor, support: Tensor | None, part: Rollout, settings: PPOSettings
+) -> tuple[Tensor, Tensor]:
+    """The policy loss per token (B, T), and where the policy ratio was held back, a boolean (B, T).
+
+    It is the clipped objective of PPO; with a teacher that is compared token by token it is the teacher's loss,
+    everywhere or where `part.route` says so.
+    """
+    clipped = losses.policy_loss(
+        logp, part.old_logp, part.advantages, part.learned, settings.clip, settings.clip_high
+    )
+    if part.teacher is None and part.teacher_support is None:
+        return clipped
+    towards = teacher_loss(logp, support, part, settings.teacher)
+    if part.route is None:
+        return towards
+    routed = part.route != 0
+    return torch.where(routed, towards[0], clipped[0]), torch.where(routed, towards[1], clipped[1])
 
 
 def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings, warming: bool) -> float:

@@ -1,0 +1,104 @@
+"""What is learned from the teacher: the columns that it adds to a rollout, and its loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from text2grad.rl import distill
+from text2grad.rl.advantage import masked_mean
+from text2grad.train.rollout import Answered, Rollout
+from text2grad.train.settings import PPOSettings, TeacherSettings
+from text2grad.train.teacher.model import Taught
+from text2grad.train.teacher.prompt import succeeded
+
+
+def with_teacher(
+    rollout: Rollout,
+    taught: Taught,
+    support: Tensor,
+    answered: Answered,
+    settings: PPOSettings,
+    weight: float,
+) -> Rollout:
+    """A scored batch as its teacher changes it: what is learned, by which advantages, and what the loss compares.
+
+    The advantages of SDPO are what the feedback says for each token; they are shown, the loss has its own. Rows
+    without a lesson are learned by the verdict alone, and where there is none (SDPO) not at all. `weight` is that
+    of the KL on spans (`weight_at`).
+    """
+    own = settings.teacher
+    told = rollout.learned & taught.rows[:, None]
+    gaps = distill.gap(rollout.old_logp, taught.logp, told)
+    if own.width:
+        rollout = replace(rollout, support=support, teacher_support=taught.support)
+    if own.alone:
+        return replace(rollout, learned=told, advantages=gaps, teacher=taught.logp)
+    if own.kind == "spans":
+        return replace(rollout, route=route_of(answered, told, own, weight))
+    paid = rollout.delta - rollout.rewards  # beta kl, which is no verdict
+    sized = distill.sized(rollout.advantages + paid, gaps, rollout.learned, own.size_clip)
+    return replace(rollout, advantages=torch.where(rollout.learned, sized - paid, 0))
+
+
+def weight_at(step: int, settings: PPOSettings) -> float:
+    """The weight of a step's lessons: that of the KL on spans falls linearly to 0, where the verdict takes over."""
+    own = settings.teacher
+    if own.kind != "spans" or not own.anneal:
+        return own.span_weight
+    return own.span_weight * max(0.0, 1 - step / (own.anneal * settings.steps))
+
+
+def route_of(answered: Answered, told: Tensor, settings: TeacherSettings, weight: float) -> Tensor:
+    """-`weight` on the words that a critique blames, +`weight` on those it praises in right answers, 0 elsewhere.
+
+    `told` and the result are (B, T); `told` is True on tokens that the teacher has read and that are learned from.
+    """
+    labels = labels_of(answered, told)
+    right = torch.tensor([succeeded(each, settings.success) for each in answered.judgements], device=told.device)
+    poor = (labels < 0) & told & (settings.spans != "good")
+    good = (labels > 0) & told & right[:, None] & (settings.spans != "poor")
+    return weight * (good.float() - poor.float())
+
+
+def labels_of(answered: Answered, mask: Tensor) -> Tensor:
+    """+1 on the words that a critique praises, -1 on those it blames, 0 elsewhere; shaped as `mask` (B, T)."""
+    labels = torch.zeros(mask.shape, device=mask.device)
+    for row, found in enumerate(answered.labels):
+        labels[row, : len(found)] = torch.from_numpy(found.astype("float32"))
+    return labels
+
+
+def teacher_loss(
+    logp: Tensor, support: Tensor | None, part: Rollout, settings: TeacherSettings
+) -> tuple[Tensor, Tensor]:
+    """The loss towards the teacher per token (B, T), and where the policy ratio was held back, a boolean (B, T).
+
+    `support` (B, T, K): the policy's log-probabilities of the ids that are compared; None: the sampled token alone.
+    """
+    ratio = distill.bounded_ratio(logp, part.old_logp, part.learned, settings.ratio_limit)
+    held = (ratio >= settings.ratio_limit) & part.learned
+    if support is None or part.teacher_support is None:
+        assert part.teacher is not None
+        return ratio * distill.sampled_loss(logp, part.teacher, part.learned), held
+    reverse = distill.divergence(support, part.teacher_support, part.learned)
+    if part.route is None:
+        return ratio * reverse, held
+    forward = distill.divergence(support, part.teacher_support, part.learned, "forward")
+    return part.route.abs() * ratio * torch.where(part.route < 0, reverse, forward), held
+
+
+def describe_lessons(rollout: Rollout, taught: Taught, answered: Answered, too_long: int) -> dict[str, float]:
+    """The metrics of a step's teacher; each name is explained in docs/metrics.md. `rollout` as it was scored."""
+    count = len(answered.samples)
+    told = rollout.learned & taught.rows[:, None]
+    gaps = distill.gap(rollout.old_logp, taught.logp, told).abs()
+    on_spans = torch.where(labels_of(answered, told) != 0, gaps, 0)
+    return {
+        "teacher_masked": 1 - float(taught.rows.sum()) / count,
+        "teacher_too_long": too_long / count,
+        "teacher_gap": float(masked_mean(gaps, told)),
+        "teacher_gap_spans": float(on_spans.sum() / gaps.sum().clamp(min=torch.finfo(gaps.dtype).tiny)),
+    }
