@@ -41,10 +41,12 @@ class Answered:
     critic_tokens: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """The same batch in numbers. All (B, T), response-aligned; `learned` is `mask` without failed critiques and
-    without what `ppo.mask_truncated` and `ppo.drop_equal_groups` leave out of the loss.
+    """The same batch in numbers. All (B, T), response-aligned.
+
+    `learned`: the tokens that the loss is taken over. Those of failed critiques are never among them, nor what
+    `ppo.mask_truncated`, `ppo.drop_equal_groups` or the lack of a lesson leaves out.
 
     Of a teacher (`train.teacher`), as far as its kind needs it: its log-probabilities `teacher`, those of the ids
     `support` (B, T, K), and the weights `route` of the KL on spans, below 0 for reverse, above 0 for forward.
@@ -203,7 +205,7 @@ def score(
     """Rewards and advantages of a batch under the policy that sampled it; `coefficient` is beta, of the KL."""
     failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
     cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
-    learned = batch.mask & ~failed[:, None]
+    judged = batch.mask & ~failed[:, None]  # (B, T), the tokens of answers that have a critique
     delta, words = torch.zeros(2, *batch.mask.shape, device=batch.mask.device)
     for row, item in enumerate(answered.credits):
         delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
@@ -213,19 +215,31 @@ def score(
     by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
     found = adv.estimate(
         settings.advantage,
-        adv.Rewarded(delta, measured.kl, coefficient, measured.values, bootstrap, batch.mask, learned),
+        adv.Rewarded(delta, measured.kl, coefficient, measured.values, bootstrap, batch.mask, judged),
         gamma=settings.gamma,
         lam=settings.lam,
         target=settings.value_target,
         normalisation=settings.normalisation,
         group=adv.Compared(gains, words, by),
     )
-    # A truncated answer still counts in the mean of its group. What is left out here is no part of the token mean.
+    # A truncated answer still counts in the mean of its group; here it leaves the loss and its token mean.
+    counted = torch.ones_like(cut)  # (B,)
     if settings.drop_equal_groups:
-        learned = learned & adv.in_unequal_groups(gains, learned, settings.samples_per_prompt)[:, None]
+        counted &= adv.in_unequal_groups(gains, judged, settings.samples_per_prompt)
     if settings.mask_truncated:
-        learned = learned & ~cut[:, None]
-    return Rollout(batch, learned, delta, measured.logp, measured.kl, measured.entropy, measured.values, *found)
+        counted &= ~cut
+    return Rollout(
+        batch=batch,
+        learned=judged & counted[:, None],
+        delta=delta,
+        old_logp=measured.logp,
+        kl=measured.kl,
+        entropy=measured.entropy,
+        values=measured.values,
+        rewards=found.rewards,
+        advantages=found.advantages,
+        returns=found.returns,
+    )
 
 
 def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:
