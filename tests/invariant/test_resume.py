@@ -27,12 +27,14 @@ from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Preference, Source, Span
-from text2grad.policy.encode import encode_prompt, load_tokenizer
+from text2grad.policy.encode import encode_prompt
 from text2grad.policy.generate import Sample, generate
-from text2grad.policy.load import load_policy, write_policy
+from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
+from text2grad.policy.save import write_policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
+from text2grad.policy.tokenizer import load_tokenizer
 from text2grad.signals import StopRequest, stop_here
 from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module

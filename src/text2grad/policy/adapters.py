@@ -14,8 +14,9 @@ from typing import Any
 from peft import PeftModel
 
 from text2grad.errors import UserError
-from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, digest_of_weights, load_score_head
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_score_head
 from text2grad.policy.model import Policy
+from text2grad.policy.save import digest_of_weights
 
 BASE_DIGEST = "base.sha256"
 

@@ -11,7 +11,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Judgement, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.model import Policy
-from text2grad.tasks.base import prompt_version, read_prompt
+from text2grad.tasks.prompt_files import prompt_version, read_prompt
 from text2grad.train.rollout import Answered
 from text2grad.train.settings import TeacherSettings
 
