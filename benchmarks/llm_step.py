@@ -39,10 +39,10 @@ from torch import Tensor
 
 from text2grad.align import Aligned, Credit
 from text2grad.feedback import Critique, Example, Message
+from text2grad.policy.forward.quick import HalfLinear
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.quick import HalfLinear
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.optimizers import Optimizers, make_optimizers
 from text2grad.train.rollout import Answered, Rollout, measure, score

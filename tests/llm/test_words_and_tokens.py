@@ -8,10 +8,10 @@ from prompts import ask
 
 from text2grad.align import TokenTable
 from text2grad.policy.encode import stop_ids
+from text2grad.policy.forward.prefix import share_beginnings
 from text2grad.policy.generate import generate
+from text2grad.policy.heads.score_head import ScoreHead
 from text2grad.policy.model import Policy
-from text2grad.policy.prefix import share_beginnings
-from text2grad.policy.score_head import ScoreHead
 from text2grad.policy.settings import GenerationSettings
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"

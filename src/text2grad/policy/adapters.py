@@ -14,9 +14,9 @@ from typing import Any
 from peft import PeftModel
 
 from text2grad.errors import UserError
+from text2grad.policy.files.save import digest_of_weights
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_score_head
 from text2grad.policy.model import Policy
-from text2grad.policy.save import digest_of_weights
 
 BASE_DIGEST = "base.sha256"
 

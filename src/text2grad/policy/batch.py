@@ -48,7 +48,8 @@ class TokenBatch:
     def passes(self, index: Tensor, size: int, grouped: bool = False) -> tuple[Tensor, ...]:
         """The rows `index` in groups of at most `size` of similar length, so that little of a pass is padding.
 
-        `grouped`: answers to one prompt stand together, and prompts are of similar length (see `policy.prefix`).
+        `grouped`: answers to one prompt stand together, and prompts are of similar length
+        (see `policy.forward.prefix`).
         """
         lengths = self.attention_mask[index].sum(dim=1)
         index = index[lengths.argsort(stable=True)]

@@ -16,9 +16,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from text2grad.errors import NotFinite
-from text2grad.policy.cache import can_drop_rows, make_cache
+from text2grad.policy.forward.cache import can_drop_rows, make_cache
+from text2grad.policy.forward.prefix import share_beginnings
 from text2grad.policy.model import Policy
-from text2grad.policy.prefix import share_beginnings
 from text2grad.policy.settings import GenerationSettings
 
 SILENT_SECONDS = 30.0  # at most, between two reports of how far a batch is

@@ -22,15 +22,15 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import UserError
-from text2grad.policy.cached import refuse_uncached
-from text2grad.policy.cpu import warn_of_slow_dtype
-from text2grad.policy.gguf import local_model
+from text2grad.policy.files.cpu import warn_of_slow_dtype
+from text2grad.policy.files.gguf import local_model
+from text2grad.policy.files.save import SCORE_FILE, UNIT_FILE, VALUE_FILE, VALUE_TRUNK
+from text2grad.policy.files.tokenizer import load_tokenizer
+from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
+from text2grad.policy.forward.trial import refuse_uncached
 from text2grad.policy.model import POLICY_ADAPTER, Policy
-from text2grad.policy.save import SCORE_FILE, UNIT_FILE, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.policy.template import first_line
-from text2grad.policy.tokenizer import load_tokenizer
-from text2grad.policy.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base_model_name_or_path"

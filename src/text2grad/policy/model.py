@@ -17,12 +17,12 @@ from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch, pack
-from text2grad.policy.boundaries import add_boundaries
 from text2grad.policy.encode import stop_ids
-from text2grad.policy.halves import Reader
-from text2grad.policy.label_head import STEP_OF_UNITS, LabelHead
-from text2grad.policy.quick import quicken
-from text2grad.policy.score_head import STEP, ScoreHead
+from text2grad.policy.forward.boundaries import add_boundaries
+from text2grad.policy.forward.quick import quicken
+from text2grad.policy.forward.reader import Reader
+from text2grad.policy.heads.label_head import STEP_OF_UNITS, LabelHead
+from text2grad.policy.heads.score_head import STEP, ScoreHead
 from text2grad.rl.vocabulary import Extra, KLKind, View, score_tokens
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"

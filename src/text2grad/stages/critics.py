@@ -338,8 +338,8 @@ def scalar_model_critic(config: Config) -> ScalarCritic:
     Raises:
         UserError: there is none, or its training was not finished.
     """
+    from text2grad.policy.heads.scores import LocalScorer
     from text2grad.policy.load import load_frozen
-    from text2grad.policy.scores import LocalScorer
     from text2grad.policy.settings import PolicySettings
 
     folder = scalar_model_folder(config)
@@ -364,9 +364,9 @@ def unit_model_critic(config: Config) -> UnitCritic:
     Raises:
         UserError: there is none, its training was not finished, or it labels other units.
     """
+    from text2grad.policy.heads.units import LocalUnits
     from text2grad.policy.load import load_frozen
     from text2grad.policy.settings import PolicySettings
-    from text2grad.policy.units import LocalUnits
 
     folder, units = unit_model_folder(config), config.critic.unit_model.units
     if not (folder / UNITS_FILE).is_file():

@@ -22,8 +22,8 @@ from text2grad.durable.run import OnStep, ResumeMode, RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
-from text2grad.policy.cpu import reuse_memory
-from text2grad.policy.gguf import is_gguf, origin_of
+from text2grad.policy.files.cpu import reuse_memory
+from text2grad.policy.files.gguf import is_gguf, origin_of
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.results import refuse_unwritable, write_json, write_whole
 

@@ -19,9 +19,9 @@ from text2grad.eval.preference import preference_report
 from text2grad.feedback import Preference
 from text2grad.formats.preference import Pairs, read_pairs
 from text2grad.policy.encode import encode_target
+from text2grad.policy.heads.scores import LocalScorer
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.scores import LocalScorer
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.critics import SCALE_FILE
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
@@ -31,7 +31,7 @@ from text2grad.stages.settle import facts_of_preferences, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.tasks.loaders import hub_data
-from text2grad.train.preference import (
+from text2grad.train.objectives.preference import (
     encode_preferences,
     read_preferences,
     train_dpo,

@@ -19,10 +19,10 @@ from text2grad.errors import UsageError
 from text2grad.eval.spans import SpanCase
 from text2grad.eval.units import unit_report
 from text2grad.feedback import Critique, Failure, Feedback
+from text2grad.policy.heads.units import LocalUnits, as_tokens
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.policy.units import LocalUnits, as_tokens
 from text2grad.stages.critics import UNITS_FILE
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.results import write_json
@@ -30,10 +30,10 @@ from text2grad.stages.reward_data import reward_data
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.tasks.qa import is_ultrafeedback
+from text2grad.train.objectives.units import JudgedAnswer, divided, encode_units, train_unit_model
 from text2grad.train.pairs import Pair
 from text2grad.train.settings import SupervisedSettings
 from text2grad.train.supervised import longest
-from text2grad.train.units import JudgedAnswer, divided, encode_units, train_unit_model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from text2grad.align import Aligned, Membership, TokenTable, token_labels
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
-from text2grad.policy.label_head import UNLABELLED
+from text2grad.policy.heads.label_head import UNLABELLED
 from text2grad.policy.model import Policy
 from text2grad.train.settings import SupervisedSettings
 
@@ -45,8 +45,8 @@ class Pair:
     """One training pair: a conversation and the answer to learn.
 
     `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
-    `marked`: a text in the prompt whose words are labelled, for a second loss (`policy.label_head`).
-    `score`: in [-1, 1], for a head that reads it off the prompt (`policy.score_head`).
+    `marked`: a text in the prompt whose words are labelled, for a second loss (`policy.heads`).
+    `score`: in [-1, 1], for a head that reads it off the prompt (`policy.heads`).
     """
 
     id: str

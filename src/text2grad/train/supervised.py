@@ -22,9 +22,9 @@ from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.encode import rendering_of
-from text2grad.policy.label_head import UNLABELLED, LabelHead
+from text2grad.policy.heads.label_head import UNLABELLED, LabelHead
+from text2grad.policy.heads.score_head import STEP_OF_VERDICTS, ScoreHead
 from text2grad.policy.model import Policy
-from text2grad.policy.score_head import STEP_OF_VERDICTS, ScoreHead
 from text2grad.train.optimizers import clip_gradient, learning_rate_factor, make_optimizer
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
 from text2grad.train.passes import PassSize, accumulate
@@ -50,8 +50,8 @@ def train_supervised(
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
     several processes calls this with the same arguments. `section` is where the user finds `settings`. With
     `stopping` the run may end early, and the policy is the one that measured best, or the last one. `label_weight`
-    is that of the label head's loss on marked texts (`policy.label_head`); 0: no such head. `verdicts`: the scores
-    of the pairs are learned by a head (`policy.score_head`), which is saved with the policy.
+    is that of the label head's loss on marked texts (`policy.heads`); 0: no such head. `verdicts`: the scores
+    of the pairs are learned by a head (`policy.heads`), which is saved with the policy.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that

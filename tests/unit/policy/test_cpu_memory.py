@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.policy.cpu import give_back_memory
+from text2grad.policy.files.cpu import give_back_memory
 
 
 def resident_mb() -> int:

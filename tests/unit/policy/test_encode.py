@@ -20,12 +20,12 @@ from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy import encode
 from text2grad.policy.encode import encode_prompt, encode_target, stop_ids, turn_end
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer
-from text2grad.policy.tokenizer import load_tokenizer
 
 LLAMA3 = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"

@@ -21,10 +21,10 @@ from transformers.cache_utils import DynamicLayer
 
 from text2grad.chat import Completion
 from text2grad.feedback import Message
-from text2grad.policy import cache as caching
 from text2grad.policy import generate as generating
-from text2grad.policy.cache import SPARE, GrowingLayer, can_drop_rows, make_cache
 from text2grad.policy.encode import stop_ids
+from text2grad.policy.forward import cache as caching
+from text2grad.policy.forward.cache import SPARE, GrowingLayer, can_drop_rows, make_cache
 from text2grad.policy.generate import generate
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy

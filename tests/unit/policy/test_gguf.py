@@ -19,10 +19,10 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gguf_files import write_gguf, write_wheel
 from text2grad.errors import MissingPackageError, UserError, warn_once
-from text2grad.policy import cpu, gguf, smollm2
+from text2grad.policy.files import cpu, gguf, smollm2
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.policy.tokenizer import load_tokenizer
 
 gguf_package = pytest.importorskip("gguf", reason="the extra gguf is not installed")
 

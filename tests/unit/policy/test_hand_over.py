@@ -18,9 +18,9 @@ from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.batch import TokenBatch
+from text2grad.policy.files.save import VALUE_TRUNK, write_policy
 from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_frozen, load_policy, merge_layers
 from text2grad.policy.model import POLICY_ADAPTER, REFERENCE_ADAPTER, Policy
-from text2grad.policy.save import VALUE_TRUNK, write_policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.pairs import Pair
 from text2grad.train.settings import SupervisedSettings

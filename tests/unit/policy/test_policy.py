@@ -17,14 +17,14 @@ from text2grad.errors import UserError
 from text2grad.feedback import Failure, Message
 from text2grad.policy.batch import TokenBatch, pack
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target, stop_ids, turn_end
+from text2grad.policy.files.save import VALUE_FILE, write_policy
+from text2grad.policy.files.tokenizer import load_tokenizer, refuse_missing_folder
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
-from text2grad.policy.save import VALUE_FILE, write_policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer
-from text2grad.policy.tokenizer import load_tokenizer, refuse_missing_folder
 from text2grad.rl import advantage as adv
 
 CHAT = (Message(role="user", content="Say it."),)

@@ -24,11 +24,11 @@ from transformers import (
 
 import tiny_runs
 from text2grad.policy.batch import TokenBatch, pack
+from text2grad.policy.forward.prefix import can_share, share_beginnings, share_prompts
+from text2grad.policy.forward.quick import quicken
+from text2grad.policy.forward.reader import hidden_states
 from text2grad.policy.generate import generate
-from text2grad.policy.halves import hidden_states
 from text2grad.policy.model import Policy
-from text2grad.policy.prefix import can_share, share_beginnings, share_prompts
-from text2grad.policy.quick import quicken
 from text2grad.policy.settings import GenerationSettings
 
 SHAPE = {**tiny_runs.SHAPE, "initializer_range": 0.6}  # attention must matter

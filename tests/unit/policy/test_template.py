@@ -15,9 +15,9 @@ from text2grad.align import TokenTable
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Message
 from text2grad.policy.encode import encode_prompt, encode_target, turn_end
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.policy.tokenizer import load_tokenizer
 from text2grad.stages.sampling import sample
 from text2grad.train.pairs import Pair, encode_pairs
 from text2grad.train.settings import SupervisedSettings

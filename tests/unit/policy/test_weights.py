@@ -22,10 +22,10 @@ from made_tokenizers import byte_level_tokenizer
 from text2grad import doctor
 from text2grad.cli import main
 from text2grad.errors import NotFinite, UserError
+from text2grad.policy.files.save import write_policy
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.save import write_policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 
 TOKENIZER = byte_level_tokenizer()

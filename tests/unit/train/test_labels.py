@@ -17,7 +17,7 @@ from text2grad.config import RewardModelSettings
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, Span
-from text2grad.policy.label_head import UNLABELLED
+from text2grad.policy.heads.label_head import UNLABELLED
 from text2grad.policy.model import Policy
 from text2grad.stages.reward_data import fitting, reward_pair
 from text2grad.train.pairs import Encoded, encode_pairs, labelled_by

@@ -14,9 +14,9 @@ from text2grad.durable.run import RunOptions
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Message
+from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.save import write_policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.optimizers import clip_gradient, make_optimizer, make_optimizers
 from text2grad.train.pairs import Pair

@@ -17,11 +17,11 @@ from text2grad.durable.run import RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Critique, Message, Span
+from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.save import write_policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.offline import (
+from text2grad.train.objectives.offline import (
     Logged,
     accumulate_gradient,
     encode_logged,

@@ -15,12 +15,11 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Preference
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.heads.scores import LocalScorer
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.scores import LocalScorer
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.passes import PassSize
-from text2grad.train.preference import (
+from text2grad.train.objectives.preference import (
     accumulate_gradient,
     encode_preferences,
     implied_rewards,
@@ -29,6 +28,7 @@ from text2grad.train.preference import (
     train_dpo,
     train_scalar_model,
 )
+from text2grad.train.passes import PassSize
 from text2grad.train.settings import DPOSettings, DPOTrainingSettings, SupervisedSettings
 from tiny_runs import TEXTS, tiny_model
 

@@ -13,13 +13,13 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Message, Place, Source, Span
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.heads.units import Divider, LocalUnits
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.policy.units import Divider, LocalUnits
+from text2grad.train.objectives.units import JudgedAnswer, accumulate_gradient, encode_units, train_unit_model
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.units import JudgedAnswer, accumulate_gradient, encode_units, train_unit_model
 from tiny_runs import TEXTS, tiny_model
 
 TRAINING = SupervisedSettings(epochs=25, batch_size=2, micro_batch_size=2, lr=5e-3)

@@ -22,8 +22,8 @@ from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Place, Span
 from text2grad.policy.encode import check_lengths, encode_prompt, rendering_of
+from text2grad.policy.heads.units import Divided, Divider, as_tokens
 from text2grad.policy.model import Policy
-from text2grad.policy.units import Divided, Divider, as_tokens
 from text2grad.rl.units import unit_labels, unit_loss
 from text2grad.train.pairs import plan_batches
 from text2grad.train.passes import PassSize, accumulate

@@ -15,8 +15,8 @@ import torch
 from text2grad.align import Aligned, TokenTable
 from text2grad.feedback import Failure, LabelledPlace, Message, Place
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.heads.scores import alike
 from text2grad.policy.model import Policy
-from text2grad.policy.scores import alike
 from text2grad.rl.units import unit_labels
 
 TOO_LONG = Failure(kind="unsupported", message="prompt and response are longer than the model's context")

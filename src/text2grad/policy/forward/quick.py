@@ -85,7 +85,7 @@ def attend(
         key, value: (B, key heads, S, D).
         attention_mask: (B, 1, L, S), True or 0 where a key may be read; None: every key up to the query's own.
         kwargs: `blocks`, of each row the lengths of its prompt, of the answers to it and of the padding; then the
-            mask says the same (`policy.prefix`).
+            mask says the same (`policy.forward.prefix`).
 
     Returns:
         (B, L, heads, D).

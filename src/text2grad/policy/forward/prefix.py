@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from text2grad.policy.batch import TokenBatch, pack
-from text2grad.policy.cache import GrowingLayer, make_cache
-from text2grad.policy.quick import IN_FLOAT32, PLAIN
+from text2grad.policy.forward.cache import GrowingLayer, make_cache
+from text2grad.policy.forward.quick import IN_FLOAT32, PLAIN
 
 WORTH = 0.9
 """Prompts are shared where that leaves no more than this share of a batch's tokens."""
@@ -39,7 +39,7 @@ class Packed(NamedTuple):
     blocks: list[list[int]]
 
     def for_model(self, model: Any) -> dict[str, Any]:
-        """The inputs, with the blocks where attention knows them (`policy.quick.attend`)."""
+        """The inputs, with the blocks where attention knows them (`policy.forward.quick.attend`)."""
         knows = model.config.get_text_config()._attn_implementation == IN_FLOAT32
         return {**self.inputs, "blocks": self.blocks} if knows else self.inputs
 

@@ -16,8 +16,8 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.prefix import can_share, share_prompts
-from text2grad.policy.quick import in_half
+from text2grad.policy.forward.prefix import can_share, share_prompts
+from text2grad.policy.forward.quick import in_half
 from text2grad.rl.vocabulary import View
 
 TRIED = ((3, 1, 4, 1, 5), (2, 7, 1, 8, 2))

@@ -29,7 +29,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from text2grad.errors import UserError, optional_packages, warn_once
-from text2grad.policy import smollm2
+from text2grad.policy.files import smollm2
 from text2grad.settings import user_cache
 
 SMOLLM2 = "smollm2"

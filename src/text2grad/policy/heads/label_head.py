@@ -1,7 +1,7 @@
 """A head that labels tokens good, poor or neither: all of a unit model, and a second loss for the reward model.
 
-A unit model (`policy.units`) reads it off the last layer and is saved with it. The reward model reads the label of
-every response token off a layer below the last.
+A unit model (`policy.heads.units`) reads it off the last layer and is saved with it. The reward model reads the
+label of every response token off a layer below the last.
 
 Most of z can be guessed from the question: a small model learns to write the lines it expects and hardly looks at
 those that are there. This loss asks of each token of the response whether it is good, poor or neither, so that the

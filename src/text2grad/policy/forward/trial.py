@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from text2grad.errors import UserError
-from text2grad.policy.cache import make_cache
+from text2grad.policy.forward.cache import make_cache
 from text2grad.policy.model import Policy
 
 PROMPTS, ANSWERS = ("When is the report due?", "Name a colour."), ("It is due on Friday.", "Blue is one.")

@@ -15,9 +15,9 @@ from huggingface_hub.errors import HFValidationError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from text2grad.errors import UserError, warn_once
-from text2grad.policy.gguf import SMOLLM2, local_model
+from text2grad.policy.files.gguf import SMOLLM2, local_model
+from text2grad.policy.files.weights import read_config
 from text2grad.policy.template import TEMPLATE, beginning, first_line, switch_of
-from text2grad.policy.weights import read_config
 
 
 def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
