@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicLayer
 from text2grad.chat import Completion
 from text2grad.feedback import Message
 from text2grad.policy import generate as generating
+from text2grad.policy import local_chat
 from text2grad.policy.encode import stop_ids
 from text2grad.policy.forward import cache as caching
 from text2grad.policy.forward.cache import SPARE, GrowingLayer, can_drop_rows, make_cache
@@ -136,7 +137,7 @@ def test_greedy_answers_to_equal_questions_are_generated_once(make: Make, monkey
         asked.append(len(prompts))
         return generate(policy, prompts, *rest, **named)
 
-    monkeypatch.setattr(generating, "generate", counting)
+    monkeypatch.setattr(local_chat, "generate", counting)
     talks = [(Message(role="user", content=text),) for text in ("one", "two", "one", "one")]
     short = GREEDY.model_copy(update={"max_new_tokens": 8})
     answers = LocalChat(policy, short, "judge").complete(talks)
