@@ -181,8 +181,8 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
     found = {}
     for name, each in (("alone", ALONE), ("together", ranks)):
         policy = load(model, "full")
-        policy.add_label_head()
-        policy.add_score_head()
+        policy.add_head("label_head")
+        policy.add_head("score_head")
         each.broadcast_weights(policy)
         encoded = encode_pairs(policy, pairs(), TRAINING)[:3]
         loss = sum(supervised.accumulate_gradient(policy, encoded, PassSize(1, ranks=each), LABEL_WEIGHT).values())

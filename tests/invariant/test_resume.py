@@ -38,9 +38,9 @@ from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
 from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
+from text2grad.train.objectives.head_model import JudgedAnswer, train_scalar_model, train_unit_model
 from text2grad.train.objectives.offline import Logged, train_offline
-from text2grad.train.objectives.preference import train_dpo, train_scalar_model
-from text2grad.train.objectives.units import JudgedAnswer, train_unit_model
+from text2grad.train.objectives.preference import train_dpo
 from text2grad.train.pairs import Marked, Pair
 from text2grad.train.ppo import train_ppo
 from text2grad.train.settings import (

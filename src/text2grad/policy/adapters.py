@@ -15,7 +15,7 @@ from peft import PeftModel
 
 from text2grad.errors import UserError
 from text2grad.policy.files.save import digest_of_weights
-from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_score_head
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_heads
 from text2grad.policy.model import Policy
 
 BASE_DIGEST = "base.sha256"
@@ -39,7 +39,7 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
     view = copy.copy(policy)  # shares the modules
     view._modules = dict(policy._modules)  # but for a head of its own
     view.adapter = name
-    load_score_head(view, folder)
+    load_heads(view, folder)
     return view
 
 

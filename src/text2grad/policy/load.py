@@ -24,7 +24,7 @@ from transformers.pytorch_utils import Conv1D
 from text2grad.errors import UserError
 from text2grad.policy.files.cpu import warn_of_slow_dtype
 from text2grad.policy.files.gguf import local_model
-from text2grad.policy.files.save import SCORE_FILE, UNIT_FILE, VALUE_FILE, VALUE_TRUNK
+from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
 from text2grad.policy.forward.trial import refuse_uncached
@@ -81,20 +81,19 @@ def load_frozen(settings: PolicySettings) -> Policy:
     refuse_other_vocabulary(settings.model, tokenizer, model)
     warn_of_slow_dtype(model.dtype, device)
     policy = Policy(model.to(device), tokenizer)
-    load_score_head(policy, Path(settings.model))
-    if (saved := Path(settings.model) / UNIT_FILE).is_file():
-        load_head(policy.add_unit_head(), saved)
+    load_heads(policy, Path(settings.model))
     policy.requires_grad_(False).eval()
     refuse_uncached(policy)
     return policy
 
 
-def load_score_head(policy: Policy, folder: Path) -> None:
-    """Give a policy the score head that was saved in a folder, if one was, to be used and not trained."""
-    if (saved := folder / SCORE_FILE).is_file():
-        head = policy.add_score_head()
-        load_head(head, saved)
-        head.requires_grad_(False)
+def load_heads(policy: Policy, folder: Path) -> None:
+    """Give a policy the heads that were saved in a folder, if any were, to be used and not trained."""
+    for name in HEADS:
+        if (saved := folder / f"{name}.safetensors").is_file():
+            head = policy.add_head(name)
+            load_head(head, saved)
+            head.requires_grad_(False)
 
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

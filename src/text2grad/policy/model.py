@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -21,8 +21,7 @@ from text2grad.policy.encode import stop_ids
 from text2grad.policy.forward.boundaries import add_boundaries
 from text2grad.policy.forward.quick import quicken
 from text2grad.policy.forward.reader import Reader
-from text2grad.policy.heads.label_head import STEP_OF_UNITS, LabelHead
-from text2grad.policy.heads.score_head import STEP, ScoreHead
+from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
 from text2grad.rl.vocabulary import Extra, KLKind, View, score_tokens
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
@@ -160,9 +159,9 @@ class Policy(nn.Module):
         self.value_head = ValueHead(self.hidden_size).to(model.device)
         separate = value_head == "separate"
         self.value_trunk = (value_trunk or copy.deepcopy(model)) if separate else None
-        self.label_head: LabelHead | None = None  # only while a reward model is trained with it
-        self.score_head: ScoreHead | None = None  # only of a reward model that gives a verdict by it
-        self.unit_head: LabelHead | None = None  # only of a unit model
+        self.label_head: Head | None = None  # only while a reward model is trained with it
+        self.score_head: Head | None = None  # only of a scalar model, or a reward model that gives a verdict by it
+        self.unit_head: Head | None = None  # only of a unit model
         self.reader = Reader(model)
         fresh = isinstance(model, PeftModel) and not continued
         self.reference = Reference(model, self.reader) if fresh else None
@@ -252,26 +251,6 @@ class Policy(nn.Module):
         logp = _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask)
         return Read(logp, hidden[:, 0], layers)
 
-    def scores(self, batch: TokenBatch) -> Tensor:
-        """(B,) scores of whole answers, read off the state of their last token; of a scalar reward model."""
-        assert self.score_head is not None
-        hidden = self.reader(self.model, batch).hidden
-        last = batch.mask.sum(dim=1)
-        scores: Tensor = self.score_head(hidden[torch.arange(len(last), device=last.device), last])
-        return scores
-
-    def unit_logits(self, batch: TokenBatch, ends: Sequence[Sequence[int]]) -> Tensor:
-        """(N, 3) logits of poor, neither and good of each unit, read off the state after its last token;
-        of a unit model. `ends` are the indices of these tokens in each response of the batch.
-        """
-        assert self.unit_head is not None
-        rows = [row for row, each in enumerate(ends) for _ in each]
-        columns = [index + 1 for each in ends for index in each]
-        places = torch.tensor([rows, columns], dtype=torch.long, device=self.device)
-        hidden = self.reader(self.model, batch).hidden
-        logits: Tensor = self.unit_head(hidden[places[0], places[1]])
-        return logits
-
     def freeze_reference(self) -> None:
         """Make today's weights the reference.
 
@@ -314,20 +293,11 @@ class Policy(nn.Module):
         trunk = list(self.value_trunk.parameters()) if self.value_trunk is not None else []
         return [*self.value_head.parameters(), *(p for p in trunk if p.requires_grad)]
 
-    def add_label_head(self) -> LabelHead:
-        """Give the policy a label head, before its weights are split over processes."""
-        self.label_head = LabelHead(self.hidden_size).to(self.device)
-        return self.label_head
-
-    def add_score_head(self, step: float = STEP) -> ScoreHead:
-        """Give the policy a head that scores answers, before its weights are split over processes."""
-        self.score_head = ScoreHead(self.hidden_size, step).to(self.device)
-        return self.score_head
-
-    def add_unit_head(self) -> LabelHead:
-        """Make the policy a unit model, before its weights are split over processes."""
-        self.unit_head = LabelHead(self.hidden_size, STEP_OF_UNITS).to(self.device)
-        return self.unit_head
+    def add_head(self, name: Literal["score_head", "unit_head", "label_head"], step: float = STEP) -> Head:
+        """Give the policy a head that scores answers or labels tokens, before its weights are split."""
+        head = Head(self.hidden_size, SCORE if name == "score_head" else LABEL, step).to(self.device)
+        setattr(self, name, head)
+        return head
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

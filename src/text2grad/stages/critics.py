@@ -338,7 +338,7 @@ def scalar_model_critic(config: Config) -> ScalarCritic:
     Raises:
         UserError: there is none, or its training was not finished.
     """
-    from text2grad.policy.heads.scores import LocalScorer
+    from text2grad.policy.heads.model import HeadModel
     from text2grad.policy.load import load_frozen
     from text2grad.policy.settings import PolicySettings
 
@@ -348,7 +348,7 @@ def scalar_model_critic(config: Config) -> ScalarCritic:
         raise UserError(f"no scalar reward model in {folder}", cure)
     scale = Scale(**from_json((folder / SCALE_FILE).read_text(encoding="utf-8")))
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    scorer = LocalScorer(load_frozen(settings), config.scalar_model.batch_size)
+    scorer = HeadModel(load_frozen(settings), config.scalar_model.batch_size)
     return ScalarCritic(scorer, scale, Source(kind="reward_model", model=str(folder), prompt_version="scalar"))
 
 
@@ -364,7 +364,7 @@ def unit_model_critic(config: Config) -> UnitCritic:
     Raises:
         UserError: there is none, its training was not finished, or it labels other units.
     """
-    from text2grad.policy.heads.units import LocalUnits
+    from text2grad.policy.heads.model import HeadModel
     from text2grad.policy.load import load_frozen
     from text2grad.policy.settings import PolicySettings
 
@@ -376,7 +376,7 @@ def unit_model_critic(config: Config) -> UnitCritic:
     if found != units:
         raise UserError(f"the unit model in {folder} labels {found}", f"--critic.unit_model.units {found}")
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    labeller = LocalUnits(
+    labeller = HeadModel(
         load_frozen(settings), config.unit_model.batch_size, config.critic.unit_model.poor_threshold
     )
     return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))

@@ -22,8 +22,7 @@ from text2grad.stages.sampling import TOKEN_IDS
 from text2grad.stages.settle import facts_of_pairs, settled
 from text2grad.stages.summary import Summary, inlined
 from text2grad.train.objectives.offline import Logged, train_offline
-from text2grad.train.pairs import Pair
-from text2grad.train.supervised import longest
+from text2grad.train.pairs import Pair, longest
 
 
 @dataclass(frozen=True, kw_only=True)

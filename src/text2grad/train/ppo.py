@@ -17,16 +17,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from text2grad.align import CreditSettings
-from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
+from text2grad.durable.identity import digest_of_reference, flatten
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, record_json
-from text2grad.policy.encode import encode_prompts, rendering_of
+from text2grad.policy.encode import encode_prompts
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
+from text2grad.train.identity import digest_of_data
 from text2grad.train.learner import Learner, overlaps
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
@@ -156,10 +157,10 @@ def _refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationS
 
 def identity_of(policy: Policy, examples: Sequence[Example], critic: Critic) -> dict[str, str]:
     """What a run depends on beside its settings, by name; large things as digests."""
-    asked = rendering_of(policy.tokenizer, itertools.chain.from_iterable(example.prompt for example in examples))
+    turns = itertools.chain.from_iterable(example.prompt for example in examples)
     return {
         "the starting policy": digest_of_reference(policy),
-        "the prompts": digest_of_texts([*map(record_json, examples), *asked]),
+        "the prompts": digest_of_data(policy, map(record_json, examples), turns),
         "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
     }
 

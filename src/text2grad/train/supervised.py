@@ -15,16 +15,21 @@ from typing import Any, Generic, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.encode import rendering_of
-from text2grad.policy.heads.label_head import UNLABELLED, LabelHead
-from text2grad.policy.heads.score_head import STEP_OF_VERDICTS, ScoreHead
+from text2grad.policy.heads.head import (
+    STEP_OF_LABELS,
+    STEP_OF_VERDICTS,
+    UNLABELLED,
+    Head,
+    label_loss,
+    verdict_loss,
+)
 from text2grad.policy.model import Policy
+from text2grad.train.identity import digest_of_data, supervised_identity
 from text2grad.train.optimizers import clip_gradient, learning_rate_factor, make_optimizer
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
 from text2grad.train.passes import PassSize, accumulate
@@ -60,19 +65,32 @@ def train_supervised(
     refuse_nothing(pairs, options)
     encoded = encode_pairs(policy, pairs, settings)
     objective = Objective(
-        identity=identity_of(policy, pairs, settings, section, label_weight, verdicts),
+        identity=supervised_identity(
+            policy, settings, section, _data_identity(policy, pairs, label_weight, verdicts)
+        ),
         gradient=partial(accumulate_gradient, policy, label_weight=label_weight),
-        described=partial(_described, policy),
+        described=partial(in_words, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
         check=partial(_refuse_diverged, guessing=math.log(len(policy.tokenizer))),
         heads=[
-            *([policy.add_label_head()] if label_weight else []),
-            *([policy.add_score_head(STEP_OF_VERDICTS)] if verdicts else []),
+            *([policy.add_head("label_head", STEP_OF_LABELS)] if label_weight else []),
+            *([policy.add_head("score_head", STEP_OF_VERDICTS)] if verdicts else []),
         ],
     )
     batches = list(plan_batches(encoded, settings, options.seed))
     metrics = descend(policy, batches, objective, settings, options, section, stopping)
     policy.continued = True
     return metrics
+
+
+def _data_identity(policy: Policy, pairs: Sequence[Pair], label_weight: float, verdicts: bool) -> dict[str, str]:
+    turns = itertools.chain.from_iterable(
+        (*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs
+    )
+    return {
+        "the training pairs": digest_of_data(policy, map(str, pairs), turns),
+        **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),
+        **({"reward_model.verdict": "head"} if verdicts else {}),
+    }
 
 
 def refuse_not_finite(metrics: dict[str, float]) -> None:
@@ -96,7 +114,7 @@ class Objective(Generic[E]):
     described: Callable[[int, Sequence[E]], Iterator[dict[str, Any]]]
     check: Callable[[dict[str, float]], None] = refuse_not_finite
     dropout: bool = True
-    heads: Sequence[LabelHead | ScoreHead] = ()
+    heads: Sequence[Head] = ()
 
 
 def descend(
@@ -156,38 +174,6 @@ def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:
         raise UserError(f"{options.title}: nothing to train on", "check the data file and the split")
 
 
-def refuse_muon(settings: SupervisedSettings, options: RunOptions, section: str) -> None:
-    """Raises UserError: muon is to train a model that is read by a head of its own."""
-    if settings.optimizer == "muon":
-        problem = "muon trains every layer, and a model that is read by a head of its own has no use for the last"
-        raise UserError(f"{options.title}: {problem}", f"--{section}.optimizer adamw")
-
-
-def longest(policy: Policy, settings: SupervisedSettings) -> int | None:
-    """The longest sequence that can be trained on, in tokens; None: any."""
-    return min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
-
-
-def identity_of(
-    policy: Policy,
-    pairs: Sequence[Pair],
-    settings: SupervisedSettings,
-    section: str,
-    label_weight: float,
-    verdicts: bool,
-) -> dict[str, str]:
-    """What a run depends on, by name; large things as digests."""
-    turns = ((*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs)
-    said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
-    return {
-        **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
-        "the starting model": digest_of_reference(policy),
-        "the training pairs": digest_of_texts([*map(str, pairs), *said]),
-        **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),
-        **({"reward_model.verdict": "head"} if verdicts else {}),
-    }
-
-
 def _refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
     """Stop before a step on losses that are not finite, or far above that of `guessing` (nats a token)."""
     refuse_not_finite(metrics)
@@ -197,13 +183,15 @@ def _refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
         )
 
 
-def _described(policy: Policy, step: int, batch: Sequence[Encoded]) -> Iterator[dict[str, Any]]:
-    """Each pair of a batch in words, with its loss per token under the present weights; None: it is not finite."""
+def in_words(
+    policy: Policy, loss_of: Callable[[E], Tensor], step: int, batch: Sequence[E]
+) -> Iterator[dict[str, Any]]:
+    """Each item of a batch as text, with its loss under the present weights; None: it is not finite."""
     for item in batch:
         with policy.evaluating():
-            loss = float(_loss_sums(policy, [item]).loss) / sum(item.weights)
-        prompt, target = policy.tokenizer.decode(item.prompt), policy.tokenizer.decode(item.target)
-        yield {"step": step, "loss": loss if math.isfinite(loss) else None, "prompt": prompt, "target": target}
+            loss = float(loss_of(item))
+        texts = {name: policy.tokenizer.decode(ids) for name, ids in item.parts.items()}
+        yield {"step": step, "loss": loss if math.isfinite(loss) else None, **texts}
 
 
 def accumulate_gradient(
@@ -253,7 +241,7 @@ def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = Fal
     scores = None
     if policy.score_head is not None:
         known = [math.nan if item.score is None else item.score for item in items]
-        scores = policy.score_head.loss(before, torch.tensor(known, device=before.device))
+        scores = verdict_loss(policy.score_head, before, torch.tensor(known, device=before.device))
     return _Sums(-(logp * weights.to(logp.device)).sum(), labels, scores)
 
 
@@ -263,4 +251,4 @@ def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, lay
     for row, item in enumerate(items):  # prompts are padded on the left
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)
     assert policy.label_head is not None
-    return policy.label_head.loss(layers, labels.to(batch.input_ids.device))
+    return label_loss(policy.label_head, layers, labels.to(batch.input_ids.device))

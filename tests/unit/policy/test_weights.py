@@ -152,7 +152,7 @@ def test_weights_that_are_shared_are_not_missing(tmp_path: Path) -> None:
 
 def test_heads_of_ours_are_no_weights_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy = load_policy(PolicySettings(model=str(write_model(tmp_path / "a"))))
-    policy.add_score_head()
+    policy.add_head("score_head")
     write_policy(policy, tmp_path / "b")
     capsys.readouterr()
     load_frozen(PolicySettings(model=str(tmp_path / "b")))

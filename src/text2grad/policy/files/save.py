@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel
@@ -15,13 +15,11 @@ from torch import Tensor
 
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 
+HEADS: tuple[Literal["score_head", "unit_head"], ...] = ("score_head", "unit_head")
+"""Heads that are saved with what they read, each as NAME.safetensors, as the value head is."""
 VALUE_FILE = "value_head.safetensors"
 
 VALUE_TRUNK = "value_trunk"
-
-SCORE_FILE = "score_head.safetensors"
-
-UNIT_FILE = "unit_head.safetensors"
 
 
 def write_policy(policy: Policy, folder: Path) -> None:
@@ -34,10 +32,10 @@ def write_policy(policy: Policy, folder: Path) -> None:
     if policy.value_trunk is not None:
         _save_model(policy.value_trunk, folder / VALUE_TRUNK)
     policy.tokenizer.save_pretrained(folder)
-    heads = (policy.value_head, policy.score_head, policy.unit_head)
-    for head, name in zip(heads, (VALUE_FILE, SCORE_FILE, UNIT_FILE), strict=True):
-        if head is not None:
-            save_file({key: value.contiguous() for key, value in head.state_dict().items()}, str(folder / name))
+    for name in ("value_head", *HEADS):
+        if (head := getattr(policy, name)) is not None:
+            weights = {key: value.contiguous() for key, value in head.state_dict().items()}
+            save_file(weights, str(folder / f"{name}.safetensors"))
     make_readable(folder)
 
 

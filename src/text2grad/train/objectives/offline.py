@@ -18,19 +18,20 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, CreditSettings, TokenTable, credit
-from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
+from text2grad.durable.identity import digest_of_reference, flatten
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Message
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.encode import check_lengths, encode_prompt, encode_target, rendering_of
+from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.rl.loss import average
 from text2grad.rl.offline import offline_loss
-from text2grad.train.pairs import Encoded, plan_batches
+from text2grad.train.identity import digest_of_data
+from text2grad.train.pairs import Encoded, plan_batches, refuse_long
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import OfflineSettings
-from text2grad.train.supervised import Objective, descend, refuse_not_finite
+from text2grad.train.supervised import Objective, descend, in_words, refuse_not_finite
 
 UNCHECKED = {"offline.checkpoint_every", "offline.max_kl"}
 """What may change when a run is resumed."""
@@ -99,11 +100,10 @@ def identity_of(
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
     turns = ((*each.prompt, Message(role="assistant", content=each.response)) for each in answers)
-    said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
     return {
         **flatten(UNCHECKED, offline=settings, credit=credit_settings),
         "the starting policy": digest_of_reference(policy),
-        "the logged answers": digest_of_texts([*map(str, answers), *said]),
+        "the logged answers": digest_of_data(policy, map(str, answers), itertools.chain.from_iterable(turns)),
     }
 
 
@@ -113,9 +113,7 @@ def encode_logged(
     """Token ids and weights of all answers; refuses answers that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer)
     weighed = [_weighed(policy, each, table, settings, credit_settings) for each in answers]
-    limit = min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
-    whole = [(each.id, [*item.prompt, *item.target]) for each, item in zip(answers, weighed, strict=True)]
-    check_lengths(whole, limit, 0)
+    refuse_long(policy, [each.id for each in answers], weighed, settings)
     return weighed
 
 
@@ -228,8 +226,10 @@ def _described(
     policy: Policy, step: int, batch: Sequence[Weighed], settings: OfflineSettings
 ) -> Iterator[dict[str, Any]]:
     """Each answer of a batch in words, with its loss under the present weights."""
-    for item in batch:
-        with policy.evaluating():
-            loss = float(loss_terms(policy, [item], settings, len(item.target))["loss"])
-        prompt, target = policy.tokenizer.decode(item.prompt), policy.tokenizer.decode(item.target)
-        yield {"step": step, "loss": loss, "prompt": prompt, "target": target, "weights": item.weights}
+    loss = partial(_mean_loss, policy, settings)
+    for item, row in zip(batch, in_words(policy, loss, step, batch), strict=True):
+        yield {**row, "weights": item.weights}
+
+
+def _mean_loss(policy: Policy, settings: OfflineSettings, item: Weighed) -> Tensor:
+    return loss_terms(policy, [item], settings, len(item.target))["loss"]
