@@ -48,12 +48,12 @@ def generate(
     settings: GenerationSettings,
     constraint: Constraint | None = None,
     draws: Tensor | None = None,
-    told: Callable[[float], None] = lambda count: None,
+    progress: Callable[[float], None] = lambda count: None,
 ) -> list[Sample]:
     """Sample one response per prompt, in the order given.
 
-    `told` is called after each batch with the number of responses that there are; within one that takes long too,
-    where those that are not whole count by their share of `max_new_tokens`.
+    `progress` is called with the number of finished responses after each batch, and every `SILENT_SECONDS` within a
+    batch, where unfinished ones count by their share of `max_new_tokens`.
 
     `draws` (N, max_new_tokens), in [0, 1): the random numbers that choose the tokens of each response, so that it
     depends on nothing else in the batch. Without them torch's generator draws.
@@ -70,15 +70,12 @@ def generate(
     samples: dict[int, Sample] = {}
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
-        asked = {i: prompts[i] for i in chosen}
-        answers = _generate_batch(policy, asked, settings, constraint, draws, partial(_told_of, told, len(samples)))
+        batch = {i: prompts[i] for i in chosen}
+        within = partial(lambda before, count: progress(before + count), len(samples))
+        answers = _generate_batch(policy, batch, settings, constraint, draws, within)
         samples.update(zip(chosen, answers, strict=True))
-        told(len(samples))
+        progress(len(samples))
     return [samples[i] for i in range(len(prompts))]
-
-
-def _told_of(told: Callable[[float], None], before: int, count: float) -> None:
-    told(before + count)
 
 
 def _generate_batch(
@@ -87,12 +84,12 @@ def _generate_batch(
     settings: GenerationSettings,
     constraint: Constraint | None,
     draws: Tensor | None,
-    told: Callable[[float], None],
+    progress: Callable[[float], None],
 ) -> list[Sample]:
     """One answer per prompt, by its index. Rows that have ended leave the batch, a fair share of it at a time."""
     stops = set(policy.stop_ids)
     written: dict[int, list[int]] = {index: [] for index in prompts}
-    rows, said = list(prompts), time.monotonic()
+    rows, reported = list(prompts), time.monotonic()
     cache = make_cache(policy.model)
     with policy.evaluating():
         scores, attention, positions, verdicts = _read(policy, [tuple(each) for each in prompts.values()], cache)
@@ -105,9 +102,9 @@ def _generate_batch(
                 if not _ended(written[row], stops):
                     written[row].append(token)
             open_rows = [place for place, row in enumerate(rows) if not _ended(written[row], stops)]
-            if time.monotonic() - said > SILENT_SECONDS:
-                said = time.monotonic()
-                told(len(prompts) - len(open_rows) * (1 - (step + 1) / settings.max_new_tokens))
+            if time.monotonic() - reported > SILENT_SECONDS:
+                reported = time.monotonic()
+                progress(len(prompts) - len(open_rows) * (1 - (step + 1) / settings.max_new_tokens))
             if not open_rows or step + 1 == settings.max_new_tokens:
                 break
             ids, positions = tokens[:, None], positions[:, -1:] + 1
@@ -118,11 +115,11 @@ def _generate_batch(
                 ids, positions, attention = ids[kept], positions[kept], attention[kept]
                 rows = [rows[place] for place in open_rows]
             scores, _ = _next(policy, cache, ids, attention, positions)
-    found = zip(written.values(), verdicts, strict=True)
-    return [Sample(answer, truncated=not _ended(answer, stops), verdict=verdict) for answer, verdict in found]
+    answers = zip(written.values(), verdicts, strict=True)
+    return [Sample(ids, truncated=not _ended(ids, stops), verdict=verdict) for ids, verdict in answers]
 
 
-class _Asked(NamedTuple):
+class _Prefill(NamedTuple):
     """N prompts as they have been read: `scores` (N, V) of the first tokens of their answers, what the mask
     `attention` (N, P) shows of the cache, the `positions` (N, 1 or more) of their last tokens, and the verdicts.
     """
@@ -133,16 +130,16 @@ class _Asked(NamedTuple):
     verdicts: list[float] | list[None]
 
 
-def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCache) -> _Asked:
+def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCache) -> _Prefill:
     """Read prompts into an empty cache, a row for each.
 
     In half precision, where that changes no more than rounding, equal prompts are read once; and where the model
     allows it, so are the beginnings of those that begin alike. Then rows of the cache are multiplied.
     """
     expands, head = can_drop_rows(cache), policy.score_head
-    asked = list(dict.fromkeys(prompts)) if policy.reader.quick and expands else list(prompts)
-    shared = share_beginnings(asked) if policy.reader.shares and expands else None
-    ids, attention, positions = _packed(policy, shared.beginnings if shared else asked)
+    distinct = list(dict.fromkeys(prompts)) if policy.reader.quick and expands else list(prompts)
+    shared = share_beginnings(distinct) if policy.reader.shares and expands else None
+    ids, attention, positions = _packed(policy, shared.beginnings if shared else distinct)
     if shared:
         _next(policy, cache, ids, attention, positions)
         of_prompt = torch.tensor(shared.of_prompt, device=policy.device)
@@ -151,15 +148,15 @@ def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCach
         attention = torch.cat([attention[of_prompt], rest], dim=1)
         positions = positions[of_prompt, -1:] + 1 + further
     scores, states = _next(policy, cache, ids, attention, positions, head is not None)
-    place = {prompt: number for number, prompt in enumerate(asked)}
+    place = {prompt: number for number, prompt in enumerate(distinct)}
     of_row = torch.tensor([place[prompt] for prompt in prompts], device=policy.device)
     verdicts: list[float] | list[None] = [None] * len(prompts)
     if head is not None and states is not None:
         verdicts = head.verdict(states)[of_row].tolist()
-    if len(asked) < len(prompts):  # each goes on in as many rows as it has answers
+    if len(distinct) < len(prompts):  # a row of the cache for each answer
         cache.batch_select_indices(of_row)
         scores, positions, attention = scores[of_row], positions[of_row], attention[of_row]
-    return _Asked(scores, attention, positions, verdicts)
+    return _Prefill(scores, attention, positions, verdicts)
 
 
 def _packed(policy: Policy, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ class LocalChat:
 
     With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` adds up the tokens
     of all it has answered. `counted` is given the number of answers to write, and what it returns the number that
-    there are, as `told` of `generate`.
+    there are, as `progress` of `generate`.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class LocalChat:
         prompts = [tuple(encode_prompt(self.policy.tokenizer, messages)) for messages in conversations]
         # A policy repeats itself, and greedy answers to equal questions are equal: those are asked once.
         numbers = range(len(prompts)) if self.settings.temperature > 0 else [0] * len(prompts)
-        asked = list(zip(prompts, texts or [""] * len(prompts), numbers, strict=True))
+        questions = list(zip(prompts, texts or [""] * len(prompts), numbers, strict=True))
         limit, room = self.policy.context, self.settings.max_new_tokens
-        fits = [each for each in dict.fromkeys(asked) if limit is None or len(each[0]) + room <= limit]
+        fits = [each for each in dict.fromkeys(questions) if limit is None or len(each[0]) + room <= limit]
         grounding = None
         if texts is not None and self._vocabulary:
             about = [text for _, text, _ in fits]
             grounding = GroundedAnswers(self._vocabulary, about, self.settings, self._whole_quotes)
-        told = self._counted(len(fits))
-        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding, told=told)
+        progress = self._counted(len(fits))
+        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding, progress=progress)
         forced = grounding.forced if grounding else [False] * len(fits)
         written = zip(fits, samples, forced, strict=True)
         answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in written}
@@ -82,7 +82,7 @@ class LocalChat:
                 kind="unsupported",
                 message=f"{len(each[0])} prompt and {room} new tokens exceed the context of {limit}",
             )
-            for each in asked
+            for each in questions
         ]
 
     def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool) -> Completion:

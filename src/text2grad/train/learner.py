@@ -27,7 +27,7 @@ from text2grad.policy.shard import gathered
 from text2grad.train.account import strips
 from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
-from text2grad.train.rollout import Answered, Measured, Rollout, draws_of, judge, measure, merge, respond
+from text2grad.train.rollout import PolicyStats, Responses, Rollout, draws_of, judge, measure, merge, respond
 from text2grad.train.settings import PPOSettings
 from text2grad.train.teacher.loss import describe_lessons, weight_at, with_teacher
 from text2grad.train.teacher.model import Teacher, read, spread
@@ -58,7 +58,7 @@ class Learner:
     teacher: Teacher | None = None
     doing: Callable[[str], None] = lambda phase: None
     changing: Callable[[], None] = lambda: None
-    batch: tuple[Answered, Rollout] | None = None
+    batch: tuple[Responses, Rollout] | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
@@ -74,42 +74,42 @@ class Learner:
         by_row, tokens = self._ranks.by_row, self.generation.max_new_tokens
         draws = draws_of(self.seed, step, mine, tokens) if by_row else None
         with gathered(self.policy), self._ranks.barrier():
-            said = respond(self.policy, prompts[mine], self.generation, draws)
-        samples = list(itertools.chain.from_iterable(self._ranks.all_gather(said)))
+            own = respond(self.policy, prompts[mine], self.generation, draws)
+        samples = list(itertools.chain.from_iterable(self._ranks.all_gather(own)))
         self.watch.lap("generate")
         return samples
 
     def judge_and_measure(
         self, examples: Sequence[Example], samples: Sequence[Sample], batch: TokenBatch
-    ) -> tuple[Answered, Measured]:
+    ) -> tuple[Responses, PolicyStats]:
         """What the critic says, as credit per token, and what policy and reference say. Neither needs the other."""
         self.doing("critic")
         mine = self._ranks.share(len(samples))
         critique = partial(judge, examples[mine], samples[mine], self._table, self.critic, self.credit)
-        answered, measured = together(
+        responses, stats = together(
             gathered(self.policy)(critique),  # a critic may be made of the policy's weights, which it needs whole
             partial(measure, self.policy, batch, self.settings, self.generation.temperature, self.size),
             self._overlap,
             self.watch,
             self._ranks,
         )
-        return merge(self._ranks.all_gather(answered)), Measured(*self._ranks.all_gather_rows(measured))
+        return merge(self._ranks.all_gather(responses)), PolicyStats(*self._ranks.all_gather_rows(stats))
 
     def teach(
-        self, answered: Answered, measured: Measured, rollout: Rollout, step: int
+        self, responses: Responses, stats: PolicyStats, rollout: Rollout, step: int
     ) -> tuple[Rollout, dict[str, float]]:
         """A scored batch as the teacher changes it, and what there is to say of that; without a lesson as it is."""
         weight = weight_at(step, self.settings)
         if self.teacher is None or weight == 0:
             return rollout, {}
         settings, size = self.settings.teacher, self.settings.samples_per_prompt
-        found, too_long = lessons(self.policy.tokenizer, answered, settings, size, self.policy.context)
+        taught, too_long = lessons(self.policy.tokenizer, responses, settings, size, self.policy.context)
         with self._ranks.barrier(), self.teacher.in_force():
-            part = read(self.policy, found, answered, measured.top, self.generation.temperature, self.size)
+            part = read(self.policy, taught, responses, stats.top, self.generation.temperature, self.size)
         logp, support = self._ranks.all_gather_rows(part)
-        taught = spread(found, logp, support, len(answered.samples))
-        metrics = describe_lessons(rollout, taught, answered, too_long)
-        return with_teacher(rollout, taught, measured.top, answered, self.settings, weight), metrics
+        scores = spread(taught, logp, support, len(responses.samples))
+        metrics = describe_lessons(rollout, scores, responses, too_long)
+        return with_teacher(rollout, scores, stats.top, responses, self.settings, weight), metrics
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""
@@ -126,10 +126,10 @@ class Learner:
         """Token strips of the first `count` responses of the batch, all by default; None without a batch."""
         if self.batch is None:
             return None
-        answered, rollout = self.batch
-        count = len(answered.samples) if count is None else count
+        responses, rollout = self.batch
+        count = len(responses.samples) if count is None else count
         marked = self.credit.as_marked
-        return strips(step, answered, rollout, count, valued=self.settings.valued, as_marked=marked)
+        return strips(step, responses, rollout, count, valued=self.settings.valued, as_marked=marked)
 
 
 def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool = False) -> bool:
@@ -162,21 +162,21 @@ def together(
     watch.seconds["seconds_critique_hidden"] = 0.0
     if not overlap:
         with ranks.barrier():
-            said = critique()
+            critiques = critique()
         watch.lap("critique")
         with ranks.passing():
-            found = score()
+            scores = score()
         watch.lap("score")
-        return said, found
+        return critiques, scores
     began = time.perf_counter()
     ended: list[float] = []
     with ranks.barrier(), ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
         pending = pool.submit(critique)
         pending.add_done_callback(lambda _: ended.append(time.perf_counter()))
-        found = score()
+        scores = score()
         watch.lap("score")
         scored = time.perf_counter()
-        said = pending.result()
+        critiques = pending.result()
     watch.lap("critique")
     watch.seconds["seconds_critique_hidden"] = min(*ended, scored) - began
-    return said, found
+    return critiques, scores

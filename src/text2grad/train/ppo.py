@@ -67,14 +67,14 @@ def ppo_step(
     samples = learner.sample(prompts, step)  # y ~ pi(x)
     batch = learner.policy.pack(prompts, [sample.ids for sample in samples])
     # Critique -> spans -> delta_t, and in the meantime log pi, the KL to the reference, and V.
-    answered, measured = learner.judge_and_measure(examples, samples, batch)
-    refuse_failures(answered.judgements, learner.settings.max_failed)
-    rollout = score(batch, answered, measured, learner.settings, beta)  # r_t = delta_t - beta kl_t -> A_t
-    rollout, lesson = learner.teach(answered, measured, rollout, step)  # log pi(y | x, critique), with a teacher
+    responses, stats = learner.judge_and_measure(examples, samples, batch)
+    refuse_failures(responses.judgements, learner.settings.max_failed)
+    rollout = score(batch, responses, stats, learner.settings, beta)  # r_t = delta_t - beta kl_t -> A_t
+    rollout, lesson = learner.teach(responses, stats, rollout, step)  # log pi(y | x, critique), with a teacher
     learner.watch.lap("score")
-    learner.batch = answered, rollout
+    learner.batch = responses, rollout
     refuse_diverged(rollout, learner.settings.max_kl)
-    metrics = describe(answered, rollout, beta) | lesson | learner.update(rollout, step)  # the clipped objective
+    metrics = describe(responses, rollout, beta) | lesson | learner.update(rollout, step)  # the clipped objective
     learner.watch.lap("update")
     return metrics | learner.watch.seconds
 

@@ -25,7 +25,7 @@ from text2grad.train.settings import PPOSettings
 
 
 @dataclass(frozen=True)
-class Answered:
+class Responses:
     """A batch of responses in words: prompts, samples, critiques, and the credit that each got.
 
     `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
@@ -94,10 +94,10 @@ def respond(
         raise FloatingPointError("the policy's probabilities are not finite") from error
 
 
-def merge(parts: Sequence[Answered]) -> Answered:
+def merge(parts: Sequence[Responses]) -> Responses:
     """The shares of all processes as one batch."""
     columns = zip(*(vars(part).values() for part in parts), strict=True)
-    return Answered(*(list(itertools.chain.from_iterable(column)) for column in columns))
+    return Responses(*(list(itertools.chain.from_iterable(column)) for column in columns))
 
 
 def judge(
@@ -106,12 +106,12 @@ def judge(
     table: TokenTable,
     critic: Critic,
     settings: CreditSettings,
-) -> Answered:
+) -> Responses:
     """Show the critic the text of the sampled ids, and tie what it says to those ids."""
     aligned = [table.align(sample.ids) for sample in samples]
     before = tokens_of(critic)
-    said = judgements_of(critic, examples, [item.text for item in aligned])
-    judgements = [scored(each, settings) for each in said]
+    critiques = judgements_of(critic, examples, [item.text for item in aligned])
+    judgements = [scored(each, settings) for each in critiques]
     credits = [
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
@@ -121,7 +121,7 @@ def judge(
         for each, item in zip(judgements, aligned, strict=True)
     ]
     tokens = [tokens_of(critic) - before]
-    return Answered(list(examples), list(samples), aligned, judgements, credits, labels, tokens)
+    return Responses(list(examples), list(samples), aligned, judgements, credits, labels, tokens)
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
@@ -152,8 +152,8 @@ def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
         )
 
 
-class Measured(NamedTuple):
-    """What a policy and its reference say of a batch, whatever a critic says of it.
+class PolicyStats(NamedTuple):
+    """Policy and reference statistics of a batch, independent of the critic.
 
     Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the values after the responses (B,).
     `top` (B, T, K): the ids that a teacher is compared on (`ppo.teacher`).
@@ -169,7 +169,7 @@ class Measured(NamedTuple):
 
 def measure(
     policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float, size: PassSize | None = None
-) -> Measured:
+) -> PolicyStats:
     """The policy's and the reference's numbers of this process's share of a batch.
 
     Nothing is exchanged, unless weights are split: then all processes make as many passes.
@@ -180,7 +180,7 @@ def measure(
     logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(4))
     width = settings.teacher.width
     top = torch.zeros((*batch.mask.shape, width), dtype=torch.long, device=device)
-    found = Measured(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device), top)
+    stats = PolicyStats(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device), top)
 
     def fill(rows_each: int) -> None:
         index = torch.arange(share.start, share.stop, device=device)
@@ -190,37 +190,37 @@ def measure(
             part = batch.rows(rows).trimmed()
             output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued, top=width)
             for name in ("logp", "kl", "entropy", *(["top"] if width else [])):
-                getattr(found, name)[rows, : part.width] = getattr(output, name)
-            found.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
-            found.last_value[rows] = output.last_value
+                getattr(stats, name)[rows, : part.width] = getattr(output, name)
+            stats.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
+            stats.last_value[rows] = output.last_value
 
     with policy.evaluating():
         size.fitting(fill, undo=lambda: None)
-    return Measured(*(column[share] for column in found))
+    return PolicyStats(*(column[share] for column in stats))
 
 
 def score(
-    batch: TokenBatch, answered: Answered, measured: Measured, settings: PPOSettings, coefficient: float
+    batch: TokenBatch, responses: Responses, stats: PolicyStats, settings: PPOSettings, coefficient: float
 ) -> Rollout:
     """Rewards and advantages of a batch under the policy that sampled it; `coefficient` is beta, of the KL."""
-    failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
-    cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
+    failed = torch.tensor([isinstance(j, Failure) for j in responses.judgements], device=batch.mask.device)
+    cut = torch.tensor([sample.truncated for sample in responses.samples], device=batch.mask.device)
     judged = batch.mask & ~failed[:, None]  # (B, T), the tokens of answers that have a critique
     delta, words = torch.zeros(2, *batch.mask.shape, device=batch.mask.device)
-    for row, item in enumerate(answered.credits):
+    for row, item in enumerate(responses.credits):
         delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
         words[row, : len(item.delta)] = torch.from_numpy(item.of_words)
-    gains = torch.tensor([item.gain for item in answered.credits], device=batch.mask.device)
-    bootstrap = torch.where(cut, measured.last_value, 0)  # a truncated response would have earned more
+    gains = torch.tensor([item.gain for item in responses.credits], device=batch.mask.device)
+    bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
     by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
-    found = adv.estimate(
+    estimate = adv.estimate(
         settings.advantage,
-        adv.Rewarded(delta, measured.kl, coefficient, measured.values, bootstrap, batch.mask, judged),
+        adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged),
         gamma=settings.gamma,
         lam=settings.lam,
         target=settings.value_target,
         normalisation=settings.normalisation,
-        group=adv.Compared(gains, words, by),
+        group=adv.GroupTerms(gains, words, by),
     )
     # A truncated answer still counts in the mean of its group; here it leaves the loss and its token mean.
     counted = torch.ones_like(cut)  # (B,)
@@ -232,13 +232,13 @@ def score(
         batch=batch,
         learned=judged & counted[:, None],
         delta=delta,
-        old_logp=measured.logp,
-        kl=measured.kl,
-        entropy=measured.entropy,
-        values=measured.values,
-        rewards=found.rewards,
-        advantages=found.advantages,
-        returns=found.returns,
+        old_logp=stats.logp,
+        kl=stats.kl,
+        entropy=stats.entropy,
+        values=stats.values,
+        rewards=estimate.rewards,
+        advantages=estimate.advantages,
+        returns=estimate.returns,
     )
 
 

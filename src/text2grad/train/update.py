@@ -65,9 +65,10 @@ def accumulate_gradient(
 
     def terms(rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         part = take_rows(rollout, rows)
-        found = loss_terms(policy, part, settings, temperature, warming)
+        columns = loss_terms(policy, part, settings, temperature, warming)
         shares = {
-            name: losses.average(term, part.learned, settings.loss_average, weight) for name, term in found.items()
+            name: losses.average(term, part.learned, settings.loss_average, weight)
+            for name, term in columns.items()
         }
         value_share = settings.value_coefficient * settings.valued * shares["value_loss"]
         return value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share, shares

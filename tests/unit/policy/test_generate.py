@@ -87,7 +87,7 @@ def test_greedy_answers_are_those_of_hugging_face(make: Make, kind: str, monkeyp
     policy = make(kind)
     told: list[int] = []
     in_batches = GREEDY.model_copy(update={"batch_size": 5})
-    ours = [sample.ids for sample in generate(policy, PROMPTS, in_batches, told=told.append)]
+    ours = [sample.ids for sample in generate(policy, PROMPTS, in_batches, progress=told.append)]
     assert told == [5, 10, 12]
     assert ours == [hugging_face(policy, prompt) for prompt in PROMPTS]
     lengths = {len(ids) for ids in ours}
@@ -152,6 +152,6 @@ def test_a_batch_that_takes_long_says_how_far_it_is(make: Make, monkeypatch: pyt
     monkeypatch.setattr(generating, "SILENT_SECONDS", -1.0)
     told: list[float] = []
     settings = GREEDY.model_copy(update={"batch_size": 8, "max_new_tokens": 4})
-    generate(make("full attention"), PROMPTS, settings, told=told.append)
+    generate(make("full attention"), PROMPTS, settings, progress=told.append)
     assert told == sorted(told) and told[-1] == len(PROMPTS)
     assert any(0 < count < 8 for count in told), "before the first batch has an answer that is whole"

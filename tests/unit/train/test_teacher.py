@@ -25,7 +25,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo import train_ppo
-from text2grad.train.rollout import Answered, Measured, Rollout, judge, measure, score
+from text2grad.train.rollout import PolicyStats, Responses, Rollout, judge, measure, score
 from text2grad.train.settings import PPOSettings, TeacherSettings
 from text2grad.train.teacher import loss as teacher_loss
 from text2grad.train.teacher import model as teacher_model
@@ -76,7 +76,7 @@ def load(model: Path, dtype: Literal["float32", "bfloat16"] = "float32", lora: b
     return policy.eval()
 
 
-def answered_by(policy: Policy, said: Sequence[Judgement] = ALL, scheme: str = "spans") -> Answered:
+def answered_by(policy: Policy, said: Sequence[Judgement] = ALL, scheme: str = "spans") -> Responses:
     """Answers of random letters, one by one, though the vocabulary has longer tokens; and what is said of them."""
     generator = torch.Generator().manual_seed(0)
     table = TokenTable(policy.tokenizer)
@@ -98,7 +98,7 @@ def settings_of(kind: str, **changes: Any) -> PPOSettings:
 
 
 def lessons_of(
-    policy: Policy, answered: Answered, context: int | None = 512
+    policy: Policy, answered: Responses, context: int | None = 512
 ) -> tuple[list[teacher_prompt.Lesson], int]:
     return teacher_prompt.lessons(policy.tokenizer, answered, TeacherSettings(), 3, context)
 
@@ -131,7 +131,7 @@ class Batch:
         self.prompt = encode_prompt(self.policy.tokenizer, PROMPT)
         ids = [sample.ids for sample in self.answered.samples]
         batch = self.policy.pack([self.prompt] * len(ids), ids)
-        self.measured: Measured = measure(self.policy, batch, self.settings, TEMPERATURE)
+        self.measured: PolicyStats = measure(self.policy, batch, self.settings, TEMPERATURE)
         self.scored = score(batch, self.answered, self.measured, self.settings, self.settings.kl_coefficient)
         self.lessons, _ = lessons_of(self.policy, self.answered)
         size = PassSize(2)

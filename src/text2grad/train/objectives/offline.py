@@ -52,7 +52,7 @@ class Logged:
 
 
 @dataclass(frozen=True)
-class Weighed(Encoded):
+class WeightedAnswer(Encoded):
     """A logged answer as token ids; `weights` may be of any sign. `start`: log-probabilities before training."""
 
     start: tuple[float, ...] = ()
@@ -109,7 +109,7 @@ def identity_of(
 
 def encode_logged(
     policy: Policy, answers: Sequence[Logged], settings: OfflineSettings, credit_settings: CreditSettings
-) -> list[Weighed]:
+) -> list[WeightedAnswer]:
     """Token ids and weights of all answers; refuses answers that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer)
     weighed = [_weighed(policy, each, table, settings, credit_settings) for each in answers]
@@ -119,7 +119,7 @@ def encode_logged(
 
 def _weighed(
     policy: Policy, answer: Logged, table: TokenTable, settings: OfflineSettings, credit_settings: CreditSettings
-) -> Weighed:
+) -> WeightedAnswer:
     ids, aligned = _read(policy, answer, table)
     shift = aligned.text.find(answer.response)
     if shift < 0:
@@ -128,7 +128,7 @@ def _weighed(
             "take a model whose tokenizer keeps every character",
         )
     weights = token_weights(_moved(answer.critique, shift), aligned, settings, credit_settings)
-    return Weighed(encode_prompt(policy.tokenizer, answer.prompt), ids, weights)
+    return WeightedAnswer(encode_prompt(policy.tokenizer, answer.prompt), ids, weights)
 
 
 def _read(policy: Policy, answer: Logged, table: TokenTable) -> tuple[list[int], Aligned]:
@@ -161,7 +161,7 @@ def token_weights(
     return [float(delta) + verdict for delta in credit(critique, aligned, by_spans).delta]
 
 
-def with_start(policy: Policy, weighed: Sequence[Weighed], rows: int) -> Iterator[Weighed]:
+def with_start(policy: Policy, weighed: Sequence[WeightedAnswer], rows: int) -> Iterator[WeightedAnswer]:
     """The answers with their log-probabilities under the policy as it is."""
     for first in range(0, len(weighed), rows):
         items = weighed[first : first + rows]
@@ -172,13 +172,13 @@ def with_start(policy: Policy, weighed: Sequence[Weighed], rows: int) -> Iterato
 
 
 def accumulate_gradient(
-    policy: Policy, batch: Sequence[Weighed], size: PassSize, settings: OfflineSettings
+    policy: Policy, batch: Sequence[WeightedAnswer], size: PassSize, settings: OfflineSettings
 ) -> dict[str, float]:
     """Add the gradient of the batch's mean loss per token; returns its terms."""
     ordered = sorted(batch, key=lambda item: item.tokens)
     tokens = sum(len(item.target) for item in batch)
 
-    def terms(items: Sequence[Weighed]) -> tuple[Tensor, dict[str, Tensor]]:
+    def terms(items: Sequence[WeightedAnswer]) -> tuple[Tensor, dict[str, Tensor]]:
         shares = loss_terms(policy, items, settings, tokens)
         return shares["loss"], shares
 
@@ -186,7 +186,7 @@ def accumulate_gradient(
 
 
 def loss_terms(
-    policy: Policy, items: Sequence[Weighed], settings: OfflineSettings, tokens: int
+    policy: Policy, items: Sequence[WeightedAnswer], settings: OfflineSettings, tokens: int
 ) -> dict[str, Tensor]:
     """Shares of some answers in a batch of so many tokens: `loss`, and its `kl`.
 
@@ -201,7 +201,7 @@ def loss_terms(
     return {"loss": weighed + settings.kl_coefficient * kl, "kl": kl}
 
 
-def _packed(policy: Policy, items: Sequence[Weighed]) -> TokenBatch:
+def _packed(policy: Policy, items: Sequence[WeightedAnswer]) -> TokenBatch:
     return policy.pack([item.prompt for item in items], [item.target for item in items])
 
 
@@ -223,7 +223,7 @@ def _refuse_diverged(metrics: dict[str, float], settings: OfflineSettings) -> No
 
 
 def _described(
-    policy: Policy, step: int, batch: Sequence[Weighed], settings: OfflineSettings
+    policy: Policy, step: int, batch: Sequence[WeightedAnswer], settings: OfflineSettings
 ) -> Iterator[dict[str, Any]]:
     """Each answer of a batch in words, with its loss under the present weights."""
     loss = partial(_mean_loss, policy, settings)
@@ -231,5 +231,5 @@ def _described(
         yield {**row, "weights": item.weights}
 
 
-def _mean_loss(policy: Policy, settings: OfflineSettings, item: Weighed) -> Tensor:
+def _mean_loss(policy: Policy, settings: OfflineSettings, item: WeightedAnswer) -> Tensor:
     return loss_terms(policy, [item], settings, len(item.target))["loss"]

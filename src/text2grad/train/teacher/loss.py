@@ -9,17 +9,17 @@ from torch import Tensor
 
 from text2grad.rl import distill
 from text2grad.rl.advantage import masked_mean
-from text2grad.train.rollout import Answered, Rollout
+from text2grad.train.rollout import Responses, Rollout
 from text2grad.train.settings import PPOSettings, TeacherSettings
-from text2grad.train.teacher.model import Taught
+from text2grad.train.teacher.model import TeacherScores
 from text2grad.train.teacher.prompt import succeeded
 
 
 def with_teacher(
     rollout: Rollout,
-    taught: Taught,
+    scores: TeacherScores,
     support: Tensor,
-    answered: Answered,
+    responses: Responses,
     settings: PPOSettings,
     weight: float,
 ) -> Rollout:
@@ -30,14 +30,14 @@ def with_teacher(
     of the KL on spans (`weight_at`).
     """
     own = settings.teacher
-    told = rollout.learned & taught.rows[:, None]
-    gaps = distill.gap(rollout.old_logp, taught.logp, told)
+    read = rollout.learned & scores.rows[:, None]
+    gaps = distill.gap(rollout.old_logp, scores.logp, read)
     if own.width:
-        rollout = replace(rollout, support=support, teacher_support=taught.support)
+        rollout = replace(rollout, support=support, teacher_support=scores.support)
     if own.alone:
-        return replace(rollout, learned=told, advantages=gaps, teacher=taught.logp)
+        return replace(rollout, learned=read, advantages=gaps, teacher=scores.logp)
     if own.kind == "spans":
-        return replace(rollout, route=route_of(answered, told, own, weight))
+        return replace(rollout, route=route_of(responses, read, own, weight))
     paid = rollout.delta - rollout.rewards  # beta kl, which is no verdict
     sized = distill.sized(rollout.advantages + paid, gaps, rollout.learned, own.size_clip)
     return replace(rollout, advantages=torch.where(rollout.learned, sized - paid, 0))
@@ -51,23 +51,23 @@ def weight_at(step: int, settings: PPOSettings) -> float:
     return own.span_weight * max(0.0, 1 - step / (own.anneal * settings.steps))
 
 
-def route_of(answered: Answered, told: Tensor, settings: TeacherSettings, weight: float) -> Tensor:
+def route_of(responses: Responses, read: Tensor, settings: TeacherSettings, weight: float) -> Tensor:
     """-`weight` on the words that a critique blames, +`weight` on those it praises in right answers, 0 elsewhere.
 
-    `told` and the result are (B, T); `told` is True on tokens that the teacher has read and that are learned from.
+    `read` and the result are (B, T); `read` is True on tokens that the teacher has read and that are learned from.
     """
-    labels = labels_of(answered, told)
-    right = torch.tensor([succeeded(each, settings.success) for each in answered.judgements], device=told.device)
-    poor = (labels < 0) & told & (settings.spans != "good")
-    good = (labels > 0) & told & right[:, None] & (settings.spans != "poor")
+    labels = labels_of(responses, read)
+    right = torch.tensor([succeeded(each, settings.success) for each in responses.judgements], device=read.device)
+    poor = (labels < 0) & read & (settings.spans != "good")
+    good = (labels > 0) & read & right[:, None] & (settings.spans != "poor")
     return weight * (good.float() - poor.float())
 
 
-def labels_of(answered: Answered, mask: Tensor) -> Tensor:
+def labels_of(responses: Responses, mask: Tensor) -> Tensor:
     """+1 on the words that a critique praises, -1 on those it blames, 0 elsewhere; shaped as `mask` (B, T)."""
     labels = torch.zeros(mask.shape, device=mask.device)
-    for row, found in enumerate(answered.labels):
-        labels[row, : len(found)] = torch.from_numpy(found.astype("float32"))
+    for row, signs in enumerate(responses.labels):
+        labels[row, : len(signs)] = torch.from_numpy(signs.astype("float32"))
     return labels
 
 
@@ -90,15 +90,17 @@ def teacher_loss(
     return part.route.abs() * ratio * torch.where(part.route < 0, reverse, forward), held
 
 
-def describe_lessons(rollout: Rollout, taught: Taught, answered: Answered, too_long: int) -> dict[str, float]:
+def describe_lessons(
+    rollout: Rollout, scores: TeacherScores, responses: Responses, too_long: int
+) -> dict[str, float]:
     """The metrics of a step's teacher; each name is explained in docs/metrics.md. `rollout` as it was scored."""
-    count = len(answered.samples)
-    told = rollout.learned & taught.rows[:, None]
-    gaps = distill.gap(rollout.old_logp, taught.logp, told).abs()
-    on_spans = torch.where(labels_of(answered, told) != 0, gaps, 0)
+    count = len(responses.samples)
+    read = rollout.learned & scores.rows[:, None]
+    gaps = distill.gap(rollout.old_logp, scores.logp, read).abs()
+    on_spans = torch.where(labels_of(responses, read) != 0, gaps, 0)
     return {
-        "teacher_masked": 1 - float(taught.rows.sum()) / count,
+        "teacher_masked": 1 - float(scores.rows.sum()) / count,
         "teacher_too_long": too_long / count,
-        "teacher_gap": float(masked_mean(gaps, told)),
+        "teacher_gap": float(masked_mean(gaps, read)),
         "teacher_gap_spans": float(on_spans.sum() / gaps.sum().clamp(min=torch.finfo(gaps.dtype).tiny)),
     }

@@ -12,14 +12,14 @@ from torch import Tensor
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.model import Policy
 from text2grad.train.passes import PassSize
-from text2grad.train.rollout import Answered
+from text2grad.train.rollout import Responses
 from text2grad.train.settings import TeacherSettings
 from text2grad.train.teacher.prompt import Lesson
 
 PREFIX = "teacher."
 
 
-class Taught(NamedTuple):
+class TeacherScores(NamedTuple):
     """What the teacher says of a batch: log-probabilities (B, T) and those of the support (B, T, K), 0 where it has
     not read; `rows` (B,) is True where it has."""
 
@@ -86,8 +86,8 @@ def _put(trained: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
 
 def read(
     policy: Policy,
-    found: Sequence[Lesson],
-    answered: Answered,
+    lessons: Sequence[Lesson],
+    responses: Responses,
     support: Tensor,
     temperature: float,
     size: PassSize,
@@ -96,13 +96,13 @@ def read(
 
     `support` (B, T, K) has the ids of the whole batch that the teacher is compared on.
     """
-    share = size.ranks.share(len(found))
-    mine = found[share]
+    share = size.ranks.share(len(lessons))
+    mine = lessons[share]
     logp = torch.zeros((len(mine), support.shape[1]), device=support.device)
     tops = torch.zeros((len(mine), *support.shape[1:]), device=support.device)
     if not mine:
         return logp, tops
-    batch = policy.pack([each.prompt for each in mine], [answered.samples[each.row].ids for each in mine])
+    batch = policy.pack([each.prompt for each in mine], [responses.samples[each.row].ids for each in mine])
     wanted = support[[each.row for each in mine]]
 
     def fill(rows_each: int) -> None:
@@ -119,18 +119,20 @@ def _read_rows(
     policy: Policy, batch: TokenBatch, rows: Tensor, wanted: Tensor, temperature: float, logp: Tensor, tops: Tensor
 ) -> None:
     part = batch.rows(rows).trimmed()
-    asked = wanted[rows, : part.width] if wanted.shape[-1] else None
-    output = policy(part, temperature, valued=False, support=asked)
+    ids = wanted[rows, : part.width] if wanted.shape[-1] else None
+    output = policy(part, temperature, valued=False, support=ids)
     logp[rows, : part.width] = output.logp
     if output.support is not None:
         tops[rows, : part.width] = output.support
 
 
-def spread(found: Sequence[Lesson], logp: Tensor, support: Tensor, count: int) -> Taught:
+def spread(lessons: Sequence[Lesson], logp: Tensor, support: Tensor, count: int) -> TeacherScores:
     """What was read of the lessons, (N, T) and (N, T, K), at their rows of a batch of `count`."""
-    index = [each.row for each in found]
+    index = [each.row for each in lessons]
     rows = torch.zeros(count, dtype=torch.bool, device=logp.device)
     rows[index] = True
-    taught = Taught(logp.new_zeros(count, *logp.shape[1:]), support.new_zeros(count, *support.shape[1:]), rows)
+    taught = TeacherScores(
+        logp.new_zeros(count, *logp.shape[1:]), support.new_zeros(count, *support.shape[1:]), rows
+    )
     taught.logp[index], taught.support[index] = logp, support
     return taught

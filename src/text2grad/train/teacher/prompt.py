@@ -12,7 +12,7 @@ from text2grad.feedback import Critique, Example, Judgement, Message
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.model import Policy
 from text2grad.tasks.prompt_files import prompt_version, read_prompt
-from text2grad.train.rollout import Answered
+from text2grad.train.rollout import Responses
 from text2grad.train.settings import TeacherSettings
 
 PROMPT = "teacher"
@@ -41,13 +41,13 @@ def teacher_version() -> str:
 def shown(prompt: Sequence[Message], solution: str, feedback: str) -> list[Message]:
     """A conversation whose last turn ends in a right answer (""; none) and in what was wrong with the own one."""
     parts = _parts()
-    told = [
+    additions = [
         *([parts["solution"].replace("{{solution}}", solution)] if solution else []),
         *([parts["feedback"].replace("{{feedback}}", feedback)] if feedback else []),
         parts["end"],
     ]
     last = prompt[-1]
-    return [*prompt[:-1], last.model_copy(update={"content": "\n\n".join([last.content, *told])})]
+    return [*prompt[:-1], last.model_copy(update={"content": "\n\n".join([last.content, *additions])})]
 
 
 def words_of(judgement: Judgement) -> str:
@@ -69,25 +69,25 @@ def sibling(row: int, right: Sequence[bool], size: int) -> int | None:
 
 
 def lessons(
-    tokenizer: Any, answered: Answered, settings: TeacherSettings, size: int, context: int | None
+    tokenizer: Any, responses: Responses, settings: TeacherSettings, size: int, context: int | None
 ) -> tuple[list[Lesson], int]:
     """The rows that there is something to show of, and how many more were left out as too long for the context.
 
     A right answer is shown no feedback: it is none of an unsuccessful attempt.
     """
-    right = [succeeded(judgement, settings.success) for judgement in answered.judgements]
-    found, too_long = [], 0
-    for row, example in enumerate(answered.examples):
+    right = [succeeded(judgement, settings.success) for judgement in responses.judgements]
+    kept, too_long = [], 0
+    for row, example in enumerate(responses.examples):
         other = sibling(row, right, size)
-        solution = "" if other is None else answered.aligned[other].text
-        feedback = "" if right[row] else words_of(answered.judgements[row])
+        solution = "" if other is None else responses.aligned[other].text
+        feedback = "" if right[row] else words_of(responses.judgements[row])
         if not (solution.strip() or feedback):
             continue
         ids = encode_prompt(tokenizer, shown(example.prompt, solution, feedback))
-        fits = context is None or len(ids) + len(answered.samples[row].ids) <= context
+        fits = context is None or len(ids) + len(responses.samples[row].ids) <= context
         too_long += not fits
-        found += [Lesson(row, ids)] if fits else []
-    return found, too_long
+        kept += [Lesson(row, ids)] if fits else []
+    return kept, too_long
 
 
 def refuse_unfit(policy: Policy, examples: Sequence[Example], settings: TeacherSettings, sharded: bool) -> None:
