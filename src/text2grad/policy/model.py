@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
@@ -29,17 +29,23 @@ POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """`logp`, `entropy`, `kl` (B, T), 0 outside the mask, None if not asked for; `values` (B, T) = V(s_t);
-    `last_value` (B,) = V of the state after the response. Without a value function all values are 0.
-    `top` (B, T, k) and `support` (B, T, K) are as in `rl.vocabulary.TokenScores`."""
+    """What a policy makes of a batch; 0 outside the mask, None if not asked for.
+
+    `logp`, `entropy`, `kl` (B, T); `values` (B, T) = V(s_t); `last_value` (B,) = V of the state after the response.
+    Without a value function all values are 0. `top` (B, T, k) and `support` (B, T, K) are as in
+    `rl.vocabulary.TokenScores`. `before` (B, H): the states before the responses, for a head to read. `layers`
+    (B, P+T, H): the embeddings and what each layer writes.
+    """
 
     logp: Tensor
     entropy: Tensor | None
     kl: Tensor | None
     values: Tensor
     last_value: Tensor
+    before: Tensor
     top: Tensor | None = None
     support: Tensor | None = None
+    layers: tuple[Tensor, ...] = ()
 
 
 def _spread(column: Tensor, mask: Tensor) -> Tensor:
@@ -64,15 +70,6 @@ class ValueHead(nn.Module):
         inner = torch.tanh(self.inner(hidden.float()))
         value: Tensor = self.outer(inner).squeeze(-1)
         return value
-
-
-class Read(NamedTuple):
-    """`logp` (B, T) of the response tokens, 0 outside the mask; `before` (B, H), the states before the responses;
-    `layers` (B, P+T, H), the embeddings and what each layer writes, if asked for."""
-
-    logp: Tensor
-    before: Tensor
-    layers: tuple[Tensor, ...]
 
 
 @contextmanager
@@ -202,6 +199,7 @@ class Policy(nn.Module):
         kl: KLKind | None = None,
         fixed: bool = False,
         valued: bool = True,
+        layers: bool = False,
         **extra: Unpack[Extra],
     ) -> PolicyOutput:
         """What the policy says about the sampled tokens, and their values, in one pass over the trunk.
@@ -209,11 +207,11 @@ class Policy(nn.Module):
         The head reads response tokens alone, a few at a time (`rl.vocabulary`): the logits of the prompt, of
         padding or of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
         gradients reach only what belongs to the value function, and nothing is kept for the rest. Without `valued`
-        the value function is not asked. `entropy` asks for the entropy, `top` for the likeliest ids at each place,
-        `support` (B, T, K) for the log-probabilities of ids.
+        the value function is not asked. `layers` asks for the states of all tokens in all layers, `entropy` for the
+        entropy, `top` for the likeliest ids at each place, `support` (B, T, K) for the log-probabilities of ids.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            hidden, view, _ = self.reader(self.model, batch)
+            hidden, view, states = self.reader(self.model, batch, layers)
             if kl and self.reference is None:
                 raise RuntimeError("freeze_reference() was not called before training")
             reference = self.reference.view(batch) if kl and self.reference else None
@@ -229,8 +227,10 @@ class Policy(nn.Module):
             kl=None if scores.kl is None else _spread(scores.kl, batch.mask),
             values=values[:, :-1],
             last_value=values.gather(1, lengths).squeeze(1),
+            before=hidden[:, 0],
             top=None if scores.top is None else _spread(scores.top, batch.mask),
             support=None if scores.support is None else _spread(scores.support, batch.mask),
+            layers=states if layers else (),
         )
 
     def _values(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
@@ -241,15 +241,6 @@ class Policy(nn.Module):
             hidden = self.reader(self.value_trunk, batch).hidden
         values: Tensor = self.value_head(hidden)
         return values
-
-    def logps(self, batch: TokenBatch, every: bool = False) -> Read:
-        """What supervised training reads of a batch: log-probabilities, and states for heads of its own.
-
-        `every`: the states of all tokens in all layers come too.
-        """
-        hidden, view, layers = self.reader(self.model, batch, every)
-        logp = _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask)
-        return Read(logp, hidden[:, 0], layers)
 
     def freeze_reference(self) -> None:
         """Make today's weights the reference.

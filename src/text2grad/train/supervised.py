@@ -236,13 +236,13 @@ def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = Fal
     weights = torch.zeros(batch.mask.shape)
     for row, item in enumerate(items):
         weights[row, : len(item.weights)] = torch.tensor(item.weights)
-    logp, before, layers = policy.logps(batch, every=with_labels)
-    labels = _label_loss(policy, items, batch, layers) if with_labels else None
+    output = policy(batch, valued=False, layers=with_labels)
+    labels = _label_loss(policy, items, batch, output.layers) if with_labels else None
     scores = None
     if policy.score_head is not None:
         known = [math.nan if item.score is None else item.score for item in items]
-        scores = verdict_loss(policy.score_head, before, torch.tensor(known, device=before.device))
-    return _Sums(-(logp * weights.to(logp.device)).sum(), labels, scores)
+        scores = verdict_loss(policy.score_head, output.before, torch.tensor(known, device=policy.device))
+    return _Sums(-(output.logp * weights.to(policy.device)).sum(), labels, scores)
 
 
 def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, layers: Sequence[Tensor]) -> Tensor:

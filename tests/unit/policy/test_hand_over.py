@@ -73,7 +73,7 @@ def batch_of(policy: Policy) -> TokenBatch:
 
 def logp_of(policy: Policy) -> Tensor:
     with policy.evaluating():
-        return policy.logps(batch_of(policy))[0]
+        return policy(batch_of(policy), valued=False).logp
 
 
 def reference_logp(policy: Policy) -> Tensor:

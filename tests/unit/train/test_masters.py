@@ -51,7 +51,7 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, steps: int = STEPS) 
     start = [weight.detach().float().clone() for weight in stepped(optimizer)]
     batch = policy.pack([policy.tokenizer.encode(text) for text in TEXTS], [[40, 41, 42, 43]] * len(TEXTS))
     for _ in range(steps):
-        (-policy.logps(batch)[0].sum()).backward()
+        (-policy(batch, valued=False).logp.sum()).backward()
         clip_gradient(policy.policy_parameters(), 1.0)
         optimizer.step()
         policy.zero_grad(set_to_none=True)

@@ -128,7 +128,7 @@ def test_the_loss_is_the_mean_over_tokens_however_the_batch_is_cut(policy: Polic
 def chances(policy: Policy, item: Any) -> list[float]:
     batch = policy.pack([item.prompt], [item.target])
     with policy.evaluating():
-        return [math.exp(each) for each in policy.logps(batch)[0][0].tolist()]
+        return [math.exp(each) for each in policy(batch, valued=False).logp[0].tolist()]
 
 
 def trained(policy: Policy, folder: Path, answers: Sequence[Logged], **changes: Any) -> dict[str, float]:

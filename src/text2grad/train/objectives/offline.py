@@ -166,7 +166,7 @@ def with_start(policy: Policy, weighed: Sequence[WeightedAnswer], rows: int) -> 
     for first in range(0, len(weighed), rows):
         items = weighed[first : first + rows]
         with policy.evaluating():
-            logp = policy.logps(_packed(policy, items)).logp
+            logp = policy(_packed(policy, items), valued=False).logp
         for item, row in zip(items, logp.tolist(), strict=True):
             yield replace(item, start=tuple(row[: len(item.target)]))
 
