@@ -163,7 +163,7 @@ def test_a_conversion_that_dies_leaves_nothing(file: Path, cache: Path, monkeypa
             gguf.local_model(str(file))
     assert left(cache) == []
     assert gguf.origin_of(str(file)) is None
-    place = gguf._place(file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+    place = gguf._folder_of(str(file))
     partial = place.with_name(place.name + ".partial")  # of a process that was killed
     partial.mkdir()
     (partial / "stale.json").write_text("{}")
