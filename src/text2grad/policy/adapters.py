@@ -1,6 +1,6 @@
 """A second adapter on a policy's base weights: one model is policy, reference and reward model.
 
-Which adapter is in force is a state of the model, so they take turns: the second one only while its view is
+The active adapter is a state of the model, so the two take turns: the second is active only while its view is
 `evaluating`.
 """
 

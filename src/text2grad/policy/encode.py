@@ -1,7 +1,7 @@
-"""Messages to token ids through the tokenizer's own chat template; nothing assumes one template.
+"""Messages to token ids through the tokenizer's own chat template, whatever it is.
 
-A response is tokenised here only when it is a *target* of supervised training. Sampled responses keep the
-ids they were sampled as. What a message or a target says is data: only the template writes control tokens.
+A response is tokenised here only as a *target* of supervised training. Sampled responses keep the ids they were
+sampled as. The text of a message or target is data: only the template writes control tokens.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ASKED = Message(role="user", content="x")
 def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     """Token ids of a conversation, and of all that the template writes before an answer (`policy.template`).
 
-    A message that spells the name of a special token is read as those characters, in ordinary tokens: no message
-    can end its turn or begin another, and none loses a character.
+    A message that spells the name of a special token is encoded as those characters, in ordinary tokens: no message
+    can end its turn or begin another, and no character is lost.
 
     Raises:
         UserError: the template refuses or drops a turn.
@@ -73,9 +73,9 @@ def _refuse_rewritten(tokenizer: Any, answer: str) -> None:
 
 
 def rendering_of(tokenizer: Any, messages: Iterable[Message]) -> Iterator[str]:
-    """What the ids of messages depend on, whatever the day: the template, and the ids of each message alone.
+    """What the ids of messages depend on: the template, and the ids of each message alone.
 
-    The ids of a rendered conversation would not do: a template may write today's date.
+    Not the ids of a rendered conversation: a template may write today's date.
     """
     yield str(tokenizer.chat_template)
     hide = _control(tokenizer).hide
@@ -115,9 +115,9 @@ def _opening(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def _space(tokenizer: Any, template: str) -> str:
-    """What a `template`, the tokenizer's, writes between header and answer, where words take it as their own.
+    """The space that a `template`, the tokenizer's, writes before an answer, if tokens of words include it.
 
-    Such a space stands in the first token of most answers, and is sampled and learned with it.
+    Such a space is part of the first token of most answers, and is sampled and learned with it.
     """
     begun = beginning(tokenizer)
     added = begun.finished if begun else ""
@@ -149,11 +149,12 @@ def _read(tokenizer: Any, text: str) -> list[int]:
 
 
 class _Control:
-    """The special tokens of a tokenizer by name, and how a text that spells such a name is read as text.
+    """The special tokens of a tokenizer by name, and how a text that spells such a name is encoded as text.
 
-    A name in a message is hidden behind a mark before the template sees it. In the rendered text the special tokens
-    are then the template's own. They get aliases, the marks become names again, and a twin of the tokenizer which
-    knows the aliases but no special token reads the whole, so that nothing but these names is read differently.
+    Names in messages are replaced by marks before the template is rendered, so that the special tokens in the
+    rendered text are the template's own. These are then replaced by aliases and the marks by the names, and a twin
+    of the tokenizer that knows the aliases but no special token encodes the whole: nothing else is read
+    differently.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -162,7 +163,7 @@ class _Control:
         self.names: dict[str, int] = {name: index for name, index in {**own, **added}.items() if name}
         self._tokenizer = tokenizer
         self._pattern = _any_of(self.names)
-        self._secret = secrets.token_hex(8)  # a message that spelled a mark or an alias would be control
+        self._secret = secrets.token_hex(8)  # so that no message can spell a mark or an alias
         self._marks = {name: f"{self._secret}m{index}m" for name, index in self.names.items()}
         self._aliases = {name: f"{self._secret}a{index}a" for name, index in self.names.items()}
         self._hidden = {mark: name for name, mark in self._marks.items()}

@@ -27,9 +27,9 @@ CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sampled response: its ids (the end-of-turn token included when there is one) and whether it was cut.
+    """A sampled response: its ids, with the end-of-turn token if it wrote one, and whether it was cut.
 
-    `verdict`: in [-1, 1], read off the state before it by a reward model with a head for that.
+    `verdict`: in [-1, 1], read by the score head of a reward model off the state before the response.
     """
 
     ids: list[int]
@@ -86,7 +86,7 @@ def _generate_batch(
     draws: Tensor | None,
     progress: Callable[[float], None],
 ) -> list[Sample]:
-    """One answer per prompt, by its index. Rows that have ended leave the batch, a fair share of it at a time."""
+    """One answer per prompt, by its index. Rows that have ended leave the batch, several at a time."""
     stops = set(policy.stop_ids)
     written: dict[int, list[int]] = {index: [] for index in prompts}
     rows, reported = list(prompts), time.monotonic()
@@ -94,8 +94,9 @@ def _generate_batch(
     with policy.evaluating():
         scores, attention, positions, verdicts = _read(policy, [tuple(each) for each in prompts.values()], cache)
         for step in range(settings.max_new_tokens):
-            if constraint is not None:
+            if constraint is not None:  # scores: (rows, V)
                 scores = constraint(rows, [written[row][-1] for row in rows if written[row]], scores)
+            # One random number a row, from the caller or from torch; None: `multinomial` draws.
             chances = _chances(policy, len(rows)) if draws is None else draws[rows, step]
             tokens = _choose(scores, settings.temperature, chances)
             for row, token in zip(rows, tokens.tolist(), strict=True):
@@ -109,6 +110,7 @@ def _generate_batch(
                 break
             ids, positions = tokens[:, None], positions[:, -1:] + 1
             attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
+            # Dropping rows copies the cache, so it waits until enough have ended.
             if len(open_rows) <= CROWDED * len(rows) and can_drop_rows(cache):
                 kept = torch.tensor(open_rows, device=policy.device)
                 cache.batch_select_indices(kept)
@@ -120,8 +122,10 @@ def _generate_batch(
 
 
 class _Prefill(NamedTuple):
-    """N prompts as they have been read: `scores` (N, V) of the first tokens of their answers, what the mask
-    `attention` (N, P) shows of the cache, the `positions` (N, 1 or more) of their last tokens, and the verdicts.
+    """N prompts after their first pass.
+
+    `scores` (N, V) of the first tokens of their answers; `attention` (N, P), the mask over the cache; `positions`
+    (N, 1 or more) of the last tokens; the verdicts.
     """
 
     scores: Tensor
@@ -133,8 +137,8 @@ class _Prefill(NamedTuple):
 def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCache) -> _Prefill:
     """Read prompts into an empty cache, a row for each.
 
-    In half precision, where that changes no more than rounding, equal prompts are read once; and where the model
-    allows it, so are the beginnings of those that begin alike. Then rows of the cache are multiplied.
+    In half precision, where only rounding changes, equal prompts are read once, and if the model allows it also
+    common beginnings of different prompts. The rows of the cache are then repeated.
     """
     expands, head = can_drop_rows(cache), policy.score_head
     distinct = list(dict.fromkeys(prompts)) if policy.reader.quick and expands else list(prompts)
@@ -144,6 +148,7 @@ def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCach
         _next(policy, cache, ids, attention, positions)
         of_prompt = torch.tensor(shared.of_prompt, device=policy.device)
         cache.batch_select_indices(of_prompt)
+        # Each prompt continues from a copy of its beginning's keys and values.
         ids, rest, further = _packed(policy, shared.rests)
         attention = torch.cat([attention[of_prompt], rest], dim=1)
         positions = positions[of_prompt, -1:] + 1 + further
@@ -174,12 +179,12 @@ def _next(
 
 
 def _chances(policy: Policy, count: int) -> Tensor | None:
-    """(count,) random numbers in [0, 1) where every bit need not stay as it is: `multinomial` draws one a token."""
+    """(count,) random numbers in [0, 1) in half precision; in float32 None: `multinomial` draws, bit for bit."""
     return torch.rand(count, dtype=torch.float64, device=policy.device) if policy.reader.quick else None
 
 
 def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
-    """(N, V) -> (N,): the likeliest tokens, or sampled ones: where the shares' sum exceeds `draws` (N,)."""
+    """(N, V) -> (N,): the likeliest tokens, or tokens sampled by inverting the distribution at `draws` (N,)."""
     best, likeliest = scores.max(dim=-1)
     if (best.isnan() | best.isposinf()).any():
         cure = "its weights or activations overflow: --policy.dtype float32, or an earlier checkpoint"
@@ -189,7 +194,7 @@ def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
     shares = (scores.float() / temperature).softmax(dim=-1)
     if draws is None:
         return torch.multinomial(shares, 1).squeeze(1)
-    sums = shares.double().cumsum(dim=-1)
+    sums = shares.double().cumsum(dim=-1)  # (N, V); in float32 sums of many small shares drift
     chosen = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).squeeze(1)
     return chosen.clamp(max=scores.shape[1] - 1)
 

@@ -1,8 +1,8 @@
-"""Policies on disk: loading one from a hub name or a folder, and writing it. Safetensors and JSON only.
+"""Loading policies from a hub name or a folder: safetensors and JSON only.
 
-An adapter stays apart from its base weights wherever it is used, trained or written: in a half type a merged weight
-keeps next to nothing of what was trained (at a learning rate of 1e-5 a quarter of it). Where all weights are to be
-trained, and in `text2grad merge`, it is merged in float32, one layer at a time, on the CPU.
+An adapter stays apart from its base weights wherever it is used, trained or written: a merged weight in a half type
+loses most of what was trained (at a learning rate of 1e-5 three quarters). Where all weights are to be trained, and
+in `text2grad merge`, it is merged in float32, one layer at a time, on the CPU.
 """
 
 from __future__ import annotations
@@ -68,9 +68,8 @@ def load_policy(settings: PolicySettings) -> Policy:
 def load_frozen(settings: PolicySettings) -> Policy:
     """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its base weights.
 
-    What reads scores or units comes with its head.
-
-    `settings.lora` and `settings.value_head` say how to train, and are not read.
+    A model with a head that scores or labels comes with it. `settings.lora` and `settings.value_head`, which are
+    about training, are ignored.
 
     Raises:
         UserError: the folder or name has no model or tokenizer, or the device does not exist.
@@ -160,7 +159,7 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
 
 
 def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
-    """Base and adapter. A base that is an adapter itself (text2grad 0.1 wrote some) is merged first, in float32."""
+    """Base and adapter. A base that is itself an adapter (as text2grad 0.1 wrote) is first merged, in float32."""
     if not (folder / ADAPTER_FILE).is_file():  # peft would look for a pickle instead
         raise OSError(f"no file named {ADAPTER_FILE}")
     base = base_of(str(folder))
@@ -171,7 +170,7 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     if config is not None and lora is not None:
         config.lora_dropout = lora.dropout  # how it is trained, not what it is
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", "Found missing adapter keys")  # peft would make these up
+        warnings.filterwarnings("error", "Found missing adapter keys")  # peft would initialise them at random
         try:
             made = PeftModel.from_pretrained(
                 model, str(folder), adapter_name=POLICY_ADAPTER, is_trainable=lora is not None, config=config
@@ -193,7 +192,7 @@ def _other_base(folder: Path, base: str, reason: str) -> UserError:
 
 
 def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
-    """An adapter is trained further as it is: its rank, scale and layers are not those of a new one."""
+    """Refuse settings of another rank, scale or layers than those of an adapter that is trained further."""
     config = _adapter_config(folder)
     if config.get("peft_type") != "LORA":
         problem = f"the adapter in {folder} is {config.get('peft_type')}, and only LORA is trained further"
@@ -225,8 +224,8 @@ def _merged_model(folder: str, dtype: str) -> tuple[Any, dict[str, Tensor]]:
 def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
     """Merge an adapter into its base weights, layer by layer, in float32.
 
-    Gives the name of each layer, the layer, now in float32, and its weight before. `model.unload()` takes the
-    emptied adapter away.
+    Yields the name of each layer, the layer, now in float32, and its weight before. `model.unload()` then removes
+    the adapter.
 
     Raises:
         UserError: the adapter changes weights that two layers share.

@@ -17,9 +17,8 @@ from text2grad.policy.settings import GenerationSettings
 class LocalChat:
     """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`).
 
-    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` adds up the tokens
-    of all it has answered. `counted` is given the number of answers to write, and what it returns the number that
-    there are, as `progress` of `generate`.
+    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` sums the tokens of
+    all answers. `counted` takes the number of answers to write and returns a `progress` for `generate`.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class LocalChat:
         self, conversations: Sequence[Sequence[Message]], texts: Sequence[str] | None
     ) -> list[Completion | Failure]:
         prompts = [tuple(encode_prompt(self.policy.tokenizer, messages)) for messages in conversations]
-        # A policy repeats itself, and greedy answers to equal questions are equal: those are asked once.
+        # Greedy answers to equal questions are equal, so each is generated once; samples differ by number.
         numbers = range(len(prompts)) if self.settings.temperature > 0 else [0] * len(prompts)
         questions = list(zip(prompts, texts or [""] * len(prompts), numbers, strict=True))
         limit, room = self.policy.context, self.settings.max_new_tokens

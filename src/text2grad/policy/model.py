@@ -83,10 +83,10 @@ def adapter_in_force(model: Any, name: str) -> Iterator[None]:
 
 
 class Reference:
-    """The policy as it was before training, from which the KL penalty measures the distance.
+    """The policy as it was before training, to which the KL penalty measures the distance.
 
-    A frozen copy of a model; or, where only adapters are trained, the same model with a frozen copy of the adapter
-    that the policy started from (`adapter`), or with its adapters off. No gradient reaches it.
+    A frozen copy of the model; with adapters the same model, with a frozen copy of the adapter that the policy
+    started from (`adapter`) or with adapters off. No gradient reaches it.
     """
 
     def __init__(self, model: Any, reader: Reader, adapter: str | None = None) -> None:
@@ -105,7 +105,7 @@ class Reference:
         return adapter_in_force(self.model, self.adapter) if self.adapter else self.model.disable_adapter()
 
     def view(self, batch: TokenBatch) -> View:
-        """What its log-probabilities of the response tokens of a batch are made of."""
+        """The states and the head that give its log-probabilities of a batch's response tokens."""
         with self._in_force():
             view = self.reader(self.model, batch).view
 
@@ -202,10 +202,10 @@ class Policy(nn.Module):
         layers: bool = False,
         **extra: Unpack[Extra],
     ) -> PolicyOutput:
-        """What the policy says about the sampled tokens, and their values, in one pass over the trunk.
+        """Log-probabilities of the sampled tokens, and their values, in one pass over the trunk.
 
-        The head reads response tokens alone, a few at a time (`rl.vocabulary`): the logits of the prompt, of
-        padding or of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
+        The head reads only response tokens, a few at a time (`rl.vocabulary`): logits of the prompt, of padding or
+        of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
         gradients reach only what belongs to the value function, and nothing is kept for the rest. Without `valued`
         the value function is not asked. `layers` asks for the states of all tokens in all layers, `entropy` for the
         entropy, `top` for the likeliest ids at each place, `support` (B, T, K) for the log-probabilities of ids.
@@ -215,12 +215,12 @@ class Policy(nn.Module):
             if kl and self.reference is None:
                 raise RuntimeError("freeze_reference() was not called before training")
             reference = self.reference.view(batch) if kl and self.reference else None
-            ids = batch.response_ids[batch.mask]
+            ids = batch.response_ids[batch.mask]  # (N,), of the N response tokens, without padding
             if (support := extra.get("support")) is not None:
                 extra["support"] = support[batch.mask]
             scores = score_tokens(view, ids, temperature, reference=reference, kl=kl or "full", **extra)
         values = self._values(hidden, batch) if valued else hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
-        lengths = batch.mask.sum(dim=1, keepdim=True)
+        lengths = batch.mask.sum(dim=1, keepdim=True)  # (B, 1): where the state after the response stands
         return PolicyOutput(
             logp=_spread(scores.logp, batch.mask),
             entropy=None if scores.entropy is None else _spread(scores.entropy, batch.mask),

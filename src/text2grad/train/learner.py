@@ -1,7 +1,7 @@
-"""The phases of a PPO step as they run here: in one process or several, the critic beside the scoring or before it.
+"""The phases of a PPO step: in one process or several, with the critic before the scoring or in parallel to it.
 
-Each process takes its share of the prompts and gathers what the others found, so that after every phase all of them
-know the whole batch.
+Each process works on its share of the prompts and then gathers the others' results, so that after every phase all
+processes hold the whole batch.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ B = TypeVar("B")
 class Learner:
     """A policy in training, its critic, and the settings of a step.
 
-    `batch` is what the present step learns from; None until the policy is about to be changed. `watch` has the
-    seconds of its phases. `doing` is called with the name of each when it begins, and `changing` before a step
-    changes the policy.
+    `batch`: the data of the present step; None until it has been scored. `watch`: the seconds of each phase.
+    `doing` is called with the name of a phase when it begins, `changing` before the policy is changed.
     """
 
     policy: Policy
@@ -82,12 +81,12 @@ class Learner:
     def judge_and_measure(
         self, examples: Sequence[Example], samples: Sequence[Sample], batch: TokenBatch
     ) -> tuple[Responses, PolicyStats]:
-        """What the critic says, as credit per token, and what policy and reference say. Neither needs the other."""
+        """Critiques as credit per token, and policy and reference statistics; neither needs the other."""
         self.doing("critic")
         mine = self._ranks.share(len(samples))
         critique = partial(judge, examples[mine], samples[mine], self._table, self.critic, self.credit)
         responses, stats = together(
-            gathered(self.policy)(critique),  # a critic may be made of the policy's weights, which it needs whole
+            gathered(self.policy)(critique),  # a critic may be the policy itself, which it needs whole
             partial(measure, self.policy, batch, self.settings, self.generation.temperature, self.size),
             self._overlap,
             self.watch,
@@ -98,7 +97,7 @@ class Learner:
     def teach(
         self, responses: Responses, stats: PolicyStats, rollout: Rollout, step: int
     ) -> tuple[Rollout, dict[str, float]]:
-        """A scored batch as the teacher changes it, and what there is to say of that; without a lesson as it is."""
+        """A scored batch as the teacher changes it, and the metrics of that; unchanged without a teacher."""
         weight = weight_at(step, self.settings)
         if self.teacher is None or weight == 0:
             return rollout, {}
@@ -106,7 +105,7 @@ class Learner:
         taught, too_long = lessons(self.policy.tokenizer, responses, settings, size, self.policy.context)
         with self._ranks.barrier(), self.teacher.in_force():
             part = read(self.policy, taught, responses, stats.top, self.generation.temperature, self.size)
-        logp, support = self._ranks.all_gather_rows(part)
+        logp, support = self._ranks.all_gather_rows(part)  # (N, T) and (N, T, K), of all lessons
         scores = spread(taught, logp, support, len(responses.samples))
         metrics = describe_lessons(rollout, scores, responses, too_long)
         return with_teacher(rollout, scores, stats.top, responses, self.settings, weight), metrics
@@ -133,9 +132,9 @@ class Learner:
 
 
 def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool = False) -> bool:
-    """Whether a critic is to work while the policy is scored (`ppo.overlap`).
+    """Whether the critic works while the policy is scored (`ppo.overlap`).
 
-    Never where weights are split: a critic that fails during a collective pass could not tell the other processes.
+    Never with split weights: a critic that fails during a collective pass could not tell the other processes.
 
     Raises:
         UserError: it is `on`, and the critic is made of the policy's own weights, or these are split.
@@ -151,13 +150,13 @@ def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool
 def together(
     critique: Callable[[], A], score: Callable[[], B], overlap: bool, watch: Stopwatch, ranks: Ranks = ALONE
 ) -> tuple[A, B]:
-    """The results of both. With `overlap`, `critique` runs in a thread, which has ended when this ends.
+    """The results of both. With `overlap`, `critique` runs in a thread, which is joined before this returns.
 
-    Each process works alone, but for the passes of split weights; all meet after each of the two, or at the end
-    with `overlap`, and fail if one did. What either raises is raised here; if both do, `score`'s.
+    Processes work independently, but for the passes of split weights. They meet after each of the two, or at the
+    end with `overlap`, and all fail if one did. An exception of either is raised here; if both raise, `score`'s.
 
-    `watch` gets the seconds that nothing but `critique` or `score` took, and as `seconds_critique_hidden` those of
-    `critique` that passed during `score`.
+    `watch` gets the seconds of `critique` and `score` that did not overlap, and as `seconds_critique_hidden` those
+    of `critique` that passed during `score`.
     """
     watch.seconds["seconds_critique_hidden"] = 0.0
     if not overlap:

@@ -1,8 +1,8 @@
 """Optimizers and learning-rate schedules of both training loops.
 
-A parameter in a half type has a float32 master: the master is stepped, then copied into the parameter. Without it a
-step smaller than half the distance to the next number of the half type would be lost: at a learning rate of 1e-6
-nearly all of them.
+A parameter in a half type has a float32 master: the master is stepped, then copied into the parameter. Otherwise a
+step smaller than half the distance to the next number of the half type would be lost, as nearly all are at a
+learning rate of 1e-6.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ from text2grad.train.settings import PPOSettings
 
 @dataclass(frozen=True)
 class Responses:
-    """A batch of responses in words: prompts, samples, critiques, and the credit that each got.
+    """A batch of responses in words: prompts, samples, critiques, and the credit of each.
 
     `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
-    `critic_tokens`: how many each share of the batch took the critic to read and to write.
+    `critic_tokens`: tokens that the critic read and wrote, one number per process.
     """
 
     examples: list[Example]
@@ -48,8 +48,9 @@ class Rollout:
     `learned`: the tokens that the loss is taken over. Those of failed critiques are never among them, nor what
     `ppo.mask_truncated`, `ppo.drop_equal_groups` or the lack of a lesson leaves out.
 
-    Of a teacher (`train.teacher`), as far as its kind needs it: its log-probabilities `teacher`, those of the ids
-    `support` (B, T, K), and the weights `route` of the KL on spans, below 0 for reverse, above 0 for forward.
+    With a teacher (`train.teacher`), as its kind needs: its log-probabilities `teacher` (B, T), the ids `support`
+    (B, T, K) on which it is compared and its log-probabilities of these, `teacher_support`, and the weights `route`
+    (B, T) of the KL on spans, below 0 for reverse, above 0 for forward.
     """
 
     batch: TokenBatch
@@ -71,8 +72,9 @@ class Rollout:
 def draws_of(seed: int, step: int, rows: slice, tokens: int) -> Tensor:
     """(N, tokens) random numbers for some rows of a step's batch.
 
-    They depend on nothing else, so a row's response is the same in whatever process it is sampled.
+    They depend on nothing else, so a row has the same response in any process.
     """
+    # One generator per row: rows can be split over processes in any way.
     numbers = [np.random.default_rng([seed, step, row]).random(tokens) for row in range(rows.start, rows.stop)]
     return torch.from_numpy(np.stack(numbers))
 
@@ -90,7 +92,7 @@ def respond(
     """
     try:
         return generate(policy, prompts, generation, draws=draws)
-    except NotFinite as error:  # the run has a cure of its own
+    except NotFinite as error:  # the run names its own cure, which depends on its settings
         raise FloatingPointError("the policy's probabilities are not finite") from error
 
 
@@ -107,12 +109,12 @@ def judge(
     critic: Critic,
     settings: CreditSettings,
 ) -> Responses:
-    """Show the critic the text of the sampled ids, and tie what it says to those ids."""
+    """Critique the text of the sampled ids, and turn the spans into credit for those ids."""
     aligned = [table.align(sample.ids) for sample in samples]
     before = tokens_of(critic)
     critiques = judgements_of(critic, examples, [item.text for item in aligned])
     judgements = [scored(each, settings) for each in critiques]
-    credits = [
+    credits = [  # one delta per token; none for a failure, which is no score of 0
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
@@ -125,7 +127,7 @@ def judge(
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
-    """Stop when more than a share `limit` of the critiques failed: a policy cannot learn from silence."""
+    """Stop when more than a share `limit` of the critiques failed."""
     failures = [judgement for judgement in judgements if isinstance(judgement, Failure)]
     if len(failures) > limit * len(judgements):
         raise CritiquesFailed(
@@ -156,7 +158,7 @@ class PolicyStats(NamedTuple):
     """Policy and reference statistics of a batch, independent of the critic.
 
     Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the values after the responses (B,).
-    `top` (B, T, K): the ids that a teacher is compared on (`ppo.teacher`).
+    `top` (B, T, K): the likeliest ids, on which a teacher is compared (`ppo.teacher`).
     """
 
     logp: Tensor
@@ -170,9 +172,9 @@ class PolicyStats(NamedTuple):
 def measure(
     policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float, size: PassSize | None = None
 ) -> PolicyStats:
-    """The policy's and the reference's numbers of this process's share of a batch.
+    """Policy and reference statistics of this process's share of a batch.
 
-    Nothing is exchanged, unless weights are split: then all processes make as many passes.
+    Nothing is exchanged between processes. With split weights all of them make the same number of passes.
     """
     size = size or PassSize(settings.micro_batch_size)
     share = size.ranks.share(len(batch.mask))
@@ -185,9 +187,10 @@ def measure(
     def fill(rows_each: int) -> None:
         index = torch.arange(share.start, share.stop, device=device)
         passes = batch.passes(index, rows_each, grouped=policy.reader.shares)
+        # With split weights every process must make as many passes: some repeat their last one.
         surplus = passes[-1:] * (size.ranks.passes(len(batch.mask), rows_each) - len(passes))
         for rows in (*passes, *surplus):
-            part = batch.rows(rows).trimmed()
+            part = batch.rows(rows).trimmed()  # (b, t) with t <= T
             output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued, top=width)
             for name in ("logp", "kl", "entropy", *(["top"] if width else [])):
                 getattr(stats, name)[rows, : part.width] = getattr(output, name)
@@ -206,11 +209,12 @@ def score(
     failed = torch.tensor([isinstance(j, Failure) for j in responses.judgements], device=batch.mask.device)
     cut = torch.tensor([sample.truncated for sample in responses.samples], device=batch.mask.device)
     judged = batch.mask & ~failed[:, None]  # (B, T), the tokens of answers that have a critique
+    # (B, T) each: delta of the credit scheme, and the part of it that single words earned.
     delta, words = torch.zeros(2, *batch.mask.shape, device=batch.mask.device)
     for row, item in enumerate(responses.credits):
         delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
         words[row, : len(item.delta)] = torch.from_numpy(item.of_words)
-    gains = torch.tensor([item.gain for item in responses.credits], device=batch.mask.device)
+    gains = torch.tensor([item.gain for item in responses.credits], device=batch.mask.device)  # (B,)
     bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
     by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
     estimate = adv.estimate(

@@ -1,5 +1,5 @@
-"""When training ends early: by a measure on validation data, whose best weights are kept, or by a loss so low that
-samples of the policy would hardly differ."""
+"""Early stopping: by a measurement on validation data, keeping the best weights, or by a loss so low
+that samples of the policy would hardly differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from text2grad.train.settings import EarlyStoppingSettings, SFTSettings
 
 PREFIX = "best."
 PART_OF_PASS = 0.25
-"""Over this part of a pass a loss is averaged that ends training: forty short answers are learned within a pass."""
+"""The part of a pass over which the loss is averaged: forty short answers are learned within one pass."""
 
 
 class EarlyStopping:

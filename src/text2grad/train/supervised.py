@@ -101,12 +101,12 @@ def refuse_not_finite(metrics: dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Objective(Generic[E]):
-    """What a supervised run minimises, over batches of anything.
+    """What a supervised run minimises, over batches of any kind.
 
-    `gradient` adds a batch's gradient to the policy's and returns its metrics, `loss` among them; `described` gives
-    the batch of a step in words, for when a number is not finite; `check` raises FloatingPointError for metrics
-    with which no step may be made. `dropout`: whether it is on. `heads` are trained beside the policy, each by an
-    optimizer of its own. `identity`: what the run depends on.
+    `gradient` adds a batch's gradient to the policy's and returns its metrics, `loss` among them. `described` gives
+    the batch of a step as text, to be written when a number is not finite. `check` raises FloatingPointError for
+    metrics that forbid a step. `dropout`: whether it is on. `heads` are trained with the policy, each by its own
+    optimizer. `identity`: what the run depends on.
     """
 
     identity: Mapping[str, str]
@@ -150,7 +150,7 @@ def descend(
                 metrics = objective.gradient(batch, size)
                 metrics["grad_norm"] = clip_gradient(policy.policy_parameters(), settings.max_grad_norm)
                 objective.check(metrics)
-            if stopping and stopping.due(step + 1, len(batches)):  # it measures the changed policy
+            if stopping and stopping.due(step + 1, len(batches)):  # it will measure the changed policy
                 run.changing()
             for optimizer in optimizers:
                 optimizer.step()
@@ -203,6 +203,7 @@ def accumulate_gradient(
     where the policy has a score head that over the answers with a score, as `score_loss`.
     """
     ordered = sorted(batch, key=lambda item: item.tokens)
+    # Denominators of the whole batch, so that the size of a pass changes nothing.
     tokens = sum(sum(item.weights) for item in batch)
     labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))
     scored = max(1, sum(item.score is not None for item in batch))
@@ -223,8 +224,7 @@ def accumulate_gradient(
 
 
 class _Sums(NamedTuple):
-    """Summed losses: of the answers' tokens, of the labels of the prompts' if asked for, and of the scores where
-    the policy has a head for them."""
+    """Summed losses: of the answers' tokens, of the labels of the prompts' tokens, and of the scores."""
 
     loss: Tensor
     labels: Tensor | None
@@ -233,7 +233,7 @@ class _Sums(NamedTuple):
 
 def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = False) -> _Sums:
     batch = policy.pack([item.prompt for item in items], [item.target for item in items])
-    weights = torch.zeros(batch.mask.shape)
+    weights = torch.zeros(batch.mask.shape)  # (B, T)
     for row, item in enumerate(items):
         weights[row, : len(item.weights)] = torch.tensor(item.weights)
     output = policy(batch, valued=False, layers=with_labels)
@@ -246,7 +246,7 @@ def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = Fal
 
 
 def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, layers: Sequence[Tensor]) -> Tensor:
-    labels = torch.full(batch.input_ids.shape, UNLABELLED)
+    labels = torch.full(batch.input_ids.shape, UNLABELLED)  # (B, P+T)
     width = batch.input_ids.shape[1] - batch.width
     for row, item in enumerate(items):  # prompts are padded on the left
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)

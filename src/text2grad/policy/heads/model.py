@@ -1,8 +1,8 @@
-"""A head model: a policy that is read by a head of its own, which scores an answer or labels its units.
+"""A head model: a policy whose head scores an answer or labels its units.
 
-A unit is a step, named by its characters, or a token of the model's own. It is read at the unit's last token, which
-has seen all of it; a score is read at the last token of the answer. Characters leave this file, tokens do not: the
-policy in training may have others.
+A unit is a step, given by its characters, or a token of the model. The head reads the state of the unit's last
+token, which has seen all of it, or of the answer's last token for a score. Results are given in characters, since
+the policy in training may have another tokenizer.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Divider:
 
 
 def as_tokens(answer: str, units: Sequence[Unit]) -> Aligned:
-    """An answer of which each unit is one token: what is true of tokens elsewhere is true of units here."""
+    """An answer aligned as if each unit were one token, for functions of tokens."""
     starts, ends = (np.array([unit[edge] for unit in units], dtype=np.int64) for edge in (0, 1))
     return Aligned.of(answer, starts, ends)
 

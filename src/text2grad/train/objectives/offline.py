@@ -1,9 +1,9 @@
-"""Learning from logged answers and what was said of them: no reward model, no sampling, no critic in the loop.
+"""Learning from logged answers and their critiques: no reward model, no sampling, no critic in the loop.
 
-The words of a critique become one number per token by the credit schemes of PPO (`align.credit`); here it weighs
-the token's own loss (`rl.offline`), beside a KL that keeps the policy close to where it started. Nothing is
-sampled, so no reward travels from a token to those before it: where PPO pays the verdict at the last token and
-discounts it on its way back, here a good one weighs every token of its answer alike.
+The credit schemes of PPO (`align.credit`) turn a critique into one number per token, which here weights the token's
+own loss (`rl.offline`), beside a KL that keeps the policy close to its start. Nothing is sampled, so rewards do not
+propagate to earlier tokens: PPO pays the verdict at the last token and discounts it backwards; here a good verdict
+weights every token of its answer equally.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ UNCHECKED = {"offline.checkpoint_every", "offline.max_kl"}
 
 @dataclass(frozen=True)
 class Logged:
-    """An answer that is on record, and what was said of it.
+    """A recorded answer and its critique.
 
-    `ids` are those it was sampled as, where they are known; they are used if they are ids of this tokenizer.
+    `ids`: as it was sampled, if known; they are used if this tokenizer decodes them to the response.
     """
 
     id: str
@@ -148,11 +148,11 @@ def _moved(critique: Critique, shift: int) -> Critique:
 def token_weights(
     critique: Critique, aligned: Aligned, settings: OfflineSettings, credit_settings: CreditSettings
 ) -> list[float]:
-    """The weight of each token, (T,): what the credit scheme gives it, and a good verdict on the whole answer.
+    """The weight of each token, (T,): its delta by the credit scheme, and a good verdict on the whole answer.
 
-    A poor verdict weighs nothing: likelihood has the gradient 1 - pi and unlikelihood pi, so that tokens of which
-    the policy is rightly sure would lose far more to the answers that fail than those that pass could give back.
-    Of schemes that pay the score alone, the verdict is all there is.
+    A poor verdict has no weight. The gradient of likelihood is 1 - pi and that of unlikelihood pi: tokens of which
+    the policy is rightly sure would lose far more through answers that fail than answers that pass could restore.
+    With schemes that pay the score alone, only the verdict counts.
     """
     verdict = settings.verdict_weight * max(critique.score or 0.0, 0.0)
     if credit_settings.by_score:
@@ -190,8 +190,8 @@ def loss_terms(
 ) -> dict[str, Tensor]:
     """Shares of some answers in a batch of so many tokens: `loss`, and its `kl`.
 
-    The KL is over the whole vocabulary: of logged tokens, which the policy did not sample, an estimate from the
-    token alone would be one of something else.
+    The KL is over the whole vocabulary: an estimate from single tokens is unbiased only for tokens that the policy
+    sampled itself.
     """
     batch = _packed(policy, items)
     weights, start = (_spread(column, batch) for column in zip(*((i.weights, i.start) for i in items), strict=True))

@@ -23,11 +23,11 @@ def with_teacher(
     settings: PPOSettings,
     weight: float,
 ) -> Rollout:
-    """A scored batch as its teacher changes it: what is learned, by which advantages, and what the loss compares.
+    """A scored batch as its teacher changes it: the tokens in the loss, their advantages, and what is compared.
 
-    The advantages of SDPO are what the feedback says for each token; they are shown, the loss has its own. Rows
-    without a lesson are learned by the verdict alone, and where there is none (SDPO) not at all. `weight` is that
-    of the KL on spans (`weight_at`).
+    The advantages of SDPO are the gaps between teacher and policy, for the report alone: its loss compares the two
+    itself. Rows without a lesson are learned from the verdict alone; with SDPO, which uses none, not at all.
+    `weight` is that of the KL on spans (`weight_at`).
     """
     own = settings.teacher
     read = rollout.learned & scores.rows[:, None]
@@ -38,7 +38,7 @@ def with_teacher(
         return replace(rollout, learned=read, advantages=gaps, teacher=scores.logp)
     if own.kind == "spans":
         return replace(rollout, route=route_of(responses, read, own, weight))
-    paid = rollout.delta - rollout.rewards  # beta kl, which is no verdict
+    paid = rollout.delta - rollout.rewards  # beta kl (B, T), which the teacher must not rescale
     sized = distill.sized(rollout.advantages + paid, gaps, rollout.learned, own.size_clip)
     return replace(rollout, advantages=torch.where(rollout.learned, sized - paid, 0))
 
@@ -54,7 +54,7 @@ def weight_at(step: int, settings: PPOSettings) -> float:
 def route_of(responses: Responses, read: Tensor, settings: TeacherSettings, weight: float) -> Tensor:
     """-`weight` on the words that a critique blames, +`weight` on those it praises in right answers, 0 elsewhere.
 
-    `read` and the result are (B, T); `read` is True on tokens that the teacher has read and that are learned from.
+    `read` and the result are (B, T); `read` is True on the tokens of the loss that the teacher has read.
     """
     labels = labels_of(responses, read)
     right = torch.tensor([succeeded(each, settings.success) for each in responses.judgements], device=read.device)

@@ -1,4 +1,4 @@
-"""What the teacher says: its weights, and its log-probabilities of the answers."""
+"""The teacher's weights, and its log-probabilities of the answers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ PREFIX = "teacher."
 
 
 class TeacherScores(NamedTuple):
-    """What the teacher says of a batch: log-probabilities (B, T) and those of the support (B, T, K), 0 where it has
-    not read; `rows` (B,) is True where it has."""
+    """The teacher's log-probabilities of a batch: of the sampled ids, (B, T), and of the support, (B, T, K).
+
+    0 in rows that it has not read; `rows` (B,) is True where it has.
+    """
 
     logp: Tensor
     support: Tensor

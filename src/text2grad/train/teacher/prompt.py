@@ -39,7 +39,7 @@ def teacher_version() -> str:
 
 
 def shown(prompt: Sequence[Message], solution: str, feedback: str) -> list[Message]:
-    """A conversation whose last turn ends in a right answer (""; none) and in what was wrong with the own one."""
+    """A conversation whose last turn ends with a right answer and with feedback on the own one; "" for neither."""
     parts = _parts()
     additions = [
         *([parts["solution"].replace("{{solution}}", solution)] if solution else []),
@@ -51,7 +51,7 @@ def shown(prompt: Sequence[Message], solution: str, feedback: str) -> list[Messa
 
 
 def words_of(judgement: Judgement) -> str:
-    """What a critique says in words; "" of a failure."""
+    """The text of a critique with what it names as missing; "" for a failure."""
     if not isinstance(judgement, Critique):
         return ""
     return "\n".join([judgement.text, *(f"- missing: {each}" for each in judgement.omissions)]).strip()
@@ -71,9 +71,9 @@ def sibling(row: int, right: Sequence[bool], size: int) -> int | None:
 def lessons(
     tokenizer: Any, responses: Responses, settings: TeacherSettings, size: int, context: int | None
 ) -> tuple[list[Lesson], int]:
-    """The rows that there is something to show of, and how many more were left out as too long for the context.
+    """The rows that have feedback to show, and how many others were too long for the context.
 
-    A right answer is shown no feedback: it is none of an unsuccessful attempt.
+    A right answer is shown without feedback, which is about unsuccessful attempts.
     """
     right = [succeeded(judgement, settings.success) for judgement in responses.judgements]
     kept, too_long = [], 0
@@ -91,7 +91,7 @@ def lessons(
 
 
 def refuse_unfit(policy: Policy, examples: Sequence[Example], settings: TeacherSettings, sharded: bool) -> None:
-    """What a teacher cannot be made of, before anything is spent.
+    """Refuse what a teacher cannot work with, before anything is spent.
 
     Raises:
         UserError: weights are split, a prompt ends in no turn of the user, or `top_k` exceeds the vocabulary.
