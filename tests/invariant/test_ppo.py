@@ -23,10 +23,11 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.account import describe, strips
-from text2grad.train.optimizers import make_optimizer, make_optimizers
+from text2grad.train.optimizers import make_optimizers
 from text2grad.train.ppo import train_ppo
 from text2grad.train.rollout import Responses, Rollout, judge, measure, score, take_rows
 from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.supervised import make_optimizer
 from text2grad.train.update import accumulate_gradient, loss_terms, update
 from tiny_runs import TEXTS, Halves, tiny_model
 

@@ -18,8 +18,7 @@ from torch import nn
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import split_as, whole
-from text2grad.train.muon import muon_for
-from text2grad.train.settings import PPOSettings, Schedule, SupervisedSettings
+from text2grad.train.settings import PPOSettings, Schedule
 
 
 @dataclass
@@ -37,7 +36,7 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     Raises:
         UserError: the policy is in float16.
     """
-    _refuse_float16(policy)
+    refuse_float16(policy)
     decay = settings.weight_decay
     trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=decay, fused=True)
     head = torch.optim.AdamW(
@@ -48,23 +47,6 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     updates = max(1, settings.steps - settings.warmup_steps) * settings.epochs * settings.mini_batches
     factor = learning_rate_factor(settings.schedule, 0.0, updates)
     return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))
-
-
-def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
-    """The optimizer that the settings name, over all that the policy trains.
-
-    Raises:
-        UserError: the policy is in float16.
-    """
-    _refuse_float16(policy)
-    lr, decay = settings.lr, settings.weight_decay
-    optimizer: torch.optim.Optimizer
-    if settings.optimizer == "muon":
-        optimizer = muon_for(policy.model, lr, decay)
-    else:
-        optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=lr, weight_decay=decay, fused=True)
-    keep_masters(optimizer, policy)
-    return optimizer
 
 
 def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
@@ -99,7 +81,8 @@ def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
         optimizer.register_step_post_hook(give_back)
 
 
-def _refuse_float16(policy: Policy) -> None:
+def refuse_float16(policy: Policy) -> None:
+    """Raises UserError: the policy is in float16."""
     if any(parameter.dtype == torch.float16 for parameter in policy.parameters()):
         raise UserError(
             "float16 cannot be trained here: without loss scaling small gradients become 0",

@@ -30,7 +30,8 @@ from text2grad.policy.heads.head import (
 )
 from text2grad.policy.model import Policy
 from text2grad.train.identity import digest_of_data, supervised_identity
-from text2grad.train.optimizers import clip_gradient, learning_rate_factor, make_optimizer
+from text2grad.train.muon import muon_for
+from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rate_factor, refuse_float16
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import SupervisedSettings
@@ -166,6 +167,23 @@ def descend(
             metrics |= {"steps": step + 1, **stopping.restore_best()}
         policy.eval()
     return metrics
+
+
+def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over all that the policy trains.
+
+    Raises:
+        UserError: the policy is in float16.
+    """
+    refuse_float16(policy)
+    lr, decay = settings.lr, settings.weight_decay
+    optimizer: torch.optim.Optimizer
+    if settings.optimizer == "muon":
+        optimizer = muon_for(policy.model, lr, decay)
+    else:
+        optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=lr, weight_decay=decay, fused=True)
+    keep_masters(optimizer, policy)
+    return optimizer
 
 
 def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:

@@ -18,10 +18,10 @@ from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.optimizers import clip_gradient, make_optimizer, make_optimizers
+from text2grad.train.optimizers import clip_gradient, make_optimizers
 from text2grad.train.pairs import Pair
 from text2grad.train.settings import PPOSettings, SupervisedSettings
-from text2grad.train.supervised import train_supervised
+from text2grad.train.supervised import make_optimizer, train_supervised
 from tiny_runs import TEXTS, tiny_model
 
 STEPS = 12
