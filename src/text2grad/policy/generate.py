@@ -66,6 +66,7 @@ def generate(
         NotFinite: the policy's probabilities are not finite.
     """
     draws = None if draws is None else draws.to(policy.device)
+    # The largest batch first: it fails early if memory is short.
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     samples: dict[int, Sample] = {}
     for start in range(0, len(order), settings.batch_size):

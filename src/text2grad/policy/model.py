@@ -211,7 +211,7 @@ class Policy(nn.Module):
         entropy, `top` for the likeliest ids at each place, `support` (B, T, K) for the log-probabilities of ids.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            hidden, view, states = self.reader(self.model, batch, layers)
+            hidden, view, states = self.reader(self.model, batch, layers)  # hidden (B, T+1, H)
             if kl and self.reference is None:
                 raise RuntimeError("freeze_reference() was not called before training")
             reference = self.reference.view(batch) if kl and self.reference else None

@@ -17,8 +17,8 @@ from text2grad.train.rollout import Responses, Rollout
 def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict[str, float]:
     """The metrics of a step; each name is explained in docs/metrics.md."""
     mask, learned = rollout.batch.mask, rollout.learned
-    lengths = mask.sum(dim=1).float()
-    sums = rollout.delta.sum(dim=1)
+    lengths = mask.sum(dim=1).float()  # (B,), tokens of each response
+    sums = rollout.delta.sum(dim=1)  # (B,), what each response earned before the KL
     good = [judgement for judgement in responses.judgements if not isinstance(judgement, Failure)]
     scores = [judgement.score for judgement in good if judgement.score is not None]
     count = len(responses.samples)

@@ -69,7 +69,8 @@ class Learner:
         """Begin a step: one response per prompt."""
         self.batch, self.watch = None, Stopwatch()
         self.doing("sampling")
-        mine = self._ranks.share(len(prompts))
+        mine = self._ranks.share(len(prompts))  # a slice of the batch's rows
+        # With `by_row` any number of processes samples the same responses.
         by_row, tokens = self._ranks.by_row, self.generation.max_new_tokens
         draws = draws_of(self.seed, step, mine, tokens) if by_row else None
         with gathered(self.policy), self._ranks.barrier():

@@ -44,6 +44,7 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     )
     for optimizer in (trunk, head):
         keep_masters(optimizer, policy)
+    # At most so many: a mini-batch without learned tokens makes no step.
     updates = max(1, settings.steps - settings.warmup_steps) * settings.epochs * settings.mini_batches
     factor = learning_rate_factor(settings.schedule, 0.0, updates)
     return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))

@@ -178,7 +178,7 @@ def plan_batches(encoded: Sequence[E], settings: SupervisedSettings, seed: int) 
     total = updates_of(settings, len(encoded))
     while total > 0:
         order = rng.sample(list(encoded), len(encoded))
-        pool = settings.batch_size * LENGTH_POOL
+        pool = settings.batch_size * LENGTH_POOL  # sorting a whole epoch would batch the same items every time
         batches: list[list[E]] = []
         for start in range(0, len(order), pool):
             near = sorted(order[start : start + pool], key=lambda item: item.tokens)

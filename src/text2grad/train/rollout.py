@@ -110,7 +110,7 @@ def judge(
     settings: CreditSettings,
 ) -> Responses:
     """Critique the text of the sampled ids, and turn the spans into credit for those ids."""
-    aligned = [table.align(sample.ids) for sample in samples]
+    aligned = [table.align(sample.ids) for sample in samples]  # which characters each token wrote
     before = tokens_of(critic)
     critiques = judgements_of(critic, examples, [item.text for item in aligned])
     judgements = [scored(each, settings) for each in critiques]
@@ -122,7 +122,7 @@ def judge(
         np.zeros(0, np.int8) if isinstance(each, Failure) else token_labels(each.spans, item, settings.membership)
         for each, item in zip(judgements, aligned, strict=True)
     ]
-    tokens = [tokens_of(critic) - before]
+    tokens = [tokens_of(critic) - before]  # of this process: `merge` lists those of all
     return Responses(list(examples), list(samples), aligned, judgements, credits, labels, tokens)
 
 
@@ -180,7 +180,7 @@ def measure(
     share = size.ranks.share(len(batch.mask))
     device = batch.mask.device
     logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(4))
-    width = settings.teacher.width
+    width = settings.teacher.width  # K; 0 without a teacher that compares distributions
     top = torch.zeros((*batch.mask.shape, width), dtype=torch.long, device=device)
     stats = PolicyStats(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device), top)
 
@@ -206,6 +206,7 @@ def score(
     batch: TokenBatch, responses: Responses, stats: PolicyStats, settings: PPOSettings, coefficient: float
 ) -> Rollout:
     """Rewards and advantages of a batch under the policy that sampled it; `coefficient` is beta, of the KL."""
+    # (B,) each: whose critique failed, and who was cut at max_new_tokens.
     failed = torch.tensor([isinstance(j, Failure) for j in responses.judgements], device=batch.mask.device)
     cut = torch.tensor([sample.truncated for sample in responses.samples], device=batch.mask.device)
     judged = batch.mask & ~failed[:, None]  # (B, T), the tokens of answers that have a critique

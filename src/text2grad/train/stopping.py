@@ -63,7 +63,7 @@ class EarlyStopping:
             return {}
         device = self._policy.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(0)
+            torch.manual_seed(0)  # every measurement draws the same numbers
             with gathered(self._policy), self._ranks.barrier():
                 value = self._measure()
         value = self._ranks.broadcast(value)

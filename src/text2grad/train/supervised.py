@@ -223,8 +223,8 @@ def accumulate_gradient(
     ordered = sorted(batch, key=lambda item: item.tokens)
     # Denominators of the whole batch, so that the size of a pass changes nothing.
     tokens = sum(sum(item.weights) for item in batch)
-    labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))
-    scored = max(1, sum(item.score is not None for item in batch))
+    labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))  # tokens
+    scored = max(1, sum(item.score is not None for item in batch))  # answers
 
     def terms(items: Sequence[Encoded]) -> tuple[Tensor, dict[str, Tensor]]:
         sums = _loss_sums(policy, items, label_weight > 0)
@@ -265,7 +265,7 @@ def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = Fal
 
 def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, layers: Sequence[Tensor]) -> Tensor:
     labels = torch.full(batch.input_ids.shape, UNLABELLED)  # (B, P+T)
-    width = batch.input_ids.shape[1] - batch.width
+    width = batch.input_ids.shape[1] - batch.width  # P, the padded length of the prompts
     for row, item in enumerate(items):  # prompts are padded on the left
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)
     assert policy.label_head is not None

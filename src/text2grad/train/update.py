@@ -63,6 +63,7 @@ def accumulate_gradient(
     learned = rollout.learned[index]  # (b, T)
     # The denominator of the loss, over the whole mini-batch: the size of a pass changes nothing.
     weight = float(learned.sum() if settings.loss_average == "token" else learned.any(dim=1).sum())
+    # The rows of the mini-batch, short responses first.
     (by_length,) = rollout.batch.passes(index, len(index), grouped=policy.reader.shares)
 
     def terms(rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -82,7 +83,7 @@ def loss_terms(
     policy: Policy, part: Rollout, settings: PPOSettings, temperature: float, warming: bool = False
 ) -> dict[str, Tensor]:
     """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
-    entropy = settings.entropy_coefficient > 0
+    entropy = settings.entropy_coefficient > 0  # it costs a pass over the vocabulary, so only if it is used
     output = policy(
         part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued, support=part.support
     )

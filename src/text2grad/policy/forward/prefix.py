@@ -46,10 +46,10 @@ class Packed(NamedTuple):
 
 def share_prompts(batch: TokenBatch, dtype: torch.dtype, worth: float = WORTH) -> Packed | None:
     """The batch with equal prompts once; None where that saves too little."""
-    columns = batch.input_ids.shape[1] - batch.width
+    columns = batch.input_ids.shape[1] - batch.width  # P
     attended = batch.attention_mask[:, :columns].bool()
     prompts = [tuple(ids[here].tolist()) for ids, here in zip(batch.input_ids[:, :columns], attended, strict=True)]
-    lengths = batch.mask.sum(dim=1).tolist()
+    lengths = batch.mask.sum(dim=1).tolist()  # of the B answers
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(row)
@@ -97,7 +97,7 @@ def _packed(
 
 def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
     """(G, L) -> (G, 1, L, L): 0 where a token reads the prompt or its own answer so far, else the lowest number."""
-    earlier = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()
+    earlier = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()  # (L, L), causal
     seen = earlier & ((owner[:, None, :] == 0) | (owner[:, None, :] == owner[:, :, None]))
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 

@@ -90,7 +90,7 @@ def attend(
     Returns:
         (B, L, heads, D).
     """
-    length, keys = query.shape[2], key.shape[2]
+    length, keys = query.shape[2], key.shape[2]  # L and S
     usual = query.dtype in HALF and query.device.type == "cpu" and not kwargs.get("dropout")
     odd = any(kwargs.get(name) is not None for name in ("softcap", "s_aux", "position_bias", "cache"))
     causal = length == keys and kwargs.get("is_causal", True) is not False
@@ -116,7 +116,7 @@ def _of_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
     Its scores are rounded to the type of the states, as those of transformers' plain road are.
     """
     heads = key.shape[1]
-    grouped = query.reshape(len(query), heads, query.shape[1] // heads, -1)
+    grouped = query.reshape(len(query), heads, query.shape[1] // heads, -1)  # (B, key heads, queries of each, D)
     scores = (grouped @ key.transpose(2, 3)).float() * (scale or query.shape[-1] ** -0.5)
     if mask is not None:
         scores = scores + _added(mask, torch.float32)

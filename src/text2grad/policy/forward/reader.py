@@ -68,7 +68,7 @@ class Reader:
         layers: tuple[Tensor, ...] = ()
         packed = share_prompts(batch, model.dtype) if self.shares and not every else None
         if packed:
-            states = hidden_states(model, packed.for_model(model)).flatten(0, 1)
+            states = hidden_states(model, packed.for_model(model)).flatten(0, 1)  # (G * L, H)
             hidden = states.index_select(0, packed.places.flatten()).view(*packed.places.shape, -1)
         else:
             read = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=every)

@@ -109,7 +109,7 @@ def _cached(policy: Policy, trial: Trial) -> Tensor:
     """(B, 2, V): the logits of two steps behind the prompts, by a cache, as `generate` takes them."""
     batch = policy.pack(*trial)
     cache = make_cache(policy.model)
-    first, last = batch.input_ids.shape[1] - batch.width, batch.input_ids.shape[1]
+    first, last = batch.input_ids.shape[1] - batch.width, batch.input_ids.shape[1]  # P and P + 2
     found = []
     for start, end in ((0, first), (first, last - 1), (last - 1, last)):
         logits = policy.model(

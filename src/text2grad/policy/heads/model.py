@@ -157,7 +157,7 @@ class HeadModel:
     def _labels(self, answer: Units, logits: Tensor, neutral: bool) -> list[LabelledPlace] | Failure:
         if not logits.isfinite().all():
             return NOT_FINITE
-        labels = unit_labels(logits, neutral, self.poor_threshold).tolist()
+        labels = unit_labels(logits, neutral, self.poor_threshold).tolist()  # logits (units, 3)
         return [(unit.start, unit.end, label) for unit, label in zip(answer.units, labels, strict=True)]
 
     def _read(
@@ -172,7 +172,7 @@ class HeadModel:
         asked = [encode_prompt(self.policy.tokenizer, prompt) for prompt in prompts]
         lengths = [len(before) + len(after) for before, after in zip(asked, answers, strict=True)]
         fitting = [index for index, length in enumerate(lengths) if context is None or length <= context]
-        fitting.sort(key=lengths.__getitem__)
+        fitting.sort(key=lengths.__getitem__)  # similar lengths share a pass: less padding
         read: list[Tensor | None] = [None] * len(answers)
         for start in range(0, len(fitting), self.batch_size):
             chosen = fitting[start : start + self.batch_size]

@@ -152,10 +152,10 @@ def units_of(divide: Divider, answer: JudgedAnswer) -> Units:
 
 def accumulate_gradient(policy: Policy, batch: Sequence[EncodedUnits], size: PassSize) -> dict[str, float]:
     """Add the gradient of the mean loss of a batch's units; returns its metrics. Similar lengths share a pass."""
-    units = sum(len(item.labels) for item in batch)
+    units = sum(len(item.labels) for item in batch)  # the denominator of the whole batch
 
     def terms(items: Sequence[EncodedUnits]) -> tuple[Tensor, dict[str, Tensor]]:
-        logits, labels = _read(policy, items)
+        logits, labels = _read(policy, items)  # (N, 3) and (N,)
         right = unit_labels(logits, neutral=True) == labels
         shares = {"loss": unit_loss(logits, labels).sum() / units, "accuracy": right.sum() / units}
         return shares["loss"], shares

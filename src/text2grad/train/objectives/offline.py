@@ -80,7 +80,7 @@ def train_offline(
         )
     identity = identity_of(policy, answers, settings, credit_settings)
     policy.freeze_reference()
-    policy.eval()
+    policy.eval()  # the start is read without dropout, as it is in training
     weighed = list(with_start(policy, weighed, settings.micro_batch_size))
     objective = Objective(
         identity=identity,
@@ -176,7 +176,7 @@ def accumulate_gradient(
 ) -> dict[str, float]:
     """Add the gradient of the batch's mean loss per token; returns its terms."""
     ordered = sorted(batch, key=lambda item: item.tokens)
-    tokens = sum(len(item.target) for item in batch)
+    tokens = sum(len(item.target) for item in batch)  # the denominator of the whole batch
 
     def terms(items: Sequence[WeightedAnswer]) -> tuple[Tensor, dict[str, Tensor]]:
         shares = loss_terms(policy, items, settings, tokens)
@@ -195,7 +195,7 @@ def loss_terms(
     """
     batch = _packed(policy, items)
     weights, start = (_spread(column, batch) for column in zip(*((i.weights, i.start) for i in items), strict=True))
-    output = policy(batch, kl="full", valued=False)
+    output = policy(batch, kl="full", valued=False)  # logp and kl (B, T)
     per_token = offline_loss(output.logp, start, weights, batch.mask, settings.poor_limit)
     weighed, kl = (average(each, batch.mask, "token", tokens) for each in (per_token, output.kl))
     return {"loss": weighed + settings.kl_coefficient * kl, "kl": kl}

@@ -181,6 +181,7 @@ def read_preferences(policy: Policy, encoded: Sequence[EncodedPreference], beta:
             for kept, rewards in zip((chosen, rejected), implied_rewards(policy, items, beta), strict=True):
                 kept += rewards.tolist()
             batch = _packed(policy, items)
+            # The exact KL (2n, T): k1 is an estimate only on answers that the policy sampled.
             out = policy(batch, kl="full", valued=False)
             assert out.kl is not None
             kl += float(out.kl.sum())

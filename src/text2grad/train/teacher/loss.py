@@ -31,7 +31,7 @@ def with_teacher(
     """
     own = settings.teacher
     read = rollout.learned & scores.rows[:, None]
-    gaps = distill.gap(rollout.old_logp, scores.logp, read)
+    gaps = distill.gap(rollout.old_logp, scores.logp, read)  # (B, T), teacher minus policy, 0 outside
     if own.width:
         rollout = replace(rollout, support=support, teacher_support=scores.support)
     if own.alone:
@@ -78,12 +78,12 @@ def teacher_loss(
 
     `support` (B, T, K): the policy's log-probabilities of the ids that are compared; None: the sampled token alone.
     """
-    ratio = distill.bounded_ratio(logp, part.old_logp, part.learned, settings.ratio_limit)
+    ratio = distill.bounded_ratio(logp, part.old_logp, part.learned, settings.ratio_limit)  # (B, T)
     held = (ratio >= settings.ratio_limit) & part.learned
     if support is None or part.teacher_support is None:
         assert part.teacher is not None
         return ratio * distill.sampled_loss(logp, part.teacher, part.learned), held
-    reverse = distill.divergence(support, part.teacher_support, part.learned)
+    reverse = distill.divergence(support, part.teacher_support, part.learned)  # (B, T), KL(policy || teacher)
     if part.route is None:
         return ratio * reverse, held
     forward = distill.divergence(support, part.teacher_support, part.learned, "forward")

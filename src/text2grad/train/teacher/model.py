@@ -98,14 +98,14 @@ def read(
 
     `support` (B, T, K) has the ids of the whole batch that the teacher is compared on.
     """
-    share = size.ranks.share(len(lessons))
+    share = size.ranks.share(len(lessons))  # a slice of the lessons
     mine = lessons[share]
     logp = torch.zeros((len(mine), support.shape[1]), device=support.device)
     tops = torch.zeros((len(mine), *support.shape[1:]), device=support.device)
     if not mine:
         return logp, tops
     batch = policy.pack([each.prompt for each in mine], [responses.samples[each.row].ids for each in mine])
-    wanted = support[[each.row for each in mine]]
+    wanted = support[[each.row for each in mine]]  # (N, T, K), ids on which the readings are compared
 
     def fill(rows_each: int) -> None:
         index = torch.arange(len(mine), device=support.device)
@@ -130,7 +130,7 @@ def _read_rows(
 
 def spread(lessons: Sequence[Lesson], logp: Tensor, support: Tensor, count: int) -> TeacherScores:
     """What was read of the lessons, (N, T) and (N, T, K), at their rows of a batch of `count`."""
-    index = [each.row for each in lessons]
+    index = [each.row for each in lessons]  # where the N lessons stand in the batch
     rows = torch.zeros(count, dtype=torch.bool, device=logp.device)
     rows[index] = True
     taught = TeacherScores(
