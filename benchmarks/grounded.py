@@ -27,9 +27,10 @@ import torch
 from responses import code, prose
 from text2grad.feedback import Failure, Message
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.generate import generate
 from text2grad.policy.grounded import GroundedAnswers, Vocabulary, vocabulary_for
 from text2grad.policy.load import load_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model

@@ -39,13 +39,13 @@ from torch import Tensor
 
 from text2grad.align import Aligned, Credit
 from text2grad.feedback import Critique, Example, Message
+from text2grad.policy.forward.quick import HalfLinear
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.quick import HalfLinear
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.optimizers import Optimizers, make_optimizers
-from text2grad.train.rollout import Answered, Rollout, measure, score
+from text2grad.train.rollout import Responses, Rollout, measure, score
 from text2grad.train.settings import PPOSettings
 from text2grad.train.update import update
 
@@ -161,7 +161,7 @@ class Side:
         none = np.zeros(self.arguments.tokens, dtype=np.int64)
         random = np.random.default_rng(0)
         count = len(samples)
-        answered = Answered(
+        answered = Responses(
             [Example(id="-", prompt=(Message(role="user", content="-"),))] * count,
             samples,
             [Aligned("", none, none, none, none)] * count,

@@ -282,7 +282,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     from text2grad.policy.model import Policy, Reference
     from text2grad.train.account import describe
     from text2grad.train.optimizers import make_optimizers
-    from text2grad.train.rollout import Answered, measure, score
+    from text2grad.train.rollout import Responses, measure, score
     from text2grad.train.settings import PPOSettings
     from text2grad.train.update import update
 
@@ -297,7 +297,7 @@ def ours(given: Given, arguments: argparse.Namespace) -> Updates:
     prompts, responses = given.queries.tolist(), given.responses.tolist()
     none = np.zeros(TOKENS, dtype=np.int64)
     aligned = Aligned("", none, none, none, none)
-    answered = Answered(
+    answered = Responses(
         [Example(id="-", prompt=(Message(role="user", content="-"),))] * RESPONSES,
         [Sample(ids, truncated=False) for ids in responses],
         [aligned] * RESPONSES,

@@ -27,7 +27,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings
 from text2grad.policy.tiny import make_tokenizer
 from text2grad.train.optimizers import Optimizers, make_optimizers
-from text2grad.train.rollout import Answered, measure, score
+from text2grad.train.rollout import Responses, measure, score
 from text2grad.train.settings import PPOSettings
 from text2grad.train.update import update
 
@@ -153,7 +153,7 @@ class Stepper:
                 ]
             )
 
-    def _answered(self, samples: list[Sample], feedback: str) -> Answered:
+    def _answered(self, samples: list[Sample], feedback: str) -> Responses:
         example = Example(id="-", prompt=(Message(role="user", content="-"),))
         none = np.zeros(self.load.tokens, dtype=np.int64)
         aligned = Aligned("", none, none, none, none)
@@ -166,4 +166,4 @@ class Stepper:
         count = len(samples)
         critiques = [Critique(text="", score=0.0)] * count
         labels = [np.zeros(self.load.tokens, dtype=np.int8)] * count
-        return Answered([example] * count, samples, [aligned] * count, critiques, credits, labels)
+        return Responses([example] * count, samples, [aligned] * count, critiques, credits, labels)

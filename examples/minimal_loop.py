@@ -21,7 +21,7 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
-from text2grad.rl.advantage import Rewarded, estimate
+from text2grad.rl.advantage import RewardTerms, estimate
 from text2grad.rl.loss import average, policy_loss
 
 STEPS, ROLLOUTS, EPOCHS, LEARNING_RATE = 15, 32, 4, 3e-3
@@ -68,7 +68,7 @@ def step(policy: Policy, optimizer: torch.optim.Optimizer, examples: list[Exampl
     # Reward: r_t = delta_t - beta kl_t. Advantage: rewards to come, discounted, brought to unit size.
     with policy.evaluating():
         old = policy(batch, SAMPLING.temperature, kl="k1", valued=False)
-    rewarded = Rewarded(delta, old.kl, BETA, old.values, old.last_value, batch.mask, batch.mask)
+    rewarded = RewardTerms(delta, old.kl, BETA, old.values, old.last_value, batch.mask, batch.mask)
     _, advantages, _ = estimate("returns", rewarded, gamma=GAMMA, lam=LAM, normalisation="scale")
     # Update: a few steps on the clipped surrogate.
     for _ in range(EPOCHS):

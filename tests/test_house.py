@@ -27,6 +27,11 @@ FIGURES = {
     "p90": 3,
     "largest": 3,
     "over_8_parameters": 0,
+    "files_in_largest_folder": 2,
+    "comments_per_100": 0.0,
+    "longest_prose_line": 0,
+    "settings": 0,
+    "lines_imported_by_train_ppo": 0,
     "cycles": 0,
     "upward": 0,
 }
@@ -50,13 +55,50 @@ def test_the_figures_of_a_tidy_house(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "changed", "shown"),
     [
-        ("text2grad/errors.py", "\n# only lines\n\n", {"src_lines": 6, "median": 2, "p90": 2, "largest": 2}, ""),
+        (
+            "text2grad/errors.py",
+            "\n# only lines\n\n",
+            {
+                "src_lines": 6,
+                "median": 2,
+                "p90": 2,
+                "largest": 2,
+                "comments_per_100": 16.67,
+                "longest_prose_line": 12,
+            },
+            "",
+        ),
+        ("text2grad/errors.py", TIDY["text2grad/errors.py"] + "x = 1  # type: ignore\n", {"src_lines": 11}, ""),
+        (
+            "text2grad/errors.py",
+            TIDY["text2grad/errors.py"] + '"""Short."""\nx = 1\n"""What it is\n    for."""\n',
+            {"src_lines": 14, "longest_prose_line": 10},
+            "",
+        ),
+        ("text2grad/rl/advantage.py", "", {"files_in_largest_folder": 3}, ""),
+        (
+            "text2grad/config/reference.py",
+            "def describe_settings():\n    return iter('abc')\n",
+            {"src_lines": 12, "median": 2, "p90": 3, "settings": 3},
+            "",
+        ),
+        (
+            "text2grad/train/ppo.py",
+            "import os\nfrom text2grad import errors\n",
+            {"src_lines": 12, "lines_imported_by_train_ppo": 9},
+            "",
+        ),
         ("codeverdict/results.py", "\n\n", {"sandbox_lines": 203}, ""),
-        ("text2grad/feedback.py", LONG, {"src_lines": 101, "median": 2.5, "p90": 91, "largest": 91}, "91 lines"),
+        (
+            "text2grad/feedback.py",
+            LONG,
+            {"src_lines": 101, "median": 2.5, "p90": 91, "largest": 91, "files_in_largest_folder": 3},
+            "91 lines",
+        ),
         (
             "text2grad/feedback.py",
             "def outer():\n    def inner():\n        def innermost():\n            return 1\n",
-            {"src_lines": 14, "median": 2.5, "p90": 4, "largest": 4},
+            {"src_lines": 14, "median": 2.5, "p90": 4, "largest": 4, "files_in_largest_folder": 3},
             "feedback.py:1 outer",
         ),
         (
@@ -68,7 +110,7 @@ def test_the_figures_of_a_tidy_house(tmp_path: Path) -> None:
         (
             "text2grad/rl/__init__.py",
             "def f():\n    from text2grad.rl import loss\n    from text2grad.rl.ring import x\n",
-            {"src_lines": 14, "cycles": 1, "median": 2.5},
+            {"src_lines": 14, "cycles": 1, "median": 2.5, "files_in_largest_folder": 3},
             "text2grad.rl <-> text2grad.rl.ring",
         ),
         (

@@ -122,3 +122,21 @@ def test_words_and_config_load_without_torch(house: House) -> None:
     loaded = loaded_after("\n".join(f"import {name}" for name in [*words, f"{PACKAGE}.config"]))
     assert f"{PACKAGE}.config" in loaded
     assert not loaded & TORCH
+
+
+def test_the_loop_loads_neither_a_client_nor_what_reads_models_from_disk() -> None:
+    """What PPO needs can be read in an evening: benchmarks/house.py counts the lines."""
+    loaded = loaded_after(f"import {PACKAGE}.train.ppo")
+    ours = {name.removeprefix(f"{PACKAGE}.") for name in loaded if name.startswith(f"{PACKAGE}.")}
+    apart = (
+        "chat",
+        "wire",
+        "critics",
+        "formats",
+        "policy.files.gguf",
+        "policy.grounded",
+        "policy.load",
+        "train.muon",
+    )
+    assert "train.update" in ours
+    assert not [name for name in ours if name.startswith(apart)]

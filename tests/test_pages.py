@@ -30,7 +30,7 @@ LOGGING = {
     "train/account.py": {"describe"},
     "train/update.py": {"loss_terms"},
     "train/supervised.py": {"train_supervised", "descend"},
-    "train/offline.py": {"loss_terms"},
+    "train/objectives/offline.py": {"loss_terms"},
 }
 
 

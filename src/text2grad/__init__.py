@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from text2grad.formats.export import export as export
     from text2grad.formats.intake import import_feedback as import_feedback
     from text2grad.formats.published import responses_of as responses_of
-    from text2grad.policy.generate import LocalChat as LocalChat
     from text2grad.policy.load import load_frozen as load_frozen
     from text2grad.policy.load import load_policy as load_policy
+    from text2grad.policy.local_chat import LocalChat as LocalChat
     from text2grad.policy.model import Policy as Policy
     from text2grad.policy.settings import GenerationSettings as GenerationSettings
     from text2grad.policy.settings import LoraSettings as LoraSettings
@@ -82,8 +82,8 @@ _MODULES = {
     "formats.export": "export",
     "formats.intake": "import_feedback",
     "formats.published": "responses_of",
-    "policy.generate": "LocalChat",
     "policy.load": "load_frozen load_policy",
+    "policy.local_chat": "LocalChat",
     "policy.model": "Policy",
     "policy.settings": "GenerationSettings LoraSettings PolicySettings TinySettings",
     "policy.tiny": "make_tiny_model",

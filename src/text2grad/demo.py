@@ -26,7 +26,7 @@ from text2grad.compare.seeds import run_command
 from text2grad.config import TINY, Config, dump_config, laid_over
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
-from text2grad.policy.cpu import give_back_memory
+from text2grad.policy.files.cpu import give_back_memory
 from text2grad.report.folder import Sample, read_lines
 from text2grad.report.terminal import results_table, reward_model_table, show_samples, show_table
 from text2grad.report.viewer import build_report

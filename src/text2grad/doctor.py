@@ -184,9 +184,9 @@ def _check_whole(folder: Path, check: Check) -> Check:
     import transformers
 
     from text2grad.errors import UserError
-    from text2grad.policy.encode import load_tokenizer
+    from text2grad.policy.files.tokenizer import load_tokenizer
+    from text2grad.policy.files.weights import refuse_other_vocabulary
     from text2grad.policy.load import load_model
-    from text2grad.policy.weights import refuse_other_vocabulary
 
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e9
     if size > _memory_gb() / 2:

@@ -25,12 +25,12 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.shard import gathered, whole
+from text2grad.stages.learn import supervised
 from text2grad.stages.learn.ppo import run_train
-from text2grad.train import supervised
 from text2grad.train.pairs import Marked, Pair, encode_pairs
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo import train_ppo
-from text2grad.train.rollout import Measured, Rollout, draws_of, judge, measure, merge, respond, score
+from text2grad.train.rollout import PolicyStats, Rollout, draws_of, judge, measure, merge, respond, score
 from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, SupervisedSettings
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
@@ -109,7 +109,7 @@ def collect(policy: Policy, ranks: Ranks) -> Rollout:
     answered = merge(ranks.all_gather(part))
     batch = policy.pack(prompts, [sample.ids for sample in answered.samples])
     measured = measure(policy, batch, SETTINGS, SPEECH.temperature, passes(ranks))
-    return score(batch, answered, Measured(*ranks.all_gather_rows(measured)), SETTINGS, 0.1)
+    return score(batch, answered, PolicyStats(*ranks.all_gather_rows(measured)), SETTINGS, 0.1)
 
 
 def passes(ranks: Ranks) -> PassSize:
@@ -181,8 +181,8 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
     found = {}
     for name, each in (("alone", ALONE), ("together", ranks)):
         policy = load(model, "full")
-        policy.add_label_head()
-        policy.add_score_head()
+        policy.add_head("label_head")
+        policy.add_head("score_head")
         each.broadcast_weights(policy)
         encoded = encode_pairs(policy, pairs(), TRAINING)[:3]
         loss = sum(supervised.accumulate_gradient(policy, encoded, PassSize(1, ranks=each), LABEL_WEIGHT).values())

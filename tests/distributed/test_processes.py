@@ -12,7 +12,8 @@ from processes import run_in
 from safetensors.torch import load_file
 from scenes import COUNT, KINDS, SETTINGS, compare, train, train_in_halves, train_with_adapters, uneven_gradients
 
-from text2grad.policy.load import load_frozen, load_policy, write_policy
+from text2grad.policy.files.save import write_policy
+from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.settings import TeacherSettings
 from tiny_runs import tiny_model

@@ -23,10 +23,11 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.account import describe, strips
-from text2grad.train.optimizers import make_optimizer, make_optimizers
+from text2grad.train.optimizers import make_optimizers
 from text2grad.train.ppo import train_ppo
-from text2grad.train.rollout import Answered, Rollout, judge, measure, score, take_rows
+from text2grad.train.rollout import Responses, Rollout, judge, measure, score, take_rows
 from text2grad.train.settings import PPOSettings, SupervisedSettings
+from text2grad.train.supervised import make_optimizer
 from text2grad.train.update import accumulate_gradient, loss_terms, update
 from tiny_runs import TEXTS, Halves, tiny_model
 
@@ -52,7 +53,7 @@ def examples() -> list[Example]:
     return [Example(id=str(n), prompt=(Message(role="user", content=text),)) for n, text in enumerate(TEXTS * 2)]
 
 
-def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tuple[Answered, Rollout]:
+def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tuple[Responses, Rollout]:
     torch.manual_seed(1)
     asked = examples()
     prompts = [encode_prompt(policy.tokenizer, example.prompt) for example in asked]
@@ -63,7 +64,7 @@ def collect(policy: Policy, settings: PPOSettings, scheme: CreditSettings) -> tu
 
 
 def scored(
-    policy: Policy, batch: TokenBatch, answered: Answered, settings: PPOSettings, beta: float = 0.1
+    policy: Policy, batch: TokenBatch, answered: Responses, settings: PPOSettings, beta: float = 0.1
 ) -> Rollout:
     measured = measure(policy, batch, settings, GENERATION.temperature)
     return score(batch, answered, measured, settings, beta)
@@ -191,7 +192,7 @@ def test_last_token_is_scalar_ppo(policy: Policy) -> None:
         np.testing.assert_allclose(rollout.advantages[row, :length], expected, rtol=1e-4, atol=1e-5)
 
 
-def last_value(policy: Policy, answered: Answered, row: int) -> float:
+def last_value(policy: Policy, answered: Responses, row: int) -> float:
     prompt = encode_prompt(policy.tokenizer, answered.examples[row].prompt)
     with policy.evaluating():
         return float(policy(policy.pack([prompt], [answered.samples[row].ids])).last_value)
@@ -218,7 +219,7 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
         Credit.nothing(a) if n < 4 else c
         for n, (a, c) in enumerate(zip(answered.aligned, answered.credits, strict=True))
     ]
-    mixed = Answered(answered.examples, answered.samples, answered.aligned, list(half), credits, answered.labels)
+    mixed = Responses(answered.examples, answered.samples, answered.aligned, list(half), credits, answered.labels)
     rollout = scored(policy, rollout.batch, mixed, settings)
     assert not rollout.learned[:4].any() and rollout.learned[4:].any()
     accumulate_gradient(policy, rollout, torch.arange(8), settings, GENERATION.temperature, warming=False)
@@ -226,7 +227,7 @@ def test_a_failed_critique_moves_nothing(policy: Policy) -> None:
     accumulate_gradient(policy, rollout, torch.arange(4, 8), settings, GENERATION.temperature, warming=False)
     torch.testing.assert_close(with_failed, gradients(policy), rtol=1e-4, atol=1e-7)
     assert describe(mixed, rollout, 0.1)["critic_failed"] == 0.5
-    none = Answered(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits, mixed.labels)
+    none = Responses(mixed.examples, mixed.samples, mixed.aligned, list(failed), mixed.credits, mixed.labels)
     rollout_none = scored(policy, rollout.batch, none, settings)
     before = [p.clone() for p in policy.parameters()]
     update(policy, rollout_none, make_optimizers(policy, settings), settings, GENERATION.temperature, False)
@@ -304,7 +305,7 @@ def test_group_advantages_need_no_values(policy: Policy) -> None:
     torch.testing.assert_close(gradients(policy), first, rtol=0, atol=0)
 
 
-def grpo(answered: Answered, rollout: Rollout, size: int, decay: float, beta: float) -> Tensor:
+def grpo(answered: Responses, rollout: Rollout, size: int, decay: float, beta: float) -> Tensor:
     """Verdicts compared within the group, what words earn added, then the penalty: a token at a time."""
     verdicts = torch.tensor([said.score for said in answered.judgements if isinstance(said, Critique)])
     result = torch.zeros_like(rollout.delta)

@@ -27,19 +27,23 @@ from text2grad.durable.run import ResumeMode, RunOptions
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Example, Failure, Judgement, Message, Preference, Source, Span
-from text2grad.policy.encode import encode_prompt, load_tokenizer
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.files.save import write_policy
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import Sample, generate
-from text2grad.policy.load import load_policy, write_policy
+from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
-from text2grad.train import learner, ppo, supervised
+from text2grad.stages.learn import supervised
+from text2grad.train import learner, ppo
 from text2grad.train import update as update_module
-from text2grad.train.offline import Logged, train_offline
+from text2grad.train.objectives.head_model import JudgedAnswer, train_scalar_model, train_unit_model
+from text2grad.train.objectives.offline import Logged, train_offline
+from text2grad.train.objectives.preference import train_dpo
 from text2grad.train.pairs import Marked, Pair
 from text2grad.train.ppo import train_ppo
-from text2grad.train.preference import train_dpo, train_scalar_model
 from text2grad.train.settings import (
     DPOSettings,
     DPOTrainingSettings,
@@ -51,7 +55,6 @@ from text2grad.train.settings import (
 )
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
-from text2grad.train.units import JudgedAnswer, train_unit_model
 from tiny_runs import TEXTS, Halves, tiny_model
 
 STEPS = 6

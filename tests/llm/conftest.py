@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from text2grad.policy.gguf import local_model
+from text2grad.policy.files.gguf import local_model
+from text2grad.policy.files.smollm2 import NotFetched
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.policy.smollm2 import NotFetched
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,11 @@ from text2grad.cli import main
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.run import RunOptions
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, Span
-from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.files.save import write_policy
+from text2grad.policy.generate import generate
 from text2grad.policy.grounded import vocabulary_for
-from text2grad.policy.load import load_policy, write_policy
+from text2grad.policy.load import load_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.tasks.base import read_prompt

@@ -8,10 +8,10 @@ from prompts import ask
 
 from text2grad.align import TokenTable
 from text2grad.policy.encode import stop_ids
+from text2grad.policy.forward.prefix import share_beginnings
 from text2grad.policy.generate import generate
+from text2grad.policy.heads.head import SCORE, Head
 from text2grad.policy.model import Policy
-from text2grad.policy.prefix import share_beginnings
-from text2grad.policy.score_head import ScoreHead
 from text2grad.policy.settings import GenerationSettings
 
 SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
@@ -54,7 +54,7 @@ def test_questions_that_begin_alike_are_answered_as_they_are_alone(
     asked += [ask(policy, f"How many legs does {animal} have?") for animal in ("a spider", "a dog", "an ostrich")]
     shared = share_beginnings([tuple(each) for each in asked])
     assert policy.reader.shares and shared is not None and len(shared.beginnings) < 3
-    monkeypatch.setattr(policy, "score_head", ScoreHead(policy.hidden_size))
+    monkeypatch.setattr(policy, "score_head", Head(policy.hidden_size, SCORE))
     torch.manual_seed(0)
     torch.nn.init.normal_(policy.score_head.map.weight, std=0.02)  # type: ignore[union-attr]
     greedy = GenerationSettings(max_new_tokens=10, temperature=0.0)

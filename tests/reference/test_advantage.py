@@ -396,7 +396,7 @@ def test_responses_that_are_no_groups_are_refused() -> None:
 # Estimates
 
 
-def rewarded(seed: int) -> advantage.Rewarded:
+def rewarded(seed: int) -> advantage.RewardTerms:
     """Random deltas, KL and values of six ragged responses, one empty, one whose critique failed."""
     delta, values, mask = ragged(seed, batch=6)
     generator = torch.Generator().manual_seed(seed + 1)
@@ -404,10 +404,10 @@ def rewarded(seed: int) -> advantage.Rewarded:
     bootstrap = torch.randn(len(delta), generator=generator, dtype=torch.float64)
     learned = mask.clone()
     learned[1] = False
-    return advantage.Rewarded(delta, kl, 0.3, values, bootstrap, mask, learned)
+    return advantage.RewardTerms(delta, kl, 0.3, values, bootstrap, mask, learned)
 
 
-def paid(given: advantage.Rewarded) -> torch.Tensor:
+def paid(given: advantage.RewardTerms) -> torch.Tensor:
     return torch.where(given.mask, given.delta - 0.3 * given.kl, 0)
 
 
@@ -439,7 +439,7 @@ def test_a_group_compares_verdicts_words_are_brought_to_unit_size_and_the_kl_com
     gains = torch.randn(6, generator=generator, dtype=torch.float64)
     words = torch.randn(given.mask.shape, generator=generator, dtype=torch.float64)
     by = advantage.Grouping(2, 0.5)
-    group = advantage.Compared(gains, words, by)
+    group = advantage.GroupTerms(gains, words, by)
     found = advantage.estimate("group", given, gamma=0.8, lam=0.5, normalisation="scale", group=group)
     learned = given.learned.numpy()
     earned = advantage.mc_returns(words, given.mask, 0.4, torch.zeros(6, dtype=torch.float64)).numpy()

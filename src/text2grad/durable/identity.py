@@ -42,7 +42,7 @@ def flatten(without: Collection[str] = (), /, **sections: BaseModel) -> dict[str
 
 def digest_of_reference(policy: Policy) -> str:
     """SHA-256 over the weights a run starts from; a new adapter, made at random, is not among them."""
-    from text2grad.policy.load import digest_of_weights
+    from text2grad.policy.files.save import digest_of_weights
 
     weights = list(policy.model.named_parameters())
     frozen = [(name, parameter) for name, parameter in weights if not parameter.requires_grad]

@@ -1,6 +1,6 @@
 """A second adapter on a policy's base weights: one model is policy, reference and reward model.
 
-Which adapter is in force is a state of the model, so they take turns: the second one only while its view is
+The active adapter is a state of the model, so the two take turns: the second is active only while its view is
 `evaluating`.
 """
 
@@ -14,7 +14,8 @@ from typing import Any
 from peft import PeftModel
 
 from text2grad.errors import UserError
-from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, digest_of_weights, load_score_head
+from text2grad.policy.files.save import digest_of_weights
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_heads
 from text2grad.policy.model import Policy
 
 BASE_DIGEST = "base.sha256"
@@ -38,7 +39,7 @@ def beside(policy: Policy, folder: Path, name: str) -> Policy:
     view = copy.copy(policy)  # shares the modules
     view._modules = dict(policy._modules)  # but for a head of its own
     view.adapter = name
-    load_score_head(view, folder)
+    load_heads(view, folder)
     return view
 
 

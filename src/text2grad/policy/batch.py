@@ -34,8 +34,8 @@ class TokenBatch:
 
     def trimmed(self) -> TokenBatch:
         """Without the columns that are padding in all rows: on the left of the prompts, right of the responses."""
-        width = int(self.mask.sum(dim=1).max())
-        whole = int(self.input_ids.shape[1]) - (self.width - width)
+        width = int(self.mask.sum(dim=1).max())  # the longest response
+        whole = int(self.input_ids.shape[1]) - (self.width - width)  # columns without padding on the right
         first = int((self.attention_mask[:, :whole] == 0).all(dim=0).int().argmin())
         return TokenBatch(
             self.input_ids[:, first:whole],
@@ -48,9 +48,10 @@ class TokenBatch:
     def passes(self, index: Tensor, size: int, grouped: bool = False) -> tuple[Tensor, ...]:
         """The rows `index` in groups of at most `size` of similar length, so that little of a pass is padding.
 
-        `grouped`: answers to one prompt stand together, and prompts are of similar length (see `policy.prefix`).
+        `grouped`: answers to one prompt stand together, and prompts are of similar length
+        (see `policy.forward.prefix`).
         """
-        lengths = self.attention_mask[index].sum(dim=1)
+        lengths = self.attention_mask[index].sum(dim=1)  # (n,), prompt and response
         index = index[lengths.argsort(stable=True)]
         if grouped:
             prompts = (self.input_ids * self.attention_mask)[index, : -self.width]
@@ -65,8 +66,8 @@ def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], p
 
     What stands under `pad` is never attended to nor scored.
     """
-    prompt_width = max(len(ids) for ids in prompts)
-    width = max(len(ids) for ids in responses)
+    prompt_width = max(len(ids) for ids in prompts)  # P
+    width = max(len(ids) for ids in responses)  # T
     rows, attention, mask = [], [], []
     for prompt, response in zip(prompts, responses, strict=True):
         left, right = prompt_width - len(prompt), width - len(response)

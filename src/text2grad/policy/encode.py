@@ -1,134 +1,32 @@
-"""Messages to token ids through the tokenizer's own chat template; nothing assumes one template.
+"""Messages to token ids through the tokenizer's own chat template, whatever it is.
 
-A response is tokenised here only when it is a *target* of supervised training. Sampled responses keep the
-ids they were sampled as. What a message or a target says is data: only the template writes control tokens.
+A response is tokenised here only as a *target* of supervised training. Sampled responses keep the ids they were
+sampled as. The text of a message or target is data: only the template writes control tokens.
 """
 
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 import secrets
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.constants import ENDPOINT
-from huggingface_hub.errors import HFValidationError
 from tokenizers import AddedToken
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from text2grad.errors import UserError, warn_once
+from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
-from text2grad.policy.gguf import SMOLLM2, local_model
-from text2grad.policy.template import TEMPLATE, Frame, Turn, beginning, first_line, frame, rewrites, switch_of
-from text2grad.policy.weights import read_config
+from text2grad.policy.template import TEMPLATE, Frame, Turn, beginning, frame, rewrites
 
 _ASKED = Message(role="user", content="x")
-
-
-def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder or hub name, with a chat template and a padding token.
-
-    Raises:
-        UserError: there is no tokenizer, no chat template, or the template file cannot be read.
-    """
-    model = local_model(model)
-    refuse_missing_folder(model)
-    refuse_unreachable(model)
-    try:
-        if (Path(model) / "config.json").is_file():
-            read_config(model)  # the tokenizer's loader reads it too, and would blame the tokenizer
-    except (OSError, ValueError) as error:
-        raise UserError(f"no model in {model!r}: {first_line(error)}", "get the model's own config.json") from error
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        local = "put the model's tokenizer.json and tokenizer_config.json into the folder"
-        cure = local if Path(model).is_dir() else "check the name and the connection, or give a folder"
-        raise UserError(f"no tokenizer in {model!r}: {first_line(error)}", cure) from error
-    if chat_template is not None:
-        tokenizer.chat_template = _read_template(chat_template)
-    if not tokenizer.chat_template:
-        raise UserError(f"the tokenizer of {model!r} has no chat template", TEMPLATE)
-    if tokenizer.eos_token_id is None:
-        raise UserError(f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config")
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    _show_beginning(model, tokenizer)
-    return tokenizer
-
-
-def _show_beginning(model: str, tokenizer: Any) -> None:
-    """Say on stderr, once, what the template writes before an answer on its own account."""
-    begun = beginning(tokenizer)
-    if begun is None or not (begun.finished + begun.requested).strip():
-        return
-    finished, requested = (repr(text) if text else "nothing" for text in begun)
-    line = f"{model}: its chat template writes {finished} before an answer"
-    if begun.requested:
-        line += f" that is there, and {requested} before one that is asked for; the first is taken"
-    switch = switch_of(tokenizer)
-    served = f"when you serve the policy, set {switch} to false" if switch else "serve the policy with the same"
-    warn_once(f"{line}: it belongs to the prompt, and is neither trained nor judged ({served})")
-
-
-def refuse_missing_folder(model: str) -> None:
-    """A path that leads nowhere is an error at once; without this it would be looked up on the hub.
-
-    Raises:
-        UserError: `model` can only be a path, and there is no folder there.
-    """
-    path = Path(model)
-    beside = len(path.parts) > 1 and path.parent.is_dir()  # models/mine, where models/ is here
-    if not path.is_dir() and (beside or model.startswith(("/", ".", "~")) or len(path.parts) > 2):
-        raise UserError(f"no model folder {model!r}", "check policy.model: a folder or a hub name")
-
-
-def refuse_unreachable(model: str) -> None:
-    """A hub name that is not in the cache is an error at once where there is no network: the hub's client tries for
-    most of a minute. Behind a proxy nothing is known, and the client is left to it.
-
-    Raises:
-        UserError: the hub's address cannot be looked up.
-    """
-    try:
-        cached = Path(model).is_dir() or try_to_load_from_cache(model, "config.json")
-    except HFValidationError:
-        return  # no name of the hub's: the loader says so
-    if cached or any(getproxies().get(kind) for kind in ("https", "http", "all")):
-        return
-    host = urlsplit(ENDPOINT).hostname or ""
-    try:
-        socket.getaddrinfo(host, None)
-    except OSError as error:
-        near = difflib.get_close_matches(model, (SMOLLM2, "tiny"), n=1)
-        cure = (
-            f"did you mean {near[0]}?" if near else f"check the name, or give a folder; {SMOLLM2} comes from PyPI"
-        )
-        raise UserError(f"no model {model!r} on this machine, and no network to {host}", cure) from error
-
-
-def _read_template(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read chat template {path}: {error.strerror}", "check the path") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"chat template {path} is not UTF-8 text", "save the file as UTF-8") from error
 
 
 def encode_prompt(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     """Token ids of a conversation, and of all that the template writes before an answer (`policy.template`).
 
-    A message that spells the name of a special token is read as those characters, in ordinary tokens: no message
-    can end its turn or begin another, and none loses a character.
+    A message that spells the name of a special token is encoded as those characters, in ordinary tokens: no message
+    can end its turn or begin another, and no character is lost.
 
     Raises:
         UserError: the template refuses or drops a turn.
@@ -175,9 +73,9 @@ def _refuse_rewritten(tokenizer: Any, answer: str) -> None:
 
 
 def rendering_of(tokenizer: Any, messages: Iterable[Message]) -> Iterator[str]:
-    """What the ids of messages depend on, whatever the day: the template, and the ids of each message alone.
+    """What the ids of messages depend on: the template, and the ids of each message alone.
 
-    The ids of a rendered conversation would not do: a template may write today's date.
+    Not the ids of a rendered conversation: a template may write today's date.
     """
     yield str(tokenizer.chat_template)
     hide = _control(tokenizer).hide
@@ -217,9 +115,9 @@ def _opening(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def _space(tokenizer: Any, template: str) -> str:
-    """What a `template`, the tokenizer's, writes between header and answer, where words take it as their own.
+    """The space that a `template`, the tokenizer's, writes before an answer, if tokens of words include it.
 
-    Such a space stands in the first token of most answers, and is sampled and learned with it.
+    Such a space is part of the first token of most answers, and is sampled and learned with it.
     """
     begun = beginning(tokenizer)
     added = begun.finished if begun else ""
@@ -251,11 +149,12 @@ def _read(tokenizer: Any, text: str) -> list[int]:
 
 
 class _Control:
-    """The special tokens of a tokenizer by name, and how a text that spells such a name is read as text.
+    """The special tokens of a tokenizer by name, and how a text that spells such a name is encoded as text.
 
-    A name in a message is hidden behind a mark before the template sees it. In the rendered text the special tokens
-    are then the template's own. They get aliases, the marks become names again, and a twin of the tokenizer which
-    knows the aliases but no special token reads the whole, so that nothing but these names is read differently.
+    Names in messages are replaced by marks before the template is rendered, so that the special tokens in the
+    rendered text are the template's own. These are then replaced by aliases and the marks by the names, and a twin
+    of the tokenizer that knows the aliases but no special token encodes the whole: nothing else is read
+    differently.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -264,7 +163,7 @@ class _Control:
         self.names: dict[str, int] = {name: index for name, index in {**own, **added}.items() if name}
         self._tokenizer = tokenizer
         self._pattern = _any_of(self.names)
-        self._secret = secrets.token_hex(8)  # a message that spelled a mark or an alias would be control
+        self._secret = secrets.token_hex(8)  # so that no message can spell a mark or an alias
         self._marks = {name: f"{self._secret}m{index}m" for name, index in self.names.items()}
         self._aliases = {name: f"{self._secret}a{index}a" for name, index in self.names.items()}
         self._hidden = {mark: name for name, mark in self._marks.items()}

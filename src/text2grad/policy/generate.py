@@ -1,4 +1,4 @@
-"""Sampling responses, and a local model as a chat endpoint.
+"""Sampling responses.
 
 The ids that come back are the ids that were sampled. No special token is stripped, no text re-encoded.
 """
@@ -6,7 +6,6 @@ The ids that come back are the ids that were sampled. No special token is stripp
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,14 +15,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from text2grad.chat import Completion
 from text2grad.errors import NotFinite
-from text2grad.feedback import Failure, Message, Overlap
-from text2grad.policy.cache import can_drop_rows, make_cache
-from text2grad.policy.encode import encode_prompt
-from text2grad.policy.grounded import GroundedAnswers, Vocabulary
+from text2grad.policy.forward.cache import can_drop_rows, make_cache
+from text2grad.policy.forward.prefix import share_beginnings
 from text2grad.policy.model import Policy
-from text2grad.policy.prefix import share_beginnings
 from text2grad.policy.settings import GenerationSettings
 
 SILENT_SECONDS = 30.0  # at most, between two reports of how far a batch is
@@ -32,9 +27,9 @@ CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sampled response: its ids (the end-of-turn token included when there is one) and whether it was cut.
+    """A sampled response: its ids, with the end-of-turn token if it wrote one, and whether it was cut.
 
-    `verdict`: in [-1, 1], read off the state before it by a reward model with a head for that.
+    `verdict`: in [-1, 1], read by the score head of a reward model off the state before the response.
     """
 
     ids: list[int]
@@ -53,12 +48,12 @@ def generate(
     settings: GenerationSettings,
     constraint: Constraint | None = None,
     draws: Tensor | None = None,
-    told: Callable[[float], None] = lambda count: None,
+    progress: Callable[[float], None] = lambda count: None,
 ) -> list[Sample]:
     """Sample one response per prompt, in the order given.
 
-    `told` is called after each batch with the number of responses that there are; within one that takes long too,
-    where those that are not whole count by their share of `max_new_tokens`.
+    `progress` is called with the number of finished responses after each batch, and every `SILENT_SECONDS` within a
+    batch, where unfinished ones count by their share of `max_new_tokens`.
 
     `draws` (N, max_new_tokens), in [0, 1): the random numbers that choose the tokens of each response, so that it
     depends on nothing else in the batch. Without them torch's generator draws.
@@ -71,19 +66,17 @@ def generate(
         NotFinite: the policy's probabilities are not finite.
     """
     draws = None if draws is None else draws.to(policy.device)
+    # The largest batch first: it fails early if memory is short.
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     samples: dict[int, Sample] = {}
     for start in range(0, len(order), settings.batch_size):
         chosen = order[start : start + settings.batch_size]
-        asked = {i: prompts[i] for i in chosen}
-        answers = _generate_batch(policy, asked, settings, constraint, draws, partial(_told_of, told, len(samples)))
+        batch = {i: prompts[i] for i in chosen}
+        within = partial(lambda before, count: progress(before + count), len(samples))
+        answers = _generate_batch(policy, batch, settings, constraint, draws, within)
         samples.update(zip(chosen, answers, strict=True))
-        told(len(samples))
+        progress(len(samples))
     return [samples[i] for i in range(len(prompts))]
-
-
-def _told_of(told: Callable[[float], None], before: int, count: float) -> None:
-    told(before + count)
 
 
 def _generate_batch(
@@ -92,44 +85,48 @@ def _generate_batch(
     settings: GenerationSettings,
     constraint: Constraint | None,
     draws: Tensor | None,
-    told: Callable[[float], None],
+    progress: Callable[[float], None],
 ) -> list[Sample]:
-    """One answer per prompt, by its index. Rows that have ended leave the batch, a fair share of it at a time."""
+    """One answer per prompt, by its index. Rows that have ended leave the batch, several at a time."""
     stops = set(policy.stop_ids)
     written: dict[int, list[int]] = {index: [] for index in prompts}
-    rows, said = list(prompts), time.monotonic()
+    rows, reported = list(prompts), time.monotonic()
     cache = make_cache(policy.model)
     with policy.evaluating():
         scores, attention, positions, verdicts = _read(policy, [tuple(each) for each in prompts.values()], cache)
         for step in range(settings.max_new_tokens):
-            if constraint is not None:
+            if constraint is not None:  # scores: (rows, V)
                 scores = constraint(rows, [written[row][-1] for row in rows if written[row]], scores)
+            # One random number a row, from the caller or from torch; None: `multinomial` draws.
             chances = _chances(policy, len(rows)) if draws is None else draws[rows, step]
             tokens = _choose(scores, settings.temperature, chances)
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 if not _ended(written[row], stops):
                     written[row].append(token)
             open_rows = [place for place, row in enumerate(rows) if not _ended(written[row], stops)]
-            if time.monotonic() - said > SILENT_SECONDS:
-                said = time.monotonic()
-                told(len(prompts) - len(open_rows) * (1 - (step + 1) / settings.max_new_tokens))
+            if time.monotonic() - reported > SILENT_SECONDS:
+                reported = time.monotonic()
+                progress(len(prompts) - len(open_rows) * (1 - (step + 1) / settings.max_new_tokens))
             if not open_rows or step + 1 == settings.max_new_tokens:
                 break
             ids, positions = tokens[:, None], positions[:, -1:] + 1
             attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
+            # Dropping rows copies the cache, so it waits until enough have ended.
             if len(open_rows) <= CROWDED * len(rows) and can_drop_rows(cache):
                 kept = torch.tensor(open_rows, device=policy.device)
                 cache.batch_select_indices(kept)
                 ids, positions, attention = ids[kept], positions[kept], attention[kept]
                 rows = [rows[place] for place in open_rows]
             scores, _ = _next(policy, cache, ids, attention, positions)
-    found = zip(written.values(), verdicts, strict=True)
-    return [Sample(answer, truncated=not _ended(answer, stops), verdict=verdict) for answer, verdict in found]
+    answers = zip(written.values(), verdicts, strict=True)
+    return [Sample(ids, truncated=not _ended(ids, stops), verdict=verdict) for ids, verdict in answers]
 
 
-class _Asked(NamedTuple):
-    """N prompts as they have been read: `scores` (N, V) of the first tokens of their answers, what the mask
-    `attention` (N, P) shows of the cache, the `positions` (N, 1 or more) of their last tokens, and the verdicts.
+class _Prefill(NamedTuple):
+    """N prompts after their first pass.
+
+    `scores` (N, V) of the first tokens of their answers; `attention` (N, P), the mask over the cache; `positions`
+    (N, 1 or more) of the last tokens; the verdicts.
     """
 
     scores: Tensor
@@ -138,33 +135,34 @@ class _Asked(NamedTuple):
     verdicts: list[float] | list[None]
 
 
-def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCache) -> _Asked:
+def _read(policy: Policy, prompts: Sequence[tuple[int, ...]], cache: DynamicCache) -> _Prefill:
     """Read prompts into an empty cache, a row for each.
 
-    In half precision, where that changes no more than rounding, equal prompts are read once; and where the model
-    allows it, so are the beginnings of those that begin alike. Then rows of the cache are multiplied.
+    In half precision, where only rounding changes, equal prompts are read once, and if the model allows it also
+    common beginnings of different prompts. The rows of the cache are then repeated.
     """
     expands, head = can_drop_rows(cache), policy.score_head
-    asked = list(dict.fromkeys(prompts)) if policy.reader.quick and expands else list(prompts)
-    shared = share_beginnings(asked) if policy.reader.shares and expands else None
-    ids, attention, positions = _packed(policy, shared.beginnings if shared else asked)
+    distinct = list(dict.fromkeys(prompts)) if policy.reader.quick and expands else list(prompts)
+    shared = share_beginnings(distinct) if policy.reader.shares and expands else None
+    ids, attention, positions = _packed(policy, shared.beginnings if shared else distinct)
     if shared:
         _next(policy, cache, ids, attention, positions)
         of_prompt = torch.tensor(shared.of_prompt, device=policy.device)
         cache.batch_select_indices(of_prompt)
+        # Each prompt continues from a copy of its beginning's keys and values.
         ids, rest, further = _packed(policy, shared.rests)
         attention = torch.cat([attention[of_prompt], rest], dim=1)
         positions = positions[of_prompt, -1:] + 1 + further
     scores, states = _next(policy, cache, ids, attention, positions, head is not None)
-    place = {prompt: number for number, prompt in enumerate(asked)}
+    place = {prompt: number for number, prompt in enumerate(distinct)}
     of_row = torch.tensor([place[prompt] for prompt in prompts], device=policy.device)
     verdicts: list[float] | list[None] = [None] * len(prompts)
     if head is not None and states is not None:
         verdicts = head.verdict(states)[of_row].tolist()
-    if len(asked) < len(prompts):  # each goes on in as many rows as it has answers
+    if len(distinct) < len(prompts):  # a row of the cache for each answer
         cache.batch_select_indices(of_row)
         scores, positions, attention = scores[of_row], positions[of_row], attention[of_row]
-    return _Asked(scores, attention, positions, verdicts)
+    return _Prefill(scores, attention, positions, verdicts)
 
 
 def _packed(policy: Policy, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,12 +180,12 @@ def _next(
 
 
 def _chances(policy: Policy, count: int) -> Tensor | None:
-    """(count,) random numbers in [0, 1) where every bit need not stay as it is: `multinomial` draws one a token."""
+    """(count,) random numbers in [0, 1) in half precision; in float32 None: `multinomial` draws, bit for bit."""
     return torch.rand(count, dtype=torch.float64, device=policy.device) if policy.reader.quick else None
 
 
 def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
-    """(N, V) -> (N,): the likeliest tokens, or sampled ones: where the shares' sum exceeds `draws` (N,)."""
+    """(N, V) -> (N,): the likeliest tokens, or tokens sampled by inverting the distribution at `draws` (N,)."""
     best, likeliest = scores.max(dim=-1)
     if (best.isnan() | best.isposinf()).any():
         cure = "its weights or activations overflow: --policy.dtype float32, or an earlier checkpoint"
@@ -197,89 +195,10 @@ def _choose(scores: Tensor, temperature: float, draws: Tensor | None) -> Tensor:
     shares = (scores.float() / temperature).softmax(dim=-1)
     if draws is None:
         return torch.multinomial(shares, 1).squeeze(1)
-    sums = shares.double().cumsum(dim=-1)
+    sums = shares.double().cumsum(dim=-1)  # (N, V); in float32 sums of many small shares drift
     chosen = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True).squeeze(1)
     return chosen.clamp(max=scores.shape[1] - 1)
 
 
 def _ended(answer: Sequence[int], stops: set[int]) -> bool:
     return bool(answer) and answer[-1] in stops
-
-
-class LocalChat:
-    """A model of this process as a chat endpoint: how the trained reward model answers (see `chat.Chat`).
-
-    With a `vocabulary`, answers about a text are grounded in it (see `policy.grounded`). `usage` adds up the tokens
-    of all it has answered. `counted` is given the number of answers to write, and what it returns the number that
-    there are, as `told` of `generate`.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        settings: GenerationSettings,
-        name: str,
-        vocabulary: Vocabulary | None = None,
-        whole_quotes: bool = False,
-        counted: Callable[[int], Callable[[float], None]] = lambda total: lambda count: None,
-    ) -> None:
-        self.policy = policy
-        self.overlap: Overlap = "never" if policy.adapter else "allowed"
-        self.settings = settings
-        self.name = name
-        self._vocabulary = vocabulary
-        self._whole_quotes = whole_quotes
-        self._counted = counted
-        self.usage: Counter[str] = Counter()
-
-    def excess(self, conversation: Sequence[Message]) -> int:
-        """Tokens by which the conversation with a full answer exceeds the model's context."""
-        length = len(encode_prompt(self.policy.tokenizer, conversation)) + self.settings.max_new_tokens
-        limit = self.policy.context
-        return 0 if limit is None else length - limit
-
-    def complete(self, conversations: Sequence[Sequence[Message]]) -> list[Completion | Failure]:
-        """Answer each conversation; one that leaves no room for an answer is a typed failure, never cut."""
-        return self._answer(conversations, None)
-
-    def complete_about(
-        self, conversations: Sequence[Sequence[Message]], texts: Sequence[str]
-    ) -> list[Completion | Failure]:
-        """The same, where answer i is a critique of `texts[i]`."""
-        return self._answer(conversations, texts if self._vocabulary else None)
-
-    def _answer(
-        self, conversations: Sequence[Sequence[Message]], texts: Sequence[str] | None
-    ) -> list[Completion | Failure]:
-        prompts = [tuple(encode_prompt(self.policy.tokenizer, messages)) for messages in conversations]
-        # A policy repeats itself, and greedy answers to equal questions are equal: those are asked once.
-        numbers = range(len(prompts)) if self.settings.temperature > 0 else [0] * len(prompts)
-        asked = list(zip(prompts, texts or [""] * len(prompts), numbers, strict=True))
-        limit, room = self.policy.context, self.settings.max_new_tokens
-        fits = [each for each in dict.fromkeys(asked) if limit is None or len(each[0]) + room <= limit]
-        grounding = None
-        if texts is not None and self._vocabulary:
-            about = [text for _, text, _ in fits]
-            grounding = GroundedAnswers(self._vocabulary, about, self.settings, self._whole_quotes)
-        told = self._counted(len(fits))
-        samples = generate(self.policy, [ids for ids, _, _ in fits], self.settings, grounding, told=told)
-        forced = grounding.forced if grounding else [False] * len(fits)
-        written = zip(fits, samples, forced, strict=True)
-        answers = {each: self._completion(each[0], sample, closed) for each, sample, closed in written}
-        for answer in answers.values():
-            self.usage.update({name: int(count) for name, count in answer.usage.items()})
-        return [
-            answers.get(each)
-            or Failure(
-                kind="unsupported",
-                message=f"{len(each[0])} prompt and {room} new tokens exceed the context of {limit}",
-            )
-            for each in asked
-        ]
-
-    def _completion(self, prompt: Sequence[int], sample: Sample, forced: bool) -> Completion:
-        text = self.policy.tokenizer.decode(
-            sample.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        usage = {"input_tokens": float(len(prompt)), "output_tokens": float(len(sample.ids))}
-        return Completion(text=text, truncated=sample.truncated, forced=forced, score=sample.verdict, usage=usage)

@@ -1,8 +1,8 @@
 """Grounded decoding: an answer can only be a z whose every quote resolves in the response it judges.
 
-llguidance masks the vocabulary by the grammar of z (`wire.quotable`); what depends on the quotes written so
-far, and on the room that is left, is checked token by token (`wire.draft`). Nothing is forced while there is
-room: a model whose answer is valid without a mask gives the same answer with it.
+llguidance masks the vocabulary by the grammar of z (`wire.quotable`); what depends on the quotes written so far and
+on the remaining tokens is checked token by token (`wire.draft`). As long as enough tokens remain nothing is forced:
+a model whose answer is valid without a mask gives the same answer with it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""Policies on disk: loading one from a hub name or a folder, and writing it. Safetensors and JSON only.
+"""Loading policies from a hub name or a folder: safetensors and JSON only.
 
-An adapter stays apart from its base weights wherever it is used, trained or written: in a half type a merged weight
-keeps next to nothing of what was trained (at a learning rate of 1e-5 a quarter of it). Where all weights are to be
-trained, and in `text2grad merge`, it is merged in float32, one layer at a time, on the CPU.
+An adapter stays apart from its base weights wherever it is used, trained or written: a merged weight in a half type
+loses most of what was trained (at a learning rate of 1e-5 three quarters). Where all weights are to be trained, and
+in `text2grad merge`, it is merged in float32, one layer at a time, on the CPU.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +18,20 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from text2grad.errors import UserError
-from text2grad.policy.cached import refuse_uncached
-from text2grad.policy.cpu import warn_of_slow_dtype
-from text2grad.policy.encode import load_tokenizer
-from text2grad.policy.gguf import local_model
+from text2grad.policy.files.cpu import warn_of_slow_dtype
+from text2grad.policy.files.gguf import local_model
+from text2grad.policy.files.save import HEADS, VALUE_FILE, VALUE_TRUNK
+from text2grad.policy.files.tokenizer import load_tokenizer
+from text2grad.policy.files.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
+from text2grad.policy.forward.trial import refuse_uncached
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.policy.template import first_line
-from text2grad.policy.weights import load_head, load_whole, refuse_not_finite, refuse_other_vocabulary
 
-VALUE_FILE = "value_head.safetensors"
-VALUE_TRUNK = "value_trunk"
-SCORE_FILE = "score_head.safetensors"
-UNIT_FILE = "unit_head.safetensors"
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 BASE = "base_model_name_or_path"
 
@@ -73,9 +68,8 @@ def load_policy(settings: PolicySettings) -> Policy:
 def load_frozen(settings: PolicySettings) -> Policy:
     """Load a policy as it was saved, to be used and not trained: an adapter stays apart from its base weights.
 
-    What reads scores or units comes with its head.
-
-    `settings.lora` and `settings.value_head` say how to train, and are not read.
+    A model with a head that scores or labels comes with it. `settings.lora` and `settings.value_head`, which are
+    about training, are ignored.
 
     Raises:
         UserError: the folder or name has no model or tokenizer, or the device does not exist.
@@ -86,20 +80,19 @@ def load_frozen(settings: PolicySettings) -> Policy:
     refuse_other_vocabulary(settings.model, tokenizer, model)
     warn_of_slow_dtype(model.dtype, device)
     policy = Policy(model.to(device), tokenizer)
-    load_score_head(policy, Path(settings.model))
-    if (saved := Path(settings.model) / UNIT_FILE).is_file():
-        load_head(policy.add_unit_head(), saved)
+    load_heads(policy, Path(settings.model))
     policy.requires_grad_(False).eval()
     refuse_uncached(policy)
     return policy
 
 
-def load_score_head(policy: Policy, folder: Path) -> None:
-    """Give a policy the score head that was saved in a folder, if one was, to be used and not trained."""
-    if (saved := folder / SCORE_FILE).is_file():
-        head = policy.add_score_head()
-        load_head(head, saved)
-        head.requires_grad_(False)
+def load_heads(policy: Policy, folder: Path) -> None:
+    """Give a policy the heads that were saved in a folder, if any were, to be used and not trained."""
+    for name in HEADS:
+        if (saved := folder / f"{name}.safetensors").is_file():
+            head = policy.add_head(name)
+            load_head(head, saved)
+            head.requires_grad_(False)
 
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -166,7 +159,7 @@ def load_model(name: str, dtype: str, lora: LoraSettings | None = None) -> Any:
 
 
 def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
-    """Base and adapter. A base that is an adapter itself (text2grad 0.1 wrote some) is merged first, in float32."""
+    """Base and adapter. A base that is itself an adapter (as text2grad 0.1 wrote) is first merged, in float32."""
     if not (folder / ADAPTER_FILE).is_file():  # peft would look for a pickle instead
         raise OSError(f"no file named {ADAPTER_FILE}")
     base = base_of(str(folder))
@@ -177,7 +170,7 @@ def _adapted_model(folder: Path, dtype: str, lora: LoraSettings | None) -> Any:
     if config is not None and lora is not None:
         config.lora_dropout = lora.dropout  # how it is trained, not what it is
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", "Found missing adapter keys")  # peft would make these up
+        warnings.filterwarnings("error", "Found missing adapter keys")  # peft would initialise them at random
         try:
             made = PeftModel.from_pretrained(
                 model, str(folder), adapter_name=POLICY_ADAPTER, is_trainable=lora is not None, config=config
@@ -199,7 +192,7 @@ def _other_base(folder: Path, base: str, reason: str) -> UserError:
 
 
 def _refuse_other_shape(folder: Path, lora: LoraSettings) -> None:
-    """An adapter is trained further as it is: its rank, scale and layers are not those of a new one."""
+    """Refuse settings of another rank, scale or layers than those of an adapter that is trained further."""
     config = _adapter_config(folder)
     if config.get("peft_type") != "LORA":
         problem = f"the adapter in {folder} is {config.get('peft_type')}, and only LORA is trained further"
@@ -231,8 +224,8 @@ def _merged_model(folder: str, dtype: str) -> tuple[Any, dict[str, Tensor]]:
 def merge_layers(model: Any) -> Iterator[tuple[str, Any, Tensor]]:
     """Merge an adapter into its base weights, layer by layer, in float32.
 
-    Gives the name of each layer, the layer, now in float32, and its weight before. `model.unload()` takes the
-    emptied adapter away.
+    Yields the name of each layer, the layer, now in float32, and its weight before. `model.unload()` then removes
+    the adapter.
 
     Raises:
         UserError: the adapter changes weights that two layers share.
@@ -298,53 +291,3 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"no device {name!r} on this machine", "set policy.device to auto or cpu")
     return device
-
-
-def write_policy(policy: Policy, folder: Path) -> None:
-    """Write model or adapter, tokenizer and heads, and the value function's own trunk if it has one.
-
-    Of an adapted model the adapter alone is written: its base weights are where they were loaded from.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    _save_model(policy.model, folder)
-    if policy.value_trunk is not None:
-        _save_model(policy.value_trunk, folder / VALUE_TRUNK)
-    policy.tokenizer.save_pretrained(folder)
-    heads = (policy.value_head, policy.score_head, policy.unit_head)
-    for head, name in zip(heads, (VALUE_FILE, SCORE_FILE, UNIT_FILE), strict=True):
-        if head is not None:
-            save_file({key: value.contiguous() for key, value in head.state_dict().items()}, str(folder / name))
-    make_readable(folder)
-
-
-def make_readable(folder: Path) -> None:
-    """Give the weights in a folder, which safetensors writes for their owner alone, the mode of any other file."""
-    mask = os.umask(0)
-    os.umask(mask)
-    for path in folder.rglob("*.safetensors"):
-        path.chmod(0o666 & ~mask)
-
-
-def _save_model(model: Any, folder: Path) -> None:
-    """A model, or the policy's adapter alone: peft writes a named one into a folder of that name."""
-    if not isinstance(model, PeftModel):
-        model.save_pretrained(folder, safe_serialization=True)
-        return
-    model.save_pretrained(
-        str(folder),
-        safe_serialization=True,
-        selected_adapters=[POLICY_ADAPTER],
-        save_embedding_layers=False,  # no tokens are added; peft would look for the base model to make sure
-    )
-    for path in (folder / POLICY_ADAPTER).iterdir():
-        path.replace(folder / path.name)
-    (folder / POLICY_ADAPTER).rmdir()
-
-
-def digest_of_weights(named: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over the names and bytes of weights, in this order."""
-    digest = hashlib.sha256()
-    for name, weight in named:
-        digest.update(name.encode())
-        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -10,19 +10,18 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch, pack
-from text2grad.policy.boundaries import add_boundaries
 from text2grad.policy.encode import stop_ids
-from text2grad.policy.halves import Reader
-from text2grad.policy.label_head import STEP_OF_UNITS, LabelHead
-from text2grad.policy.quick import quicken
-from text2grad.policy.score_head import STEP, ScoreHead
+from text2grad.policy.forward.boundaries import add_boundaries
+from text2grad.policy.forward.quick import quicken
+from text2grad.policy.forward.reader import Reader
+from text2grad.policy.heads.head import LABEL, SCORE, STEP, Head
 from text2grad.rl.vocabulary import Extra, KLKind, View, score_tokens
 
 POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
@@ -30,17 +29,23 @@ POLICY_ADAPTER, REFERENCE_ADAPTER = "policy", "reference"
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """`logp`, `entropy`, `kl` (B, T), 0 outside the mask, None if not asked for; `values` (B, T) = V(s_t);
-    `last_value` (B,) = V of the state after the response. Without a value function all values are 0.
-    `top` (B, T, k) and `support` (B, T, K) are as in `rl.vocabulary.TokenScores`."""
+    """What a policy makes of a batch; 0 outside the mask, None if not asked for.
+
+    `logp`, `entropy`, `kl` (B, T); `values` (B, T) = V(s_t); `last_value` (B,) = V of the state after the response.
+    Without a value function all values are 0. `top` (B, T, k) and `support` (B, T, K) are as in
+    `rl.vocabulary.TokenScores`. `before` (B, H): the states before the responses, for a head to read. `layers`
+    (B, P+T, H): the embeddings and what each layer writes.
+    """
 
     logp: Tensor
     entropy: Tensor | None
     kl: Tensor | None
     values: Tensor
     last_value: Tensor
+    before: Tensor
     top: Tensor | None = None
     support: Tensor | None = None
+    layers: tuple[Tensor, ...] = ()
 
 
 def _spread(column: Tensor, mask: Tensor) -> Tensor:
@@ -67,15 +72,6 @@ class ValueHead(nn.Module):
         return value
 
 
-class Read(NamedTuple):
-    """`logp` (B, T) of the response tokens, 0 outside the mask; `before` (B, H), the states before the responses;
-    `layers` (B, P+T, H), the embeddings and what each layer writes, if asked for."""
-
-    logp: Tensor
-    before: Tensor
-    layers: tuple[Tensor, ...]
-
-
 @contextmanager
 def adapter_in_force(model: Any, name: str) -> Iterator[None]:
     """Have a frozen adapter of a model in force, and the policy's again afterwards."""
@@ -87,10 +83,10 @@ def adapter_in_force(model: Any, name: str) -> Iterator[None]:
 
 
 class Reference:
-    """The policy as it was before training, from which the KL penalty measures the distance.
+    """The policy as it was before training, to which the KL penalty measures the distance.
 
-    A frozen copy of a model; or, where only adapters are trained, the same model with a frozen copy of the adapter
-    that the policy started from (`adapter`), or with its adapters off. No gradient reaches it.
+    A frozen copy of the model; with adapters the same model, with a frozen copy of the adapter that the policy
+    started from (`adapter`) or with adapters off. No gradient reaches it.
     """
 
     def __init__(self, model: Any, reader: Reader, adapter: str | None = None) -> None:
@@ -109,7 +105,7 @@ class Reference:
         return adapter_in_force(self.model, self.adapter) if self.adapter else self.model.disable_adapter()
 
     def view(self, batch: TokenBatch) -> View:
-        """What its log-probabilities of the response tokens of a batch are made of."""
+        """The states and the head that give its log-probabilities of a batch's response tokens."""
         with self._in_force():
             view = self.reader(self.model, batch).view
 
@@ -160,9 +156,9 @@ class Policy(nn.Module):
         self.value_head = ValueHead(self.hidden_size).to(model.device)
         separate = value_head == "separate"
         self.value_trunk = (value_trunk or copy.deepcopy(model)) if separate else None
-        self.label_head: LabelHead | None = None  # only while a reward model is trained with it
-        self.score_head: ScoreHead | None = None  # only of a reward model that gives a verdict by it
-        self.unit_head: LabelHead | None = None  # only of a unit model
+        self.label_head: Head | None = None  # only while a reward model is trained with it
+        self.score_head: Head | None = None  # only of a scalar model, or a reward model that gives a verdict by it
+        self.unit_head: Head | None = None  # only of a unit model
         self.reader = Reader(model)
         fresh = isinstance(model, PeftModel) and not continued
         self.reference = Reference(model, self.reader) if fresh else None
@@ -203,35 +199,38 @@ class Policy(nn.Module):
         kl: KLKind | None = None,
         fixed: bool = False,
         valued: bool = True,
+        layers: bool = False,
         **extra: Unpack[Extra],
     ) -> PolicyOutput:
-        """What the policy says about the sampled tokens, and their values, in one pass over the trunk.
+        """Log-probabilities of the sampled tokens, and their values, in one pass over the trunk.
 
-        The head reads response tokens alone, a few at a time (`rl.vocabulary`): the logits of the prompt, of
-        padding or of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
+        The head reads only response tokens, a few at a time (`rl.vocabulary`): logits of the prompt, of padding or
+        of the whole batch are never in memory. With `kl` the reference reads the batch too. With `fixed`
         gradients reach only what belongs to the value function, and nothing is kept for the rest. Without `valued`
-        the value function is not asked. `entropy` asks for the entropy, `top` for the likeliest ids at each place,
-        `support` (B, T, K) for the log-probabilities of ids.
+        the value function is not asked. `layers` asks for the states of all tokens in all layers, `entropy` for the
+        entropy, `top` for the likeliest ids at each place, `support` (B, T, K) for the log-probabilities of ids.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-            hidden, view, _ = self.reader(self.model, batch)
+            hidden, view, states = self.reader(self.model, batch, layers)  # hidden (B, T+1, H)
             if kl and self.reference is None:
                 raise RuntimeError("freeze_reference() was not called before training")
             reference = self.reference.view(batch) if kl and self.reference else None
-            ids = batch.response_ids[batch.mask]
+            ids = batch.response_ids[batch.mask]  # (N,), of the N response tokens, without padding
             if (support := extra.get("support")) is not None:
                 extra["support"] = support[batch.mask]
             scores = score_tokens(view, ids, temperature, reference=reference, kl=kl or "full", **extra)
         values = self._values(hidden, batch) if valued else hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
-        lengths = batch.mask.sum(dim=1, keepdim=True)
+        lengths = batch.mask.sum(dim=1, keepdim=True)  # (B, 1): where the state after the response stands
         return PolicyOutput(
             logp=_spread(scores.logp, batch.mask),
             entropy=None if scores.entropy is None else _spread(scores.entropy, batch.mask),
             kl=None if scores.kl is None else _spread(scores.kl, batch.mask),
             values=values[:, :-1],
             last_value=values.gather(1, lengths).squeeze(1),
+            before=hidden[:, 0],
             top=None if scores.top is None else _spread(scores.top, batch.mask),
             support=None if scores.support is None else _spread(scores.support, batch.mask),
+            layers=states if layers else (),
         )
 
     def _values(self, hidden: Tensor, batch: TokenBatch) -> Tensor:
@@ -242,35 +241,6 @@ class Policy(nn.Module):
             hidden = self.reader(self.value_trunk, batch).hidden
         values: Tensor = self.value_head(hidden)
         return values
-
-    def logps(self, batch: TokenBatch, every: bool = False) -> Read:
-        """What supervised training reads of a batch: log-probabilities, and states for heads of its own.
-
-        `every`: the states of all tokens in all layers come too.
-        """
-        hidden, view, layers = self.reader(self.model, batch, every)
-        logp = _spread(score_tokens(view, batch.response_ids[batch.mask]).logp, batch.mask)
-        return Read(logp, hidden[:, 0], layers)
-
-    def scores(self, batch: TokenBatch) -> Tensor:
-        """(B,) scores of whole answers, read off the state of their last token; of a scalar reward model."""
-        assert self.score_head is not None
-        hidden = self.reader(self.model, batch).hidden
-        last = batch.mask.sum(dim=1)
-        scores: Tensor = self.score_head(hidden[torch.arange(len(last), device=last.device), last])
-        return scores
-
-    def unit_logits(self, batch: TokenBatch, ends: Sequence[Sequence[int]]) -> Tensor:
-        """(N, 3) logits of poor, neither and good of each unit, read off the state after its last token;
-        of a unit model. `ends` are the indices of these tokens in each response of the batch.
-        """
-        assert self.unit_head is not None
-        rows = [row for row, each in enumerate(ends) for _ in each]
-        columns = [index + 1 for each in ends for index in each]
-        places = torch.tensor([rows, columns], dtype=torch.long, device=self.device)
-        hidden = self.reader(self.model, batch).hidden
-        logits: Tensor = self.unit_head(hidden[places[0], places[1]])
-        return logits
 
     def freeze_reference(self) -> None:
         """Make today's weights the reference.
@@ -314,20 +284,11 @@ class Policy(nn.Module):
         trunk = list(self.value_trunk.parameters()) if self.value_trunk is not None else []
         return [*self.value_head.parameters(), *(p for p in trunk if p.requires_grad)]
 
-    def add_label_head(self) -> LabelHead:
-        """Give the policy a label head, before its weights are split over processes."""
-        self.label_head = LabelHead(self.hidden_size).to(self.device)
-        return self.label_head
-
-    def add_score_head(self, step: float = STEP) -> ScoreHead:
-        """Give the policy a head that scores answers, before its weights are split over processes."""
-        self.score_head = ScoreHead(self.hidden_size, step).to(self.device)
-        return self.score_head
-
-    def add_unit_head(self) -> LabelHead:
-        """Make the policy a unit model, before its weights are split over processes."""
-        self.unit_head = LabelHead(self.hidden_size, STEP_OF_UNITS).to(self.device)
-        return self.unit_head
+    def add_head(self, name: Literal["score_head", "unit_head", "label_head"], step: float = STEP) -> Head:
+        """Give the policy a head that scores answers or labels tokens, before its weights are split."""
+        head = Head(self.hidden_size, SCORE if name == "score_head" else LABEL, step).to(self.device)
+        setattr(self, name, head)
+        return head
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

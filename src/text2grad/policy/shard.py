@@ -1,8 +1,8 @@
 """A policy whose weights are split over processes (torch's FSDP2), and how to have them whole again.
 
 Each process keeps a part of every weight, gradient and moment. A forward pass gathers one layer at a time, so all
-processes must make the same number of passes. Sampling cannot promise that: it has the whole model `gathered`.
-Every function here that talks to other processes says so: all of them must call it.
+processes must make the same number of passes. Sampling cannot guarantee that, and runs with the whole model
+`gathered`. A function here that communicates says so: all processes must call it.
 """
 
 from __future__ import annotations

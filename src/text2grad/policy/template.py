@@ -1,9 +1,9 @@
-"""What a chat template writes around an answer, as text: before it, and behind it. Nothing assumes one template.
+"""What a chat template writes before and after an answer, as text.
 
-Templates begin an answer in their own ways. Where one is asked for, some write less than before a finished answer
+Templates differ in how they begin an answer. As a generation prompt some write less than before a finished answer
 (an empty `<think>` block comes only with the answer), some more (an open `<think>` that a finished answer lacks).
-What stands before a finished answer counts, in training and in sampling: an answer follows what the template
-itself writes before it, and never begins inside a block that the template has opened.
+Training and sampling both use what precedes a finished answer: an answer follows what the template itself writes
+before it, and never begins inside a block that the template has opened.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def render(tokenizer: Any, chat: Sequence[Turn], **arguments: bool) -> str:
 def frame(tokenizer: Any, chat: Sequence[Turn]) -> Frame:
     """What the template writes around the answer to a conversation.
 
-    A template that cannot write a finished conversation (it knows no answers, or has the system's text in the last
-    turn alone) is asked for what it writes where an answer is to come.
+    For a template that cannot write a finished conversation (it has no answers, or has the system's text only in
+    the last turn) its generation prompt is taken.
 
     Raises:
         UserError: the template refuses the conversation, or drops a turn.

@@ -304,7 +304,7 @@ def normalise(advantages: Tensor, mask: Tensor, mode: Normalisation) -> Tensor:
     return torch.where(mask, advantages, 0)
 
 
-class Rewarded(NamedTuple):
+class RewardTerms(NamedTuple):
     """What a batch earned, (B, T), and what the value function said of it.
 
     `values` (B, T) and `bootstrap` (B,) as in `gae`, 0 without a value function. `coefficient` is beta. `mask`
@@ -320,7 +320,7 @@ class Rewarded(NamedTuple):
     learned: Tensor
 
 
-class Compared(NamedTuple):
+class GroupTerms(NamedTuple):
     """What groups compare: `gains` (B,) of responses, and `words` (B, T), delta without them (`align.Credit`)."""
 
     gains: Tensor
@@ -338,13 +338,13 @@ class Estimate(NamedTuple):
 
 def estimate(
     kind: Kind,
-    given: Rewarded,
+    given: RewardTerms,
     *,
     gamma: float,
     lam: float,
     target: Target = "gae",
     normalisation: Normalisation = "none",
-    group: Compared | None = None,
+    group: GroupTerms | None = None,
 ) -> Estimate:
     """Advantages of one kind, brought to unit size as `normalise` does.
 

@@ -8,7 +8,6 @@ import importlib
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib import resources
 from math import isclose
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +18,8 @@ from pydantic import Field, field_validator
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Feedback, Message, Preference
 from text2grad.settings import Settings
+from text2grad.tasks.prompt_files import prompt_version as prompt_version
+from text2grad.tasks.prompt_files import read_prompt as read_prompt
 from text2grad.unicode_words import RougeWords, beyond_rouge
 
 Split = Literal["sft", "reward", "train", "heldout"]
@@ -285,30 +286,3 @@ def _rouge_scorer(stemmer: bool, all_scripts: bool) -> Any:
 
     tokenizer = RougeWords(stemmer) if all_scripts else None
     return RougeScorer(list(ROUGE_TYPES.values()), use_stemmer=stemmer, tokenizer=tokenizer)
-
-
-def read_prompt(name: str) -> str:
-    """The text of a prompt file: a stem in tasks/prompts, or the path of a text file of your own.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    folder = resources.files("text2grad.tasks") / "prompts"
-    names = sorted(file.name.removesuffix(".txt") for file in folder.iterdir() if file.name.endswith(".txt"))
-    if name in names:
-        return (folder / f"{name}.txt").read_text(encoding="utf-8")
-    if not name.endswith(".txt") and not Path(name).is_file():
-        raise UserError(f"unknown prompt {name!r}", f"one of {', '.join(names)}, or a text file of your own")
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the prompt {name}", "check the path; it must be UTF-8 text") from error
-
-
-def prompt_version(name: str) -> str:
-    """`name@hash` of a prompt file: changes with its text, so that old feedback is never mistaken for new.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    return f"{Path(name).stem}@{hashlib.sha256(read_prompt(name).encode()).hexdigest()[:8]}"

@@ -11,37 +11,37 @@ from torch import Tensor
 from text2grad.align.variety import variety
 from text2grad.feedback import Critique, Failure
 from text2grad.rl import advantage as adv
-from text2grad.train.rollout import Answered, Rollout
+from text2grad.train.rollout import Responses, Rollout
 
 
-def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[str, float]:
+def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict[str, float]:
     """The metrics of a step; each name is explained in docs/metrics.md."""
     mask, learned = rollout.batch.mask, rollout.learned
-    lengths = mask.sum(dim=1).float()
-    sums = rollout.delta.sum(dim=1)
-    good = [judgement for judgement in answered.judgements if not isinstance(judgement, Failure)]
+    lengths = mask.sum(dim=1).float()  # (B,), tokens of each response
+    sums = rollout.delta.sum(dim=1)  # (B,), what each response earned before the KL
+    good = [judgement for judgement in responses.judgements if not isinstance(judgement, Failure)]
     scores = [judgement.score for judgement in good if judgement.score is not None]
-    count = len(answered.samples)
+    count = len(responses.samples)
     return {
         **({"score": sum(scores) / len(scores)} if scores else {}),
         "delta_sum": float(sums.mean()),
         "reward_sum": float(rollout.rewards.sum(dim=1).mean()),
-        "labelled": sum(item.labelled for item in answered.credits) / float(mask.sum()),
-        "critic_tokens": sum(answered.critic_tokens),
+        "labelled": sum(item.labelled for item in responses.credits) / float(mask.sum()),
+        "critic_tokens": sum(responses.critic_tokens),
         "critic_failed": 1 - len(good) / count,
         "unmatched": sum(judgement.quotes.unmatched for judgement in good) / count,
         "unmatched_share": unmatched_share(good),
         "ambiguous": sum(judgement.quotes.ambiguous for judgement in good) / count,
         "forced": sum(judgement.forced > 0 for judgement in good) / count,
-        "cancelled": sum(item.cancelled for item in answered.credits) / count,
-        "uncovered": sum(item.uncovered for item in answered.credits) / count,
-        "no_score": sum(item.no_score for item in answered.credits) / count,
+        "cancelled": sum(item.cancelled for item in responses.credits) / count,
+        "uncovered": sum(item.uncovered for item in responses.credits) / count,
+        "no_score": sum(item.no_score for item in responses.credits) / count,
         "left_out": 1 - float(learned.any(dim=1).float().mean()),
-        "truncated": sum(sample.truncated for sample in answered.samples) / count,
+        "truncated": sum(sample.truncated for sample in responses.samples) / count,
         "response_length": float(lengths.mean()),
-        **variety([sample.ids for sample in answered.samples]),
-        **same_answers(answered),
-        **label_shares(answered),
+        **variety([sample.ids for sample in responses.samples]),
+        **same_answers(responses),
+        **label_shares(responses),
         "kl": float(rollout.kl.sum(dim=1).mean()),
         "kl_token": float(adv.masked_mean(rollout.kl, mask)),
         "kl_coefficient": coefficient,
@@ -53,13 +53,13 @@ def describe(answered: Answered, rollout: Rollout, coefficient: float) -> dict[s
     }
 
 
-def same_answers(answered: Answered) -> dict[str, float]:
+def same_answers(responses: Responses) -> dict[str, float]:
     """`same_answers`: of the prompts with several answers, the share whose answers are all the same.
 
     Nothing where no prompt has several.
     """
     by_prompt: dict[tuple[str, object], list[tuple[int, ...]]] = {}
-    for example, sample in zip(answered.examples, answered.samples, strict=True):
+    for example, sample in zip(responses.examples, responses.samples, strict=True):
         by_prompt.setdefault((example.id, example.prompt), []).append(tuple(sample.ids))
     groups = [ids for ids in by_prompt.values() if len(ids) > 1]
     return {"same_answers": sum(len(set(ids)) == 1 for ids in groups) / len(groups)} if groups else {}
@@ -72,41 +72,41 @@ def unmatched_share(critiques: Sequence[Critique]) -> float:
     return unmatched / quotes if quotes else 0.0
 
 
-def label_shares(answered: Answered) -> dict[str, float]:
+def label_shares(responses: Responses) -> dict[str, float]:
     """`good_tokens`, `poor_tokens`: shares of the tokens that belong to a good, a poor span, failures aside."""
-    tokens = max(1, sum(map(len, answered.labels)))
+    tokens = max(1, sum(map(len, responses.labels)))
     return {
-        name: sum(int((each == label).sum()) for each in answered.labels) / tokens
+        name: sum(int((each == label).sum()) for each in responses.labels) / tokens
         for name, label in (("good_tokens", 1), ("poor_tokens", -1))
     }
 
 
 def strips(
-    step: int, answered: Answered, rollout: Rollout, count: int, valued: bool = True, as_marked: bool = True
+    step: int, responses: Responses, rollout: Rollout, count: int, valued: bool = True, as_marked: bool = True
 ) -> Iterator[dict[str, Any]]:
     """Token strips of the first `count` responses: everything that is known about each token, side by side.
 
     `valued`: there is a value function. `as_marked`: each token of a span is paid with the sign of its span, so
     that a reader may compare the two.
     """
-    for row in range(min(count, len(answered.samples))):
-        judgement, aligned = answered.judgements[row], answered.aligned[row]
-        example, length = answered.examples[row], len(answered.samples[row].ids)
+    for row in range(min(count, len(responses.samples))):
+        judgement, aligned = responses.judgements[row], responses.aligned[row]
+        example, length = responses.examples[row], len(responses.samples[row].ids)
         failure = judgement if isinstance(judgement, Failure) else None
-        said = judgement if isinstance(judgement, Critique) else Critique(text="")
+        critique = judgement if isinstance(judgement, Critique) else Critique(text="")
         yield {
             "step": step,
             "id": example.id,
             "prompt": [message.model_dump() for message in example.prompt],
             "response": aligned.text,
-            "critique": said.text,
-            "spans": [span.model_dump() for span in said.spans],
-            "score": said.score,
+            "critique": critique.text,
+            "spans": [span.model_dump() for span in critique.spans],
+            "score": critique.score,
             "failure": failure.model_dump() if failure else None,
             # Quotes that became no span: a token they speak of may still gain from its neighbours.
-            "lost": list(said.lost),
-            "unmatched": said.quotes.unmatched,
-            "ambiguous": said.quotes.ambiguous,
+            "lost": list(critique.lost),
+            "unmatched": critique.quotes.unmatched,
+            "ambiguous": critique.quotes.ambiguous,
             "as_marked": as_marked,
             "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
             "starts": [int(start) for start in aligned.starts],

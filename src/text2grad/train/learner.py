@@ -1,7 +1,7 @@
-"""The phases of a PPO step as they run here: in one process or several, the critic beside the scoring or before it.
+"""The phases of a PPO step: in one process or several, with the critic before the scoring or in parallel to it.
 
-Each process takes its share of the prompts and gathers what the others found, so that after every phase all of them
-know the whole batch.
+Each process works on its share of the prompts and then gathers the others' results, so that after every phase all
+processes hold the whole batch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from text2grad.policy.shard import gathered
 from text2grad.train.account import strips
 from text2grad.train.optimizers import Optimizers
 from text2grad.train.passes import PassSize
-from text2grad.train.rollout import Answered, Measured, Rollout, draws_of, judge, measure, merge, respond
+from text2grad.train.rollout import PolicyStats, Responses, Rollout, draws_of, judge, measure, merge, respond
 from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher import Teacher, describe_lessons, lessons, read, spread, weight_at, with_teacher
+from text2grad.train.teacher.loss import describe_lessons, weight_at, with_teacher
+from text2grad.train.teacher.model import Teacher, read, spread
+from text2grad.train.teacher.prompt import lessons
 from text2grad.train.update import update
 
 A = TypeVar("A")
@@ -40,9 +42,8 @@ B = TypeVar("B")
 class Learner:
     """A policy in training, its critic, and the settings of a step.
 
-    `batch` is what the present step learns from; None until the policy is about to be changed. `watch` has the
-    seconds of its phases. `doing` is called with the name of each when it begins, and `changing` before a step
-    changes the policy.
+    `batch`: the data of the present step; None until it has been scored. `watch`: the seconds of each phase.
+    `doing` is called with the name of a phase when it begins, `changing` before the policy is changed.
     """
 
     policy: Policy
@@ -56,7 +57,7 @@ class Learner:
     teacher: Teacher | None = None
     doing: Callable[[str], None] = lambda phase: None
     changing: Callable[[], None] = lambda: None
-    batch: tuple[Answered, Rollout] | None = None
+    batch: tuple[Responses, Rollout] | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
@@ -68,46 +69,47 @@ class Learner:
         """Begin a step: one response per prompt."""
         self.batch, self.watch = None, Stopwatch()
         self.doing("sampling")
-        mine = self._ranks.share(len(prompts))
+        mine = self._ranks.share(len(prompts))  # a slice of the batch's rows
+        # With `by_row` any number of processes samples the same responses.
         by_row, tokens = self._ranks.by_row, self.generation.max_new_tokens
         draws = draws_of(self.seed, step, mine, tokens) if by_row else None
         with gathered(self.policy), self._ranks.barrier():
-            said = respond(self.policy, prompts[mine], self.generation, draws)
-        samples = list(itertools.chain.from_iterable(self._ranks.all_gather(said)))
+            own = respond(self.policy, prompts[mine], self.generation, draws)
+        samples = list(itertools.chain.from_iterable(self._ranks.all_gather(own)))
         self.watch.lap("generate")
         return samples
 
     def judge_and_measure(
         self, examples: Sequence[Example], samples: Sequence[Sample], batch: TokenBatch
-    ) -> tuple[Answered, Measured]:
-        """What the critic says, as credit per token, and what policy and reference say. Neither needs the other."""
+    ) -> tuple[Responses, PolicyStats]:
+        """Critiques as credit per token, and policy and reference statistics; neither needs the other."""
         self.doing("critic")
         mine = self._ranks.share(len(samples))
         critique = partial(judge, examples[mine], samples[mine], self._table, self.critic, self.credit)
-        answered, measured = together(
-            gathered(self.policy)(critique),  # a critic may be made of the policy's weights, which it needs whole
+        responses, stats = together(
+            gathered(self.policy)(critique),  # a critic may be the policy itself, which it needs whole
             partial(measure, self.policy, batch, self.settings, self.generation.temperature, self.size),
             self._overlap,
             self.watch,
             self._ranks,
         )
-        return merge(self._ranks.all_gather(answered)), Measured(*self._ranks.all_gather_rows(measured))
+        return merge(self._ranks.all_gather(responses)), PolicyStats(*self._ranks.all_gather_rows(stats))
 
     def teach(
-        self, answered: Answered, measured: Measured, rollout: Rollout, step: int
+        self, responses: Responses, stats: PolicyStats, rollout: Rollout, step: int
     ) -> tuple[Rollout, dict[str, float]]:
-        """A scored batch as the teacher changes it, and what there is to say of that; without a lesson as it is."""
+        """A scored batch as the teacher changes it, and the metrics of that; unchanged without a teacher."""
         weight = weight_at(step, self.settings)
         if self.teacher is None or weight == 0:
             return rollout, {}
         settings, size = self.settings.teacher, self.settings.samples_per_prompt
-        found, too_long = lessons(self.policy.tokenizer, answered, settings, size, self.policy.context)
+        taught, too_long = lessons(self.policy.tokenizer, responses, settings, size, self.policy.context)
         with self._ranks.barrier(), self.teacher.in_force():
-            part = read(self.policy, found, answered, measured.top, self.generation.temperature, self.size)
-        logp, support = self._ranks.all_gather_rows(part)
-        taught = spread(found, logp, support, len(answered.samples))
-        metrics = describe_lessons(rollout, taught, answered, too_long)
-        return with_teacher(rollout, taught, measured.top, answered, self.settings, weight), metrics
+            part = read(self.policy, taught, responses, stats.top, self.generation.temperature, self.size)
+        logp, support = self._ranks.all_gather_rows(part)  # (N, T) and (N, T, K), of all lessons
+        scores = spread(taught, logp, support, len(responses.samples))
+        metrics = describe_lessons(rollout, scores, responses, too_long)
+        return with_teacher(rollout, scores, stats.top, responses, self.settings, weight), metrics
 
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Gradient steps on a batch; the first ones of a run may train the value function alone."""
@@ -124,16 +126,16 @@ class Learner:
         """Token strips of the first `count` responses of the batch, all by default; None without a batch."""
         if self.batch is None:
             return None
-        answered, rollout = self.batch
-        count = len(answered.samples) if count is None else count
+        responses, rollout = self.batch
+        count = len(responses.samples) if count is None else count
         marked = self.credit.as_marked
-        return strips(step, answered, rollout, count, valued=self.settings.valued, as_marked=marked)
+        return strips(step, responses, rollout, count, valued=self.settings.valued, as_marked=marked)
 
 
 def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool = False) -> bool:
-    """Whether a critic is to work while the policy is scored (`ppo.overlap`).
+    """Whether the critic works while the policy is scored (`ppo.overlap`).
 
-    Never where weights are split: a critic that fails during a collective pass could not tell the other processes.
+    Never with split weights: a critic that fails during a collective pass could not tell the other processes.
 
     Raises:
         UserError: it is `on`, and the critic is made of the policy's own weights, or these are split.
@@ -149,32 +151,32 @@ def overlaps(critic: Critic, wanted: Literal["auto", "on", "off"], sharded: bool
 def together(
     critique: Callable[[], A], score: Callable[[], B], overlap: bool, watch: Stopwatch, ranks: Ranks = ALONE
 ) -> tuple[A, B]:
-    """The results of both. With `overlap`, `critique` runs in a thread, which has ended when this ends.
+    """The results of both. With `overlap`, `critique` runs in a thread, which is joined before this returns.
 
-    Each process works alone, but for the passes of split weights; all meet after each of the two, or at the end
-    with `overlap`, and fail if one did. What either raises is raised here; if both do, `score`'s.
+    Processes work independently, but for the passes of split weights. They meet after each of the two, or at the
+    end with `overlap`, and all fail if one did. An exception of either is raised here; if both raise, `score`'s.
 
-    `watch` gets the seconds that nothing but `critique` or `score` took, and as `seconds_critique_hidden` those of
-    `critique` that passed during `score`.
+    `watch` gets the seconds of `critique` and `score` that did not overlap, and as `seconds_critique_hidden` those
+    of `critique` that passed during `score`.
     """
     watch.seconds["seconds_critique_hidden"] = 0.0
     if not overlap:
         with ranks.barrier():
-            said = critique()
+            critiques = critique()
         watch.lap("critique")
         with ranks.passing():
-            found = score()
+            scores = score()
         watch.lap("score")
-        return said, found
+        return critiques, scores
     began = time.perf_counter()
     ended: list[float] = []
     with ranks.barrier(), ThreadPoolExecutor(1, thread_name_prefix="critic") as pool:
         pending = pool.submit(critique)
         pending.add_done_callback(lambda _: ended.append(time.perf_counter()))
-        found = score()
+        scores = score()
         watch.lap("score")
         scored = time.perf_counter()
-        said = pending.result()
+        critiques = pending.result()
     watch.lap("critique")
     watch.seconds["seconds_critique_hidden"] = min(*ended, scored) - began
-    return said, found
+    return critiques, scores

@@ -54,7 +54,7 @@ class Muon(torch.optim.Optimizer):
             update = parameter.grad.lerp(momentum, MOMENTUM)  # Nesterov
             by_shape[parameter.shape, parameter.dtype].append((parameter, update))
         for (shape, _), pairs in by_shape.items():
-            scale = RMS * max(shape) ** 0.5
+            scale = RMS * max(shape) ** 0.5  # an orthogonal (A, B) has a root mean square of 1 / sqrt(max(A, B))
             updates = orthogonalised(torch.stack([update for _, update in pairs]))
             for (parameter, _), update in zip(pairs, updates, strict=True):
                 parameter.add_(update, alpha=-lr * scale)
@@ -84,11 +84,11 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     dtype = torch.float32 if matrices.device.type == "cpu" else torch.bfloat16
-    tall = matrices.shape[1] > matrices.shape[2]
+    tall = matrices.shape[1] > matrices.shape[2]  # the shorter side first: smaller products
     x = matrices.to(dtype).transpose(1, 2) if tall else matrices.to(dtype)
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
-        gram = x @ x.transpose(1, 2)
+        gram = x @ x.transpose(1, 2)  # (N, a, a), a the shorter side
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
     found: Tensor = x.transpose(1, 2) if tall else x

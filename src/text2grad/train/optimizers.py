@@ -1,8 +1,8 @@
 """Optimizers and learning-rate schedules of both training loops.
 
-A parameter in a half type has a float32 master: the master is stepped, then copied into the parameter. Without it a
-step smaller than half the distance to the next number of the half type would be lost: at a learning rate of 1e-6
-nearly all of them.
+A parameter in a half type has a float32 master: the master is stepped, then copied into the parameter. Otherwise a
+step smaller than half the distance to the next number of the half type would be lost, as nearly all are at a
+learning rate of 1e-6.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from torch import nn
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import split_as, whole
-from text2grad.train.muon import muon_for
-from text2grad.train.settings import PPOSettings, Schedule, SupervisedSettings
+from text2grad.train.settings import PPOSettings, Schedule
 
 MAX_GRAD_NORM = 1.0
 """Of the gradient of a step, as in the paper."""
@@ -40,33 +39,17 @@ def make_optimizers(policy: Policy, settings: PPOSettings) -> Optimizers:
     Raises:
         UserError: the policy is in float16.
     """
-    _refuse_float16(policy)
+    refuse_float16(policy)
     trunk = torch.optim.AdamW(policy.policy_parameters(), lr=settings.lr, weight_decay=0.0, fused=True)
     head = torch.optim.AdamW(
         policy.value_parameters(), lr=settings.value_lr or settings.lr, weight_decay=0.0, fused=True
     )
     for optimizer in (trunk, head):
         keep_masters(optimizer, policy)
+    # At most so many: a mini-batch without learned tokens makes no step.
     updates = max(1, settings.steps - settings.warmup_steps) * settings.epochs * settings.mini_batches
     factor = learning_rate_factor(settings.schedule, 0.0, updates)
     return Optimizers(trunk, head, torch.optim.lr_scheduler.LambdaLR(trunk, factor))
-
-
-def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
-    """The optimizer that the settings name, over all that the policy trains.
-
-    Raises:
-        UserError: the policy is in float16.
-    """
-    _refuse_float16(policy)
-    lr, decay = settings.lr, settings.weight_decay
-    optimizer: torch.optim.Optimizer
-    if settings.optimizer == "muon":
-        optimizer = muon_for(policy.model, lr, decay)
-    else:
-        optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=lr, weight_decay=decay, fused=True)
-    keep_masters(optimizer, policy)
-    return optimizer
 
 
 def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
@@ -101,7 +84,8 @@ def keep_masters(optimizer: torch.optim.Optimizer, policy: Policy) -> None:
         optimizer.register_step_post_hook(give_back)
 
 
-def _refuse_float16(policy: Policy) -> None:
+def refuse_float16(policy: Policy) -> None:
+    """Raises UserError: the policy is in float16."""
     if any(parameter.dtype == torch.float16 for parameter in policy.parameters()):
         raise UserError(
             "float16 cannot be trained here: without loss scaling small gradients become 0",

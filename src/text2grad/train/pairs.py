@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -11,7 +11,7 @@ from text2grad.align import Aligned, Membership, TokenTable, token_labels
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
 from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
-from text2grad.policy.label_head import UNLABELLED
+from text2grad.policy.heads.head import UNLABELLED
 from text2grad.policy.model import Policy
 from text2grad.train.settings import SupervisedSettings
 
@@ -19,14 +19,26 @@ LENGTH_POOL = 16
 """Batches whose pairs are sorted by length together."""
 
 
-class Sized(Protocol):
-    """What is learned from, as token ids."""
+class Tokenised(Protocol):
+    """One item to learn from, as token ids."""
 
     @property
-    def tokens(self) -> int: ...
+    def tokens(self) -> int:
+        """How many a model reads, by which items of similar length share a batch."""
+        ...
+
+    @property
+    def whole(self) -> Sequence[int]:
+        """The longest sequence that a model must read at once."""
+        ...
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[int]]:
+        """The texts that it is made of, by name."""
+        ...
 
 
-E = TypeVar("E", bound=Sized)
+E = TypeVar("E", bound=Tokenised)
 
 
 @dataclass(frozen=True)
@@ -45,8 +57,8 @@ class Pair:
     """One training pair: a conversation and the answer to learn.
 
     `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
-    `marked`: a text in the prompt whose words are labelled, for a second loss (`policy.label_head`).
-    `score`: in [-1, 1], for a head that reads it off the prompt (`policy.score_head`).
+    `marked`: a text in the prompt whose words are labelled, for a second loss (`policy.heads`).
+    `score`: in [-1, 1], for a head that reads it off the prompt (`policy.heads`).
     """
 
     id: str
@@ -63,32 +75,59 @@ def labelled_by(pair: Pair, membership: Membership) -> Pair:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A pair as token ids; the loss is on `target` only, where each token has its weight.
-
-    `labels`: of the tokens of the prompt, +1, -1, 0 or `UNLABELLED`; none where no second loss is wanted.
-    """
+class PromptAndTarget:
+    """Token ids of a conversation, and of the answer that something is learned from."""
 
     prompt: list[int]
     target: list[int]
-    weights: list[float]
-    labels: list[int] = field(default_factory=list)
-    score: float | None = None
+
+    @property
+    def whole(self) -> list[int]:
+        """Both, as the model reads them."""
+        return [*self.prompt, *self.target]
 
     @property
     def tokens(self) -> int:
         """Of the whole sequence."""
         return len(self.prompt) + len(self.target)
 
+    @property
+    def parts(self) -> dict[str, list[int]]:
+        """Both by name."""
+        return {"prompt": self.prompt, "target": self.target}
+
+
+@dataclass(frozen=True)
+class Encoded(PromptAndTarget):
+    """A pair as token ids; the loss is on `target` only, where each token has its weight.
+
+    `labels`: of the tokens of the prompt, +1, -1, 0 or `UNLABELLED`; none where no second loss is wanted.
+    """
+
+    weights: list[float]
+    labels: list[int] = field(default_factory=list)
+    score: float | None = None
+
 
 def encode_pairs(policy: Policy, pairs: Sequence[Pair], settings: SupervisedSettings) -> list[Encoded]:
     """Token ids of all pairs; refuses pairs that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer) if any(pair.emphasis or pair.marked for pair in pairs) else None
     encoded = [_encoded(policy, pair, table) for pair in pairs]
-    limit = min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
-    whole = [(pair.id, [*item.prompt, *item.target]) for pair, item in zip(pairs, encoded, strict=True)]
-    check_lengths(whole, limit, 0)
+    refuse_long(policy, [pair.id for pair in pairs], encoded, settings)
     return encoded
+
+
+def longest(policy: Policy, settings: SupervisedSettings) -> int | None:
+    """The longest sequence that can be trained on, in tokens; None: any."""
+    return min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
+
+
+def refuse_long(
+    policy: Policy, names: Sequence[str], items: Sequence[Tokenised], settings: SupervisedSettings
+) -> None:
+    """Raises UserError: an item exceeds `longest`; names the first by its id."""
+    whole = [(name, list(item.whole)) for name, item in zip(names, items, strict=True)]
+    check_lengths(whole, longest(policy, settings), 0)
 
 
 def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
@@ -139,7 +178,7 @@ def plan_batches(encoded: Sequence[E], settings: SupervisedSettings, seed: int) 
     total = updates_of(settings, len(encoded))
     while total > 0:
         order = rng.sample(list(encoded), len(encoded))
-        pool = settings.batch_size * LENGTH_POOL
+        pool = settings.batch_size * LENGTH_POOL  # sorting a whole epoch would batch the same items every time
         batches: list[list[E]] = []
         for start in range(0, len(order), pool):
             near = sorted(order[start : start + pool], key=lambda item: item.tokens)

@@ -56,12 +56,12 @@ def accumulate(
     """Add the gradient of a batch to the policy's, and return the terms of its loss, summed over the passes.
 
     `terms` gives, for some rows, their share of the loss and of each logged term, with denominators of the whole
-    batch: then neither the size of a pass nor the number of processes changes anything. `rows`, a tensor or a list,
-    are in order of length, so that those of a pass are of similar length and each process has all lengths. All
-    processes make as many passes; one that has run out of rows counts for nothing.
+    batch, so that neither the size of a pass nor the number of processes changes the result. `rows`, a tensor or a
+    list, are in order of length, so that those of a pass are of similar length and each process has all lengths.
+    All processes make as many passes; one that has run out of rows repeats some with weight 0.
     """
     ranks = size.ranks
-    mine = rows[ranks.rank :: ranks.count]
+    mine = rows[ranks.rank :: ranks.count]  # every count-th row: short and long ones for each process
 
     def passes(rows_each: int) -> dict[str, float]:
         totals: dict[str, float] = {}

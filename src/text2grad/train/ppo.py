@@ -17,22 +17,24 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from text2grad.align import CreditSettings
-from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
+from text2grad.durable.identity import digest_of_reference, flatten
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, record_json
-from text2grad.policy.encode import encode_prompts, rendering_of
+from text2grad.policy.encode import encode_prompts
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
+from text2grad.train.identity import digest_of_data
 from text2grad.train.learner import Learner, overlaps
 from text2grad.train.optimizers import make_optimizers
 from text2grad.train.passes import PassSize
 from text2grad.train.rollout import refuse_diverged, refuse_failures, score
 from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher import Teacher, refuse_unfit, teacher_version
+from text2grad.train.teacher.model import Teacher
+from text2grad.train.teacher.prompt import refuse_unfit, teacher_version
 from text2grad.train.update import next_coefficient
 
 
@@ -53,14 +55,14 @@ def ppo_step(
     samples = learner.sample(prompts, step)  # y ~ pi(x)
     batch = learner.policy.pack(prompts, [sample.ids for sample in samples])
     # Critique -> spans -> delta_t, and in the meantime log pi, the KL to the reference, and V.
-    answered, measured = learner.judge_and_measure(examples, samples, batch)
-    refuse_failures(answered.judgements, learner.settings.max_failed)
-    rollout = score(batch, answered, measured, learner.settings, beta)  # r_t = delta_t - beta kl_t -> A_t
-    rollout, lesson = learner.teach(answered, measured, rollout, step)  # log pi(y | x, critique), with a teacher
+    responses, stats = learner.judge_and_measure(examples, samples, batch)
+    refuse_failures(responses.judgements, learner.settings.max_failed)
+    rollout = score(batch, responses, stats, learner.settings, beta)  # r_t = delta_t - beta kl_t -> A_t
+    rollout, lesson = learner.teach(responses, stats, rollout, step)  # log pi(y | x, critique), with a teacher
     learner.watch.lap("score")
-    learner.batch = answered, rollout
+    learner.batch = responses, rollout
     refuse_diverged(rollout, learner.settings.max_kl)
-    metrics = describe(answered, rollout, beta) | lesson | learner.update(rollout, step)  # the clipped objective
+    metrics = describe(responses, rollout, beta) | lesson | learner.update(rollout, step)  # the clipped objective
     learner.watch.lap("update")
     return metrics | learner.watch.seconds
 
@@ -143,10 +145,10 @@ def _refuse_unfit(critic: Critic, settings: PPOSettings, generation: GenerationS
 
 def identity_of(policy: Policy, examples: Sequence[Example], critic: Critic) -> dict[str, str]:
     """What a run depends on beside its settings, by name; large things as digests."""
-    asked = rendering_of(policy.tokenizer, itertools.chain.from_iterable(example.prompt for example in examples))
+    turns = itertools.chain.from_iterable(example.prompt for example in examples)
     return {
         "the starting policy": digest_of_reference(policy),
-        "the prompts": digest_of_texts([*map(record_json, examples), *asked]),
+        "the prompts": digest_of_data(policy, map(record_json, examples), turns),
         "the critic": f"{critic.source.kind} {critic.source.prompt_version}",
     }
 

@@ -25,11 +25,11 @@ from text2grad.train.settings import PPOSettings
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A batch of responses in words: prompts, samples, critiques, and the credit that each got.
+class Responses:
+    """A batch of responses in words: prompts, samples, critiques, and the credit of each.
 
     `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
-    `critic_tokens`: how many each share of the batch took the critic to read and to write.
+    `critic_tokens`: tokens that the critic read and wrote, one number per process.
     """
 
     examples: list[Example]
@@ -41,13 +41,16 @@ class Answered:
     critic_tokens: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """The same batch in numbers. All (B, T), response-aligned; `learned` is `mask` without failed critiques and
-    without what `ppo.mask_truncated` and `ppo.drop_equal_groups` leave out of the loss.
+    """The same batch in numbers. All (B, T), response-aligned.
 
-    Of a teacher (`train.teacher`), as far as its kind needs it: its log-probabilities `teacher`, those of the ids
-    `support` (B, T, K), and the weights `route` of the KL on spans, below 0 for reverse, above 0 for forward.
+    `learned`: the tokens that the loss is taken over. Those of failed critiques are never among them, nor what
+    `ppo.mask_truncated`, `ppo.drop_equal_groups` or the lack of a lesson leaves out.
+
+    With a teacher (`train.teacher`), as its kind needs: its log-probabilities `teacher` (B, T), the ids `support`
+    (B, T, K) on which it is compared and its log-probabilities of these, `teacher_support`, and the weights `route`
+    (B, T) of the KL on spans, below 0 for reverse, above 0 for forward.
     """
 
     batch: TokenBatch
@@ -69,8 +72,9 @@ class Rollout:
 def draws_of(seed: int, step: int, rows: slice, tokens: int) -> Tensor:
     """(N, tokens) random numbers for some rows of a step's batch.
 
-    They depend on nothing else, so a row's response is the same in whatever process it is sampled.
+    They depend on nothing else, so a row has the same response in any process.
     """
+    # One generator per row: rows can be split over processes in any way.
     numbers = [np.random.default_rng([seed, step, row]).random(tokens) for row in range(rows.start, rows.stop)]
     return torch.from_numpy(np.stack(numbers))
 
@@ -88,14 +92,14 @@ def respond(
     """
     try:
         return generate(policy, prompts, generation, draws=draws)
-    except NotFinite as error:  # the run has a cure of its own
+    except NotFinite as error:  # the run names its own cure, which depends on its settings
         raise FloatingPointError("the policy's probabilities are not finite") from error
 
 
-def merge(parts: Sequence[Answered]) -> Answered:
+def merge(parts: Sequence[Responses]) -> Responses:
     """The shares of all processes as one batch."""
     columns = zip(*(vars(part).values() for part in parts), strict=True)
-    return Answered(*(list(itertools.chain.from_iterable(column)) for column in columns))
+    return Responses(*(list(itertools.chain.from_iterable(column)) for column in columns))
 
 
 def judge(
@@ -104,13 +108,13 @@ def judge(
     table: TokenTable,
     critic: Critic,
     settings: CreditSettings,
-) -> Answered:
-    """Show the critic the text of the sampled ids, and tie what it says to those ids."""
-    aligned = [table.align(sample.ids) for sample in samples]
+) -> Responses:
+    """Critique the text of the sampled ids, and turn the spans into credit for those ids."""
+    aligned = [table.align(sample.ids) for sample in samples]  # which characters each token wrote
     before = tokens_of(critic)
-    said = judgements_of(critic, examples, [item.text for item in aligned])
-    judgements = [scored(each, settings) for each in said]
-    credits = [
+    critiques = judgements_of(critic, examples, [item.text for item in aligned])
+    judgements = [scored(each, settings) for each in critiques]
+    credits = [  # one delta per token; none for a failure, which is no score of 0
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
         for judgement, item in zip(judgements, aligned, strict=True)
     ]
@@ -118,12 +122,12 @@ def judge(
         np.zeros(0, np.int8) if isinstance(each, Failure) else token_labels(each.spans, item, settings.membership)
         for each, item in zip(judgements, aligned, strict=True)
     ]
-    tokens = [tokens_of(critic) - before]
-    return Answered(list(examples), list(samples), aligned, judgements, credits, labels, tokens)
+    tokens = [tokens_of(critic) - before]  # of this process: `merge` lists those of all
+    return Responses(list(examples), list(samples), aligned, judgements, credits, labels, tokens)
 
 
 def refuse_failures(judgements: Sequence[Judgement], limit: float) -> None:
-    """Stop when more than a share `limit` of the critiques failed: a policy cannot learn from silence."""
+    """Stop when more than a share `limit` of the critiques failed."""
     failures = [judgement for judgement in judgements if isinstance(judgement, Failure)]
     if len(failures) > limit * len(judgements):
         raise CritiquesFailed(
@@ -150,11 +154,11 @@ def refuse_diverged(rollout: Rollout, limit: float | None) -> None:
         )
 
 
-class Measured(NamedTuple):
-    """What a policy and its reference say of a batch, whatever a critic says of it.
+class PolicyStats(NamedTuple):
+    """Policy and reference statistics of a batch, independent of the critic.
 
     Log-probabilities, KL, entropy and values (B, T), 0 outside the mask, and the values after the responses (B,).
-    `top` (B, T, K): the ids that a teacher is compared on (`ppo.teacher`).
+    `top` (B, T, K): the likeliest ids, on which a teacher is compared (`ppo.teacher`).
     """
 
     logp: Tensor
@@ -167,65 +171,80 @@ class Measured(NamedTuple):
 
 def measure(
     policy: Policy, batch: TokenBatch, settings: PPOSettings, temperature: float, size: PassSize | None = None
-) -> Measured:
-    """The policy's and the reference's numbers of this process's share of a batch.
+) -> PolicyStats:
+    """Policy and reference statistics of this process's share of a batch.
 
-    Nothing is exchanged, unless weights are split: then all processes make as many passes.
+    Nothing is exchanged between processes. With split weights all of them make the same number of passes.
     """
     size = size or PassSize(settings.micro_batch_size)
     share = size.ranks.share(len(batch.mask))
     device = batch.mask.device
     logp, kl, entropy, values = (torch.zeros(batch.mask.shape, device=device) for _ in range(4))
-    width = settings.teacher.width
+    width = settings.teacher.width  # K; 0 without a teacher that compares distributions
     top = torch.zeros((*batch.mask.shape, width), dtype=torch.long, device=device)
-    found = Measured(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device), top)
+    stats = PolicyStats(logp, kl, entropy, values, torch.zeros(len(batch.mask), device=device), top)
 
     def fill(rows_each: int) -> None:
         index = torch.arange(share.start, share.stop, device=device)
         passes = batch.passes(index, rows_each, grouped=policy.reader.shares)
+        # With split weights every process must make as many passes: some repeat their last one.
         surplus = passes[-1:] * (size.ranks.passes(len(batch.mask), rows_each) - len(passes))
         for rows in (*passes, *surplus):
-            part = batch.rows(rows).trimmed()
+            part = batch.rows(rows).trimmed()  # (b, t) with t <= T
             output = policy(part, temperature, entropy=True, kl=settings.kl, valued=settings.valued, top=width)
             for name in ("logp", "kl", "entropy", *(["top"] if width else [])):
-                getattr(found, name)[rows, : part.width] = getattr(output, name)
-            found.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
-            found.last_value[rows] = output.last_value
+                getattr(stats, name)[rows, : part.width] = getattr(output, name)
+            stats.values[rows, : part.width] = output.values.masked_fill(~part.mask, 0.0)
+            stats.last_value[rows] = output.last_value
 
     with policy.evaluating():
         size.fitting(fill, undo=lambda: None)
-    return Measured(*(column[share] for column in found))
+    return PolicyStats(*(column[share] for column in stats))
 
 
 def score(
-    batch: TokenBatch, answered: Answered, measured: Measured, settings: PPOSettings, coefficient: float
+    batch: TokenBatch, responses: Responses, stats: PolicyStats, settings: PPOSettings, coefficient: float
 ) -> Rollout:
     """Rewards and advantages of a batch under the policy that sampled it; `coefficient` is beta, of the KL."""
-    failed = torch.tensor([isinstance(j, Failure) for j in answered.judgements], device=batch.mask.device)
-    cut = torch.tensor([sample.truncated for sample in answered.samples], device=batch.mask.device)
-    learned = batch.mask & ~failed[:, None]
+    # (B,) each: whose critique failed, and who was cut at max_new_tokens.
+    failed = torch.tensor([isinstance(j, Failure) for j in responses.judgements], device=batch.mask.device)
+    cut = torch.tensor([sample.truncated for sample in responses.samples], device=batch.mask.device)
+    judged = batch.mask & ~failed[:, None]  # (B, T), the tokens of answers that have a critique
+    # (B, T) each: delta of the credit scheme, and the part of it that single words earned.
     delta, words = torch.zeros(2, *batch.mask.shape, device=batch.mask.device)
-    for row, item in enumerate(answered.credits):
+    for row, item in enumerate(responses.credits):
         delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
         words[row, : len(item.delta)] = torch.from_numpy(item.of_words)
-    gains = torch.tensor([item.gain for item in answered.credits], device=batch.mask.device)
-    bootstrap = torch.where(cut, measured.last_value, 0)  # a truncated response would have earned more
+    gains = torch.tensor([item.gain for item in responses.credits], device=batch.mask.device)  # (B,)
+    bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
     by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
-    found = adv.estimate(
+    estimate = adv.estimate(
         settings.advantage,
-        adv.Rewarded(delta, measured.kl, coefficient, measured.values, bootstrap, batch.mask, learned),
+        adv.RewardTerms(delta, stats.kl, coefficient, stats.values, bootstrap, batch.mask, judged),
         gamma=settings.gamma,
         lam=settings.lam,
         target=settings.value_target,
         normalisation=settings.normalisation,
-        group=adv.Compared(gains, words, by),
+        group=adv.GroupTerms(gains, words, by),
     )
-    # A truncated answer still counts in the mean of its group. What is left out here is no part of the token mean.
+    # A truncated answer still counts in the mean of its group; here it leaves the loss and its token mean.
+    counted = torch.ones_like(cut)  # (B,)
     if settings.drop_equal_groups:
-        learned = learned & adv.in_unequal_groups(gains, learned, settings.samples_per_prompt)[:, None]
+        counted &= adv.in_unequal_groups(gains, judged, settings.samples_per_prompt)
     if settings.mask_truncated:
-        learned = learned & ~cut[:, None]
-    return Rollout(batch, learned, delta, measured.logp, measured.kl, measured.entropy, measured.values, *found)
+        counted &= ~cut
+    return Rollout(
+        batch=batch,
+        learned=judged & counted[:, None],
+        delta=delta,
+        old_logp=stats.logp,
+        kl=stats.kl,
+        entropy=stats.entropy,
+        values=stats.values,
+        rewards=estimate.rewards,
+        advantages=estimate.advantages,
+        returns=estimate.returns,
+    )
 
 
 def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:

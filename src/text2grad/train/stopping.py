@@ -1,5 +1,5 @@
-"""When training ends early: by a measure on validation data, whose best weights are kept, or by a loss so low that
-samples of the policy would hardly differ."""
+"""Early stopping: by a measurement on validation data, keeping the best weights, or by a loss so low
+that samples of the policy would hardly differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX = "best."
 METRIC = "span_f1"
 """The mean of the F1 of good tokens and the F1 of poor tokens."""
 PART_OF_PASS = 0.25
-"""Over this part of a pass a loss is averaged that ends training: forty short answers are learned within a pass."""
+"""The part of a pass over which the loss is averaged: forty short answers are learned within one pass."""
 
 
 class EarlyStopping:
@@ -65,7 +65,7 @@ class EarlyStopping:
             return {}
         device = self._policy.device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(0)
+            torch.manual_seed(0)  # every measurement draws the same numbers
             with gathered(self._policy), self._ranks.barrier():
                 value = self._measure()
         value = self._ranks.broadcast(value)

@@ -15,17 +15,23 @@ from typing import Any, Generic, NamedTuple
 import torch
 from torch import Tensor
 
-from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.encode import rendering_of
-from text2grad.policy.label_head import UNLABELLED, LabelHead
+from text2grad.policy.heads.head import (
+    STEP_OF_LABELS,
+    STEP_OF_VERDICTS,
+    UNLABELLED,
+    Head,
+    label_loss,
+    verdict_loss,
+)
 from text2grad.policy.model import Policy
-from text2grad.policy.score_head import STEP_OF_VERDICTS, ScoreHead
-from text2grad.train.optimizers import clip_gradient, learning_rate_factor, make_optimizer
+from text2grad.train.identity import digest_of_data, supervised_identity
+from text2grad.train.muon import muon_for
+from text2grad.train.optimizers import clip_gradient, keep_masters, learning_rate_factor, refuse_float16
 from text2grad.train.pairs import E, Encoded, Pair, encode_pairs, plan_batches
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import SupervisedSettings
@@ -50,8 +56,8 @@ def train_supervised(
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
     several processes calls this with the same arguments. `section` is where the user finds `settings`. With
     `stopping` the run may end early, and the policy is the one that measured best, or the last one. `label_weight`
-    is that of the label head's loss on marked texts (`policy.label_head`); 0: no such head. `verdicts`: the scores
-    of the pairs are learned by a head (`policy.score_head`), which is saved with the policy.
+    is that of the label head's loss on marked texts (`policy.heads`); 0: no such head. `verdicts`: the scores
+    of the pairs are learned by a head (`policy.heads`), which is saved with the policy.
 
     Raises:
         UserError: there is nothing to train on, a pair does not fit the context, the loss is not finite or that
@@ -60,19 +66,32 @@ def train_supervised(
     refuse_nothing(pairs, options)
     encoded = encode_pairs(policy, pairs, settings)
     objective = Objective(
-        identity=identity_of(policy, pairs, settings, section, label_weight, verdicts),
+        identity=supervised_identity(
+            policy, settings, section, _data_identity(policy, pairs, label_weight, verdicts)
+        ),
         gradient=partial(accumulate_gradient, policy, label_weight=label_weight),
-        described=partial(_described, policy),
+        described=partial(in_words, policy, lambda item: _loss_sums(policy, [item]).loss / sum(item.weights)),
         check=partial(_refuse_diverged, guessing=math.log(len(policy.tokenizer))),
         heads=[
-            *([policy.add_label_head()] if label_weight else []),
-            *([policy.add_score_head(STEP_OF_VERDICTS)] if verdicts else []),
+            *([policy.add_head("label_head", STEP_OF_LABELS)] if label_weight else []),
+            *([policy.add_head("score_head", STEP_OF_VERDICTS)] if verdicts else []),
         ],
     )
     batches = list(plan_batches(encoded, settings, options.seed))
     metrics = descend(policy, batches, objective, settings, options, section, stopping)
     policy.continued = True
     return metrics
+
+
+def _data_identity(policy: Policy, pairs: Sequence[Pair], label_weight: float, verdicts: bool) -> dict[str, str]:
+    turns = itertools.chain.from_iterable(
+        (*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs
+    )
+    return {
+        "the training pairs": digest_of_data(policy, map(str, pairs), turns),
+        **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),
+        **({"reward_model.verdict": "head"} if verdicts else {}),
+    }
 
 
 def refuse_not_finite(metrics: dict[str, float]) -> None:
@@ -83,12 +102,12 @@ def refuse_not_finite(metrics: dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Objective(Generic[E]):
-    """What a supervised run minimises, over batches of anything.
+    """What a supervised run minimises, over batches of any kind.
 
-    `gradient` adds a batch's gradient to the policy's and returns its metrics, `loss` among them; `described` gives
-    the batch of a step in words, for when a number is not finite; `check` raises FloatingPointError for metrics
-    with which no step may be made. `dropout`: whether it is on. `heads` are trained beside the policy, each by an
-    optimizer of its own. `identity`: what the run depends on.
+    `gradient` adds a batch's gradient to the policy's and returns its metrics, `loss` among them. `described` gives
+    the batch of a step as text, to be written when a number is not finite. `check` raises FloatingPointError for
+    metrics that forbid a step. `dropout`: whether it is on. `heads` are trained with the policy, each by its own
+    optimizer. `identity`: what the run depends on.
     """
 
     identity: Mapping[str, str]
@@ -96,7 +115,7 @@ class Objective(Generic[E]):
     described: Callable[[int, Sequence[E]], Iterator[dict[str, Any]]]
     check: Callable[[dict[str, float]], None] = refuse_not_finite
     dropout: bool = True
-    heads: Sequence[LabelHead | ScoreHead] = ()
+    heads: Sequence[Head] = ()
 
 
 def descend(
@@ -132,7 +151,7 @@ def descend(
                 metrics = objective.gradient(batch, size)
                 metrics["grad_norm"] = clip_gradient(policy.policy_parameters())
                 objective.check(metrics)
-            if stopping and stopping.due(step + 1, len(batches)):  # it measures the changed policy
+            if stopping and stopping.due(step + 1, len(batches)):  # it will measure the changed policy
                 run.changing()
             for optimizer in optimizers:
                 optimizer.step()
@@ -150,42 +169,27 @@ def descend(
     return metrics
 
 
+def make_optimizer(policy: Policy, settings: SupervisedSettings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name, over all that the policy trains.
+
+    Raises:
+        UserError: the policy is in float16.
+    """
+    refuse_float16(policy)
+    lr, decay = settings.lr, settings.weight_decay
+    optimizer: torch.optim.Optimizer
+    if settings.optimizer == "muon":
+        optimizer = muon_for(policy.model, lr, decay)
+    else:
+        optimizer = torch.optim.AdamW(policy.policy_parameters(), lr=lr, weight_decay=decay, fused=True)
+    keep_masters(optimizer, policy)
+    return optimizer
+
+
 def refuse_nothing(data: Sequence[object], options: RunOptions) -> None:
     """Raises UserError: there is no data."""
     if not data:
         raise UserError(f"{options.title}: nothing to train on", "check the data file and the split")
-
-
-def refuse_muon(settings: SupervisedSettings, options: RunOptions, section: str) -> None:
-    """Raises UserError: muon is to train a model that is read by a head of its own."""
-    if settings.optimizer == "muon":
-        problem = "muon trains every layer, and a model that is read by a head of its own has no use for the last"
-        raise UserError(f"{options.title}: {problem}", f"--{section}.optimizer adamw")
-
-
-def longest(policy: Policy, settings: SupervisedSettings) -> int | None:
-    """The longest sequence that can be trained on, in tokens; None: any."""
-    return min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
-
-
-def identity_of(
-    policy: Policy,
-    pairs: Sequence[Pair],
-    settings: SupervisedSettings,
-    section: str,
-    label_weight: float,
-    verdicts: bool,
-) -> dict[str, str]:
-    """What a run depends on, by name; large things as digests."""
-    turns = ((*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs)
-    said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
-    return {
-        **flatten(**{section: settings}),
-        "the starting model": digest_of_reference(policy),
-        "the training pairs": digest_of_texts([*map(str, pairs), *said]),
-        **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),
-        **({"reward_model.verdict": "head"} if verdicts else {}),
-    }
 
 
 def _refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
@@ -197,13 +201,15 @@ def _refuse_diverged(metrics: dict[str, float], guessing: float) -> None:
         )
 
 
-def _described(policy: Policy, step: int, batch: Sequence[Encoded]) -> Iterator[dict[str, Any]]:
-    """Each pair of a batch in words, with its loss per token under the present weights; None: it is not finite."""
+def in_words(
+    policy: Policy, loss_of: Callable[[E], Tensor], step: int, batch: Sequence[E]
+) -> Iterator[dict[str, Any]]:
+    """Each item of a batch as text, with its loss under the present weights; None: it is not finite."""
     for item in batch:
         with policy.evaluating():
-            loss = float(_loss_sums(policy, [item]).loss) / sum(item.weights)
-        prompt, target = policy.tokenizer.decode(item.prompt), policy.tokenizer.decode(item.target)
-        yield {"step": step, "loss": loss if math.isfinite(loss) else None, "prompt": prompt, "target": target}
+            loss = float(loss_of(item))
+        texts = {name: policy.tokenizer.decode(ids) for name, ids in item.parts.items()}
+        yield {"step": step, "loss": loss if math.isfinite(loss) else None, **texts}
 
 
 def accumulate_gradient(
@@ -215,9 +221,10 @@ def accumulate_gradient(
     where the policy has a score head that over the answers with a score, as `score_loss`.
     """
     ordered = sorted(batch, key=lambda item: item.tokens)
+    # Denominators of the whole batch, so that the size of a pass changes nothing.
     tokens = sum(sum(item.weights) for item in batch)
-    labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))
-    scored = max(1, sum(item.score is not None for item in batch))
+    labelled = max(1, sum(label != UNLABELLED for item in batch for label in item.labels))  # tokens
+    scored = max(1, sum(item.score is not None for item in batch))  # answers
 
     def terms(items: Sequence[Encoded]) -> tuple[Tensor, dict[str, Tensor]]:
         sums = _loss_sums(policy, items, label_weight > 0)
@@ -235,8 +242,7 @@ def accumulate_gradient(
 
 
 class _Sums(NamedTuple):
-    """Summed losses: of the answers' tokens, of the labels of the prompts' if asked for, and of the scores where
-    the policy has a head for them."""
+    """Summed losses: of the answers' tokens, of the labels of the prompts' tokens, and of the scores."""
 
     loss: Tensor
     labels: Tensor | None
@@ -245,22 +251,22 @@ class _Sums(NamedTuple):
 
 def _loss_sums(policy: Policy, items: Sequence[Encoded], with_labels: bool = False) -> _Sums:
     batch = policy.pack([item.prompt for item in items], [item.target for item in items])
-    weights = torch.zeros(batch.mask.shape)
+    weights = torch.zeros(batch.mask.shape)  # (B, T)
     for row, item in enumerate(items):
         weights[row, : len(item.weights)] = torch.tensor(item.weights)
-    logp, before, layers = policy.logps(batch, every=with_labels)
-    labels = _label_loss(policy, items, batch, layers) if with_labels else None
+    output = policy(batch, valued=False, layers=with_labels)
+    labels = _label_loss(policy, items, batch, output.layers) if with_labels else None
     scores = None
     if policy.score_head is not None:
         known = [math.nan if item.score is None else item.score for item in items]
-        scores = policy.score_head.loss(before, torch.tensor(known, device=before.device))
-    return _Sums(-(logp * weights.to(logp.device)).sum(), labels, scores)
+        scores = verdict_loss(policy.score_head, output.before, torch.tensor(known, device=policy.device))
+    return _Sums(-(output.logp * weights.to(policy.device)).sum(), labels, scores)
 
 
 def _label_loss(policy: Policy, items: Sequence[Encoded], batch: TokenBatch, layers: Sequence[Tensor]) -> Tensor:
-    labels = torch.full(batch.input_ids.shape, UNLABELLED)
-    width = batch.input_ids.shape[1] - batch.width
+    labels = torch.full(batch.input_ids.shape, UNLABELLED)  # (B, P+T)
+    width = batch.input_ids.shape[1] - batch.width  # P, the padded length of the prompts
     for row, item in enumerate(items):  # prompts are padded on the left
         labels[row, width - len(item.labels) : width] = torch.tensor(item.labels, dtype=torch.long)
     assert policy.label_head is not None
-    return policy.label_head.loss(layers, labels.to(batch.input_ids.device))
+    return label_loss(policy.label_head, layers, labels.to(batch.input_ids.device))

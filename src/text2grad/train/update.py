@@ -14,7 +14,7 @@ from text2grad.train.optimizers import Optimizers, clip_gradient
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.rollout import Rollout, take_rows
 from text2grad.train.settings import PPOSettings
-from text2grad.train.teacher import policy_terms
+from text2grad.train.teacher.loss import teacher_loss
 
 
 def update(
@@ -37,11 +37,12 @@ def update(
     totals: dict[str, float] = {}
     updates = 0
     for _ in range(settings.epochs):
+        # A permutation of the batch's rows, the same in every process.
         device = rollout.learned.device
         shuffled = size.ranks.broadcast(torch.randperm(len(rollout.learned), device=device).cpu()).to(device)
         for index in shuffled.tensor_split(settings.mini_batches):
             if not rollout.learned[index].any():
-                continue
+                continue  # all critiques of this mini-batch failed: no step
             terms = accumulate_gradient(policy, rollout, index, settings, temperature, warming, size)
             terms["grad_norm"] = apply_gradient(policy, optimizers, settings, warming)
             totals = {name: totals.get(name, 0.0) + value for name, value in terms.items()}
@@ -59,15 +60,18 @@ def accumulate_gradient(
     size: PassSize | None = None,
 ) -> dict[str, float]:
     """Add the gradient of one mini-batch, the responses `index`, to the policy's; the terms of its loss."""
-    learned = rollout.learned[index]
+    learned = rollout.learned[index]  # (b, T)
+    # The denominator of the loss, over the whole mini-batch: the size of a pass changes nothing.
     weight = float(learned.sum() if settings.loss_average == "token" else learned.any(dim=1).sum())
+    # The rows of the mini-batch, short responses first.
     (by_length,) = rollout.batch.passes(index, len(index), grouped=policy.reader.shares)
 
     def terms(rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         part = take_rows(rollout, rows)
-        found = loss_terms(policy, part, settings, temperature, warming)
+        columns = loss_terms(policy, part, settings, temperature, warming)
         shares = {
-            name: losses.average(term, part.learned, settings.loss_average, weight) for name, term in found.items()
+            name: losses.average(term, part.learned, settings.loss_average, weight)
+            for name, term in columns.items()
         }
         value_share = settings.value_coefficient * settings.valued * shares["value_loss"]
         return value_share if warming else shares["policy_loss"] + shares["entropy_loss"] + value_share, shares
@@ -79,11 +83,11 @@ def loss_terms(
     policy: Policy, part: Rollout, settings: PPOSettings, temperature: float, warming: bool = False
 ) -> dict[str, Tensor]:
     """The terms of the objective per token (B, T): policy, entropy and value, and what is logged beside them."""
-    entropy = settings.entropy_coefficient > 0
+    entropy = settings.entropy_coefficient > 0  # it costs a pass over the vocabulary, so only if it is used
     output = policy(
         part.batch, temperature, entropy=entropy, fixed=warming, valued=settings.valued, support=part.support
     )
-    logp = output.logp
+    logp = output.logp  # (B, T), under the weights as they are now
     policy_loss, clipped = policy_terms(logp, output.support, part, settings)
     entropy_loss = torch.zeros_like(policy_loss)
     value_clip = math.inf if warming else settings.value_clip  # a new head is far from its returns
@@ -96,6 +100,26 @@ def loss_terms(
         "clip_fraction": clipped.float(),
         "ratio_change": ((logp - part.old_logp).detach().exp() - 1).abs(),
     }
+
+
+def policy_terms(
+    logp: Tensor, support: Tensor | None, part: Rollout, settings: PPOSettings
+) -> tuple[Tensor, Tensor]:
+    """The policy loss per token (B, T), and where the policy ratio was held back, a boolean (B, T).
+
+    It is the clipped objective of PPO; with a teacher that is compared token by token it is the teacher's loss,
+    everywhere or where `part.route` says so.
+    """
+    clipped = losses.policy_loss(
+        logp, part.old_logp, part.advantages, part.learned, settings.clip, settings.clip_high
+    )
+    if part.teacher is None and part.teacher_support is None:
+        return clipped
+    towards = teacher_loss(logp, support, part, settings.teacher)
+    if part.route is None:
+        return towards
+    routed = part.route != 0
+    return torch.where(routed, towards[0], clipped[0]), torch.where(routed, towards[1], clipped[1])
 
 
 def apply_gradient(policy: Policy, optimizers: Optimizers, settings: PPOSettings, warming: bool) -> float:

@@ -140,7 +140,7 @@ def test_the_text_of_a_question_is_read_once_for_all_its_answers(
     examples = arc(tmp_path / "arc.jsonl", [{**ROWS[1], "answer": "B"}]).examples("heldout")
     with policy.reader.sharing(policy.model):  # tried before it is counted
         pass
-    monkeypatch.setattr("text2grad.policy.halves.can_share", lambda *_: True)
+    monkeypatch.setattr("text2grad.policy.forward.reader.can_share", lambda *_: True)
     monkeypatch.setattr(policy.model.model, "forward", counted)
     choose(policy, examples, 4)
     question = len(policy.tokenizer(examples[0].prompt[-1].content)["input_ids"])

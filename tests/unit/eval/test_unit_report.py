@@ -7,7 +7,7 @@ import pytest
 from text2grad.eval.spans import SpanCase
 from text2grad.eval.units import unit_report
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
-from text2grad.policy.units import Unit, as_tokens
+from text2grad.policy.heads.model import Unit, as_tokens
 
 TEXT = "one two three"
 PLACES = ((0, 3), (4, 7), (8, 13))

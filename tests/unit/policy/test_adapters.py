@@ -18,9 +18,10 @@ from text2grad.feedback import Critique, Example, Message, Source
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.batch import pack
 from text2grad.policy.encode import encode_prompt
-from text2grad.policy.generate import LocalChat
+from text2grad.policy.files.save import write_policy
 from text2grad.policy.grounded import vocabulary_for
-from text2grad.policy.load import ADAPTER_CONFIG, load_policy, write_policy
+from text2grad.policy.load import ADAPTER_CONFIG, load_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import POLICY_ADAPTER, Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.train.ppo import train_ppo

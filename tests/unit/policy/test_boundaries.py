@@ -37,7 +37,7 @@ def boundaries(policy: Policy, monkeypatch: pytest.MonkeyPatch, stop_at: int = 0
     batch = policy.pack([[5, 6, 7]], [[8, 9]])
     with monkeypatch.context() as patch, StopRequest():
         patch.setattr(StopRequest, "obeyed", property(counted))
-        loss = policy.logps(batch)[0].sum()
+        loss = policy(batch, valued=False).logp.sum()
         doing = "backward"
         loss.backward()  # type: ignore[no-untyped-call]
     return seen
@@ -69,6 +69,6 @@ def test_boundaries_change_no_gradient(policy: Policy, monkeypatch: pytest.Monke
             if not hooked:
                 module._forward_pre_hooks.clear()
         policy.zero_grad(set_to_none=True)
-        policy.logps(batch)[0].sum().backward()  # type: ignore[no-untyped-call]
+        policy(batch, valued=False).logp.sum().backward()  # type: ignore[no-untyped-call]
         found.append([parameter.grad for parameter in policy.policy_parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True) if a is not None and b is not None)

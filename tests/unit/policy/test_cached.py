@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from text2grad.errors import UserError
-from text2grad.policy import cached
-from text2grad.policy.cached import refuse_uncached
+from text2grad.policy.forward import trial as cached
+from text2grad.policy.forward.trial import refuse_uncached
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.policy.cpu import give_back_memory
+from text2grad.policy.files.cpu import give_back_memory
 
 
 def resident_mb() -> int:
@@ -29,7 +29,7 @@ def test_what_is_held_back_below_something_in_use_is_given_back() -> None:
 
 FAULTS = """
 import resource, sys
-from text2grad.policy.cpu import reuse_memory
+from text2grad.policy.files.cpu import reuse_memory
 if sys.argv[1] == "reuse":
     reuse_memory()
 def faults():

@@ -19,7 +19,8 @@ from text2grad.align import TokenTable
 from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy import encode
-from text2grad.policy.encode import encode_prompt, encode_target, load_tokenizer, stop_ids, turn_end
+from text2grad.policy.encode import encode_prompt, encode_target, stop_ids, turn_end
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import generate
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy

@@ -21,11 +21,13 @@ from transformers.cache_utils import DynamicLayer
 
 from text2grad.chat import Completion
 from text2grad.feedback import Message
-from text2grad.policy import cache as caching
 from text2grad.policy import generate as generating
-from text2grad.policy.cache import SPARE, GrowingLayer, can_drop_rows, make_cache
+from text2grad.policy import local_chat
 from text2grad.policy.encode import stop_ids
-from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.forward import cache as caching
+from text2grad.policy.forward.cache import SPARE, GrowingLayer, can_drop_rows, make_cache
+from text2grad.policy.generate import generate
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 
@@ -85,7 +87,7 @@ def test_greedy_answers_are_those_of_hugging_face(make: Make, kind: str, monkeyp
     policy = make(kind)
     told: list[int] = []
     in_batches = GREEDY.model_copy(update={"batch_size": 5})
-    ours = [sample.ids for sample in generate(policy, PROMPTS, in_batches, told=told.append)]
+    ours = [sample.ids for sample in generate(policy, PROMPTS, in_batches, progress=told.append)]
     assert told == [5, 10, 12]
     assert ours == [hugging_face(policy, prompt) for prompt in PROMPTS]
     lengths = {len(ids) for ids in ours}
@@ -135,7 +137,7 @@ def test_greedy_answers_to_equal_questions_are_generated_once(make: Make, monkey
         asked.append(len(prompts))
         return generate(policy, prompts, *rest, **named)
 
-    monkeypatch.setattr(generating, "generate", counting)
+    monkeypatch.setattr(local_chat, "generate", counting)
     talks = [(Message(role="user", content=text),) for text in ("one", "two", "one", "one")]
     short = GREEDY.model_copy(update={"max_new_tokens": 8})
     answers = LocalChat(policy, short, "judge").complete(talks)
@@ -150,6 +152,6 @@ def test_a_batch_that_takes_long_says_how_far_it_is(make: Make, monkeypatch: pyt
     monkeypatch.setattr(generating, "SILENT_SECONDS", -1.0)
     told: list[float] = []
     settings = GREEDY.model_copy(update={"batch_size": 8, "max_new_tokens": 4})
-    generate(make("full attention"), PROMPTS, settings, told=told.append)
+    generate(make("full attention"), PROMPTS, settings, progress=told.append)
     assert told == sorted(told) and told[-1] == len(PROMPTS)
     assert any(0 < count < 8 for count in told), "before the first batch has an answer that is whole"

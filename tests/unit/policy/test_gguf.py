@@ -19,8 +19,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from gguf_files import write_gguf, write_wheel
 from text2grad.errors import MissingPackageError, UserError, warn_once
-from text2grad.policy import cpu, gguf, smollm2
-from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.files import cpu, gguf, smollm2
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import load_policy
 from text2grad.policy.settings import PolicySettings
 
@@ -163,7 +163,7 @@ def test_a_conversion_that_dies_leaves_nothing(file: Path, cache: Path, monkeypa
             gguf.local_model(str(file))
     assert left(cache) == []
     assert gguf.origin_of(str(file)) is None
-    place = gguf._place(file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+    place = gguf._folder_of(str(file))
     partial = place.with_name(place.name + ".partial")  # of a process that was killed
     partial.mkdir()
     (partial / "stale.json").write_text("{}")

@@ -19,9 +19,10 @@ from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
 from text2grad.policy import grounded
 from text2grad.policy.encode import encode_prompt, encode_target, stop_ids
-from text2grad.policy.generate import LocalChat, generate
+from text2grad.policy.generate import generate
 from text2grad.policy.grounded import GroundedAnswers, Row, Vocabulary, vocabulary_for
 from text2grad.policy.load import load_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, PolicySettings
 from text2grad.train.pairs import Pair

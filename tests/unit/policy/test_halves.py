@@ -25,7 +25,7 @@ from transformers import (
 
 import tiny_runs
 from text2grad.policy.batch import TokenBatch, pack
-from text2grad.policy.halves import hidden_states, logits_of, splits
+from text2grad.policy.forward.reader import hidden_states, logits_of, splits
 from text2grad.policy.load import add_lora
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings

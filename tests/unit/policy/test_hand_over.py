@@ -18,15 +18,8 @@ from text2grad.errors import UserError
 from text2grad.feedback import Message
 from text2grad.policy.adapters import BASE_DIGEST, beside, digest_of_base
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.load import (
-    ADAPTER_CONFIG,
-    ADAPTER_FILE,
-    VALUE_TRUNK,
-    load_frozen,
-    load_policy,
-    merge_layers,
-    write_policy,
-)
+from text2grad.policy.files.save import VALUE_TRUNK, write_policy
+from text2grad.policy.load import ADAPTER_CONFIG, ADAPTER_FILE, load_frozen, load_policy, merge_layers
 from text2grad.policy.model import POLICY_ADAPTER, REFERENCE_ADAPTER, Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
 from text2grad.train.pairs import Pair
@@ -80,7 +73,7 @@ def batch_of(policy: Policy) -> TokenBatch:
 
 def logp_of(policy: Policy) -> Tensor:
     with policy.evaluating():
-        return policy.logps(batch_of(policy))[0]
+        return policy(batch_of(policy), valued=False).logp
 
 
 def reference_logp(policy: Policy) -> Tensor:

@@ -16,17 +16,12 @@ from text2grad.chat import Completion
 from text2grad.errors import UserError
 from text2grad.feedback import Failure, Message
 from text2grad.policy.batch import TokenBatch, pack
-from text2grad.policy.encode import (
-    check_lengths,
-    encode_prompt,
-    encode_target,
-    load_tokenizer,
-    refuse_missing_folder,
-    stop_ids,
-    turn_end,
-)
-from text2grad.policy.generate import LocalChat, generate
-from text2grad.policy.load import VALUE_FILE, load_policy, write_policy
+from text2grad.policy.encode import check_lengths, encode_prompt, encode_target, stop_ids, turn_end
+from text2grad.policy.files.save import VALUE_FILE, write_policy
+from text2grad.policy.files.tokenizer import load_tokenizer, refuse_missing_folder
+from text2grad.policy.generate import generate
+from text2grad.policy.load import load_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
 from text2grad.policy.tiny import make_tokenizer
@@ -255,7 +250,7 @@ def test_log_probabilities_and_values_stand_before_the_token_they_belong_to(fold
         output = policy(batch)
     expected = adv.token_logps(logits_of(policy), batch.response_ids).masked_fill(~batch.mask, 0.0)
     torch.testing.assert_close(output.logp, expected)
-    torch.testing.assert_close(policy.logps(batch)[0], expected)
+    torch.testing.assert_close(policy(batch, valued=False).logp, expected)
     assert output.values.shape == batch.mask.shape
     alone = pack([batch.input_ids[0, :first].tolist()], [[10, 11]], 0, policy.device)
     with policy.evaluating():

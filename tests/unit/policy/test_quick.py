@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from text2grad.policy import quick
+from text2grad.policy.forward import quick
+from text2grad.policy.forward.quick import HalfLinear, attend, quicken
 from text2grad.policy.load import add_lora
 from text2grad.policy.model import Policy
-from text2grad.policy.quick import HalfLinear, attend, quicken
 from text2grad.policy.settings import LoraSettings
 
 TARGETS = ("q_proj", "v_proj", "down_proj")

@@ -14,7 +14,8 @@ from chat_templates import EMPTY, SHAPES, tokenizer_of
 from text2grad.align import TokenTable
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Message
-from text2grad.policy.encode import encode_prompt, encode_target, load_tokenizer, turn_end
+from text2grad.policy.encode import encode_prompt, encode_target, turn_end
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.run.sampling import sample

@@ -13,10 +13,10 @@ from text2grad.align import Aligned, CreditSettings, Membership
 from text2grad.feedback import Example, Judgement, Message, Source, Span
 from text2grad.policy.generate import Sample
 from text2grad.train.account import label_shares, same_answers, unmatched_share
-from text2grad.train.rollout import Answered, judge
+from text2grad.train.rollout import Responses, judge
 
 
-def judged(said: Sequence[Judgement], places: Sequence[Aligned], membership: Membership = "overlap") -> Answered:
+def judged(said: Sequence[Judgement], places: Sequence[Aligned], membership: Membership = "overlap") -> Responses:
     """Answers without prompts: those at `places`, of which a critic says `said`."""
 
     class Says:
@@ -63,5 +63,5 @@ def test_prompts_whose_answers_are_all_the_same() -> None:
     examples = [Example(id=id, prompt=(Message(role="user", content=id),)) for id in ("a", "b", "a", "b", "c")]
     answers = [[1, 2], [1, 2], [1, 2], [3], [1, 2]]
     samples = [Sample(ids, False) for ids in answers]
-    assert same_answers(Answered(examples, samples, [], [], [], [])) == {"same_answers": 0.5}
-    assert same_answers(Answered(examples[3:], samples[3:], [], [], [], [])) == {}
+    assert same_answers(Responses(examples, samples, [], [], [], [])) == {"same_answers": 0.5}
+    assert same_answers(Responses(examples[3:], samples[3:], [], [], [], [])) == {}

@@ -24,7 +24,7 @@ from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.train.account import describe
-from text2grad.train.rollout import Answered, Rollout, judge, measure, score
+from text2grad.train.rollout import Responses, Rollout, judge, measure, score
 from text2grad.train.settings import PPOSettings
 from text2grad.train.update import accumulate_gradient, loss_terms
 from tiny_runs import TEXTS, tiny_model
@@ -70,7 +70,7 @@ def marked(said: Judgement, text: str) -> Judgement:
 
 def rollout_of(
     folder: Path, settings: PPOSettings, credits: CreditSettings = CONFIG.credit, critic: Critic | None = None
-) -> tuple[Policy, Answered, Rollout]:
+) -> tuple[Policy, Responses, Rollout]:
     """Answers of `LENGTHS` and `SCORES` to three prompts, with their advantages."""
     policy = load_policy(PolicySettings(model=str(folder)))
     policy.freeze_reference()
@@ -153,7 +153,7 @@ def test_answers_whose_prompt_has_but_one_verdict_are_left_out_of_returns_too(tm
     assert describe(answered, rollout, 0.0)["left_out"] == pytest.approx(9 / 24)
 
 
-def slow_returns(said: Judgement, length: int, answered: Answered, row: int) -> NDArray[np.float64]:
+def slow_returns(said: Judgement, length: int, answered: Responses, row: int) -> NDArray[np.float64]:
     """What the tokens that a span touches earn, and those before them by 0.35 less a token; no verdict."""
     labels = np.zeros(length)
     if not isinstance(said, Failure):

@@ -14,13 +14,14 @@ from text2grad.durable.run import RunOptions
 from text2grad.durable.state import Training, seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Message
-from text2grad.policy.load import load_frozen, load_policy, write_policy
+from text2grad.policy.files.save import write_policy
+from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.optimizers import clip_gradient, make_optimizer, make_optimizers
+from text2grad.train.optimizers import clip_gradient, make_optimizers
 from text2grad.train.pairs import Pair
 from text2grad.train.settings import PPOSettings, SupervisedSettings
-from text2grad.train.supervised import train_supervised
+from text2grad.train.supervised import make_optimizer, train_supervised
 from tiny_runs import TEXTS, tiny_model
 
 STEPS = 12
@@ -50,7 +51,7 @@ def learn(policy: Policy, optimizer: torch.optim.Optimizer, steps: int = STEPS) 
     start = [weight.detach().float().clone() for weight in stepped(optimizer)]
     batch = policy.pack([policy.tokenizer.encode(text) for text in TEXTS], [[40, 41, 42, 43]] * len(TEXTS))
     for _ in range(steps):
-        (-policy.logps(batch)[0].sum()).backward()
+        (-policy(batch, valued=False).logp.sum()).backward()
         clip_gradient(policy.policy_parameters(), 1.0)
         optimizer.step()
         policy.zero_grad(set_to_none=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.critics.noise import NoiseSettings, NoisyCritic
 from text2grad.feedback import Critique, Example, Judgement, Message, Source
-from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import Sample
 from text2grad.train.rollout import judge, merge
 from tiny_runs import tiny_model

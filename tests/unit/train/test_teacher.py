@@ -23,12 +23,14 @@ from text2grad.policy.generate import Sample
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings
-from text2grad.train import teacher
 from text2grad.train.passes import PassSize
 from text2grad.train.ppo import train_ppo
-from text2grad.train.rollout import Answered, Measured, Rollout, judge, measure, score
+from text2grad.train.rollout import PolicyStats, Responses, Rollout, judge, measure, score
 from text2grad.train.settings import PPOSettings, TeacherSettings
-from text2grad.train.teacher import Teacher
+from text2grad.train.teacher import loss as teacher_loss
+from text2grad.train.teacher import model as teacher_model
+from text2grad.train.teacher import prompt as teacher_prompt
+from text2grad.train.teacher.model import Teacher
 from text2grad.train.update import accumulate_gradient, loss_terms
 from tiny_runs import TEXTS, Halves, tiny_model
 
@@ -74,7 +76,7 @@ def load(model: Path, dtype: Literal["float32", "bfloat16"] = "float32", lora: b
     return policy.eval()
 
 
-def answered_by(policy: Policy, said: Sequence[Judgement] = ALL, scheme: str = "spans") -> Answered:
+def answered_by(policy: Policy, said: Sequence[Judgement] = ALL, scheme: str = "spans") -> Responses:
     """Answers of random letters, one by one, though the vocabulary has longer tokens; and what is said of them."""
     generator = torch.Generator().manual_seed(0)
     table = TokenTable(policy.tokenizer)
@@ -95,8 +97,10 @@ def settings_of(kind: str, **changes: Any) -> PPOSettings:
     return PPOSettings(**ppo, rollouts=9, samples_per_prompt=3, micro_batch_size=2, steps=10, teacher=own)
 
 
-def lessons_of(policy: Policy, answered: Answered, context: int | None = 512) -> tuple[list[teacher.Lesson], int]:
-    return teacher.lessons(policy.tokenizer, answered, TeacherSettings(), 3, context)
+def lessons_of(
+    policy: Policy, answered: Responses, context: int | None = 512
+) -> tuple[list[teacher_prompt.Lesson], int]:
+    return teacher_prompt.lessons(policy.tokenizer, answered, TeacherSettings(), 3, context)
 
 
 def moved(policy: Policy) -> Policy:
@@ -127,19 +131,19 @@ class Batch:
         self.prompt = encode_prompt(self.policy.tokenizer, PROMPT)
         ids = [sample.ids for sample in self.answered.samples]
         batch = self.policy.pack([self.prompt] * len(ids), ids)
-        self.measured: Measured = measure(self.policy, batch, self.settings, TEMPERATURE)
+        self.measured: PolicyStats = measure(self.policy, batch, self.settings, TEMPERATURE)
         self.scored = score(batch, self.answered, self.measured, self.settings, self.settings.kl_coefficient)
         self.lessons, _ = lessons_of(self.policy, self.answered)
         size = PassSize(2)
-        read = teacher.read(self.policy, self.lessons, self.answered, self.measured.top, TEMPERATURE, size)
-        self.taught = teacher.spread(self.lessons, *read, len(ids))
-        self.rollout: Rollout = teacher.with_teacher(
+        read = teacher_model.read(self.policy, self.lessons, self.answered, self.measured.top, TEMPERATURE, size)
+        self.taught = teacher_model.spread(self.lessons, *read, len(ids))
+        self.rollout: Rollout = teacher_loss.with_teacher(
             self.scored,
             self.taught,
             self.measured.top,
             self.answered,
             self.settings,
-            teacher.weight_at(step, self.settings),
+            teacher_loss.weight_at(step, self.settings),
         )
 
     def gap(self, row: int) -> list[float]:
@@ -154,20 +158,20 @@ class Batch:
 
 
 def test_the_last_turn_ends_in_a_right_answer_and_the_feedback() -> None:
-    both = teacher.shown(PROMPT, "Roses are red.", "It is {{solution}}.")
+    both = teacher_prompt.shown(PROMPT, "Roses are red.", "It is {{solution}}.")
     assert both[0] == PROMPT[0] and both[1].role == "user"
     assert both[1].content == (
         "Write a poem.\n\nCorrect solution:\n\nRoses are red.\n\nThe following is feedback from your unsuccessful"
         " earlier attempt:\n\nIt is {{solution}}.\n\nCorrectly solve the original question."
     )
-    assert "feedback" not in teacher.shown(PROMPT, "Roses.", "")[1].content
-    assert "Correct solution" not in teacher.shown(PROMPT, "", "Bad.")[1].content
+    assert "feedback" not in teacher_prompt.shown(PROMPT, "Roses.", "")[1].content
+    assert "Correct solution" not in teacher_prompt.shown(PROMPT, "", "Bad.")[1].content
 
 
 def test_a_row_is_shown_the_first_right_answer_but_its_own() -> None:
     right = [False, True, True, False, False, False, True, False, False]
-    assert [teacher.sibling(row, right, 3) for row in range(9)] == [1, 2, 1, None, None, None, None, 6, 6]
-    assert [teacher.sibling(row, right, 1) for row in range(9)] == [None] * 9
+    assert [teacher_prompt.sibling(row, right, 3) for row in range(9)] == [1, 2, 1, None, None, None, None, 6, 6]
+    assert [teacher_prompt.sibling(row, right, 1) for row in range(9)] == [None] * 9
 
 
 def test_rows_with_nothing_to_show_have_no_lesson(model: Path) -> None:
@@ -182,13 +186,15 @@ def test_rows_with_nothing_to_show_have_no_lesson(model: Path) -> None:
         4: (texts[3], ""), 5: (texts[3], said),
         6: (texts[7], ""), 8: (texts[7], ""),
     }  # fmt: skip
-    prompts = {row: encode_prompt(policy.tokenizer, teacher.shown(PROMPT, *told)) for row, told in expected.items()}
+    prompts = {
+        row: encode_prompt(policy.tokenizer, teacher_prompt.shown(PROMPT, *told)) for row, told in expected.items()
+    }
     assert {each.row: each.prompt for each in found} == prompts and too_long == 0
-    alone, _ = teacher.lessons(policy.tokenizer, answered, TeacherSettings(), 1, None)
+    alone, _ = teacher_prompt.lessons(policy.tokenizer, answered, TeacherSettings(), 1, None)
     assert [each.row for each in alone] == [0, 5]
     strict = TeacherSettings(success=1.0)
     nearly = answered_by(policy, [WRONG, RIGHT.model_copy(update={"score": 0.9}), SILENT])
-    assert [each.row for each in teacher.lessons(policy.tokenizer, nearly, strict, 3, None)[0]] == [0, 1]
+    assert [each.row for each in teacher_prompt.lessons(policy.tokenizer, nearly, strict, 3, None)[0]] == [0, 1]
 
 
 def test_a_row_that_is_too_long_is_counted_and_not_cut(model: Path) -> None:
@@ -230,13 +236,13 @@ def test_what_no_teacher_can_be_made_of(model: Path, changes: dict[str, int], sh
     example = Example(id="q7", prompt=PROMPT)
     settings = TeacherSettings(kind="divergence", **changes)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=said):
-        teacher.refuse_unfit(load(model), [example], settings, sharded)
+        teacher_prompt.refuse_unfit(load(model), [example], settings, sharded)
 
 
 def test_a_question_must_end_in_a_turn_of_the_user(model: Path) -> None:
     ended = Example(id="q7", prompt=(*PROMPT, Message(role="assistant", content="Sure:")))
     with pytest.raises(UserError, match="prompt 'q7' does not end in a turn of the user"):
-        teacher.refuse_unfit(load(model), [ended], TeacherSettings(kind="size"), False)
+        teacher_prompt.refuse_unfit(load(model), [ended], TeacherSettings(kind="size"), False)
 
 
 # How it reads
@@ -264,9 +270,11 @@ def test_the_answer_is_read_as_it_was_sampled(model: Path) -> None:
 
 def test_without_a_lesson_nothing_is_read(model: Path) -> None:
     policy = load(model)
-    logp, support = teacher.read(policy, [], answered_by(policy), torch.zeros(9, 9, 6).long(), 1.0, PassSize(2))
+    logp, support = teacher_model.read(
+        policy, [], answered_by(policy), torch.zeros(9, 9, 6).long(), 1.0, PassSize(2)
+    )
     assert (logp.shape, support.shape) == ((0, 9), (0, 9, 6))
-    assert not teacher.spread([], logp, support, 9).rows.any()
+    assert not teacher_model.spread([], logp, support, 9).rows.any()
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -400,7 +408,7 @@ def test_rlsd_pays_the_verdict_in_sizes_of_the_teacher_and_takes_the_kl_as_it_is
 @pytest.mark.parametrize("spans", ["poor", "good", "both"])
 def test_marked_words_go_to_the_teacher_and_the_rest_to_the_verdict(model: Path, spans: str) -> None:
     found = Batch(model, "spans", step=2, spans=spans, anneal=0.5, span_weight=3.0)
-    labels = teacher.labels_of(found.answered, found.rollout.learned)
+    labels = teacher_loss.labels_of(found.answered, found.rollout.learned)
     assert found.rollout.route is not None
     for row in range(9):
         taught = row in (0, 2, 5, 6, 8)  # 1 and 3, which are right, are so alone
@@ -415,18 +423,20 @@ def test_good_words_of_right_answers_alone_get_forward_kl(model: Path) -> None:
     policy = load(model)
     answered = answered_by(policy, [RIGHT, RIGHT, WRONG])
     read = torch.ones(3, 9, dtype=torch.bool)
-    labels = teacher.labels_of(answered, read)
+    labels = teacher_loss.labels_of(answered, read)
     for spans, poor in (("good", 0.0), ("both", 1.0)):
-        found = teacher.route_of(answered, read, TeacherSettings(kind="spans", spans=spans), 1.0)  # type: ignore[arg-type]
+        found = teacher_loss.route_of(answered, read, TeacherSettings(kind="spans", spans=spans), 1.0)  # type: ignore[arg-type]
         assert torch.equal(found[:2], (labels[:2] > 0).float() - poor * (labels[:2] < 0).float())
         assert torch.equal(found[2], -poor * (labels[2] < 0).float()) and (labels[2] > 0).any()
 
 
 def test_the_weight_of_spans_falls_to_nothing() -> None:
     settings = settings_of("spans", anneal=0.5, span_weight=2.0)
-    assert [teacher.weight_at(step, settings) for step in (0, 1, 3, 5, 9)] == pytest.approx([2, 1.6, 0.8, 0, 0])
-    assert teacher.weight_at(9, settings_of("spans", anneal=0)) == 1
-    assert teacher.weight_at(9, settings_of("size")) == 1
+    assert [teacher_loss.weight_at(step, settings) for step in (0, 1, 3, 5, 9)] == pytest.approx(
+        [2, 1.6, 0.8, 0, 0]
+    )
+    assert teacher_loss.weight_at(9, settings_of("spans", anneal=0)) == 1
+    assert teacher_loss.weight_at(9, settings_of("size")) == 1
 
 
 def test_an_update_of_routed_spans_is_the_slow_formula(model: Path) -> None:
@@ -460,9 +470,9 @@ def test_an_update_of_routed_spans_is_the_slow_formula(model: Path) -> None:
 
 def test_the_metrics_of_a_teacher(model: Path) -> None:
     found = Batch(model, "divergence")
-    metrics = teacher.describe_lessons(found.scored, found.taught, found.answered, 2)
+    metrics = teacher_loss.describe_lessons(found.scored, found.taught, found.answered, 2)
     gaps = {(row, t): abs(gap) for row in (0, 2, 5, 6, 8) for t, gap in enumerate(found.gap(row))}
-    labels = teacher.labels_of(found.answered, found.scored.learned)
+    labels = teacher_loss.labels_of(found.answered, found.scored.learned)
     on_spans = sum(gap for place, gap in gaps.items() if labels[place])
     expected = {
         "teacher_masked": 3 / 9,
@@ -471,8 +481,8 @@ def test_the_metrics_of_a_teacher(model: Path) -> None:
         "teacher_gap_spans": on_spans / sum(gaps.values()),
     }
     assert metrics == pytest.approx(expected, abs=1e-4)
-    nothing = teacher.spread([], found.taught.logp[:0], found.taught.support[:0], 9)
-    assert teacher.describe_lessons(found.scored, nothing, found.answered, 0) == {
+    nothing = teacher_model.spread([], found.taught.logp[:0], found.taught.support[:0], 9)
+    assert teacher_loss.describe_lessons(found.scored, nothing, found.answered, 0) == {
         "teacher_masked": 1, "teacher_too_long": 0, "teacher_gap": 0, "teacher_gap_spans": 0,
     }  # fmt: skip
 

@@ -17,10 +17,11 @@ from text2grad.durable.run import RunOptions
 from text2grad.durable.state import seed_everything
 from text2grad.errors import Diverged, UserError
 from text2grad.feedback import Critique, Message, Span
-from text2grad.policy.load import load_policy, write_policy
+from text2grad.policy.files.save import write_policy
+from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.offline import (
+from text2grad.train.objectives.offline import (
     Logged,
     accumulate_gradient,
     encode_logged,
@@ -127,7 +128,7 @@ def test_the_loss_is_the_mean_over_tokens_however_the_batch_is_cut(policy: Polic
 def chances(policy: Policy, item: Any) -> list[float]:
     batch = policy.pack([item.prompt], [item.target])
     with policy.evaluating():
-        return [math.exp(each) for each in policy.logps(batch)[0][0].tolist()]
+        return [math.exp(each) for each in policy(batch, valued=False).logp[0].tolist()]
 
 
 def trained(policy: Policy, folder: Path, answers: Sequence[Logged], **changes: Any) -> dict[str, float]:

@@ -15,20 +15,19 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Preference
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.heads.model import HeadModel
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.scores import LocalScorer
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.train.passes import PassSize
-from text2grad.train.preference import (
+from text2grad.train.objectives.head_model import scored, train_scalar_model
+from text2grad.train.objectives.preference import (
     accumulate_gradient,
     encode_preferences,
     implied_rewards,
     read_preferences,
-    scored,
     train_dpo,
-    train_scalar_model,
 )
+from text2grad.train.passes import PassSize
 from text2grad.train.settings import DPOSettings, DPOTrainingSettings, SupervisedSettings
 from tiny_runs import TEXTS, tiny_model
 
@@ -103,7 +102,7 @@ def test_what_is_read_of_held_out_pairs(model: Path) -> None:
 
 def test_the_score_is_a_linear_map_of_the_last_token(model: Path) -> None:
     policy = load_policy(PolicySettings(model=str(model)))
-    head = policy.add_score_head()
+    head = policy.add_head("score_head")
     with torch.no_grad():
         head.map.weight.copy_(torch.randn(1, 32))
         chosen, rejected = scored(policy, encode_preferences(policy, PAIRS))
@@ -121,9 +120,9 @@ def test_a_scalar_model_learns_the_pairs_and_is_the_same_on_disk(model: Path, tm
     assert metrics["loss"] < 0.5
     loaded = load_frozen(PolicySettings(model=str(tmp_path / "policy")))
     prompts, answers = [each.prompt for each in PAIRS], [each.chosen for each in PAIRS]
-    found = LocalScorer(loaded, 2).scores(prompts, answers)
-    assert found == pytest.approx(LocalScorer(policy, 3).scores(prompts, answers), abs=1e-6)
-    assert LocalScorer(loaded, 2).scores(prompts[:1], ["rain " * 200]) == [None]
+    found = HeadModel(loaded, 2).scores(prompts, answers)
+    assert found == pytest.approx(HeadModel(policy, 3).scores(prompts, answers), abs=1e-6)
+    assert HeadModel(loaded, 2).scores(prompts[:1], ["rain " * 200]) == [None]
 
 
 @pytest.mark.parametrize("lora", [False, True])

@@ -13,13 +13,13 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Message, Place, Source, Span
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.heads.model import Divider, HeadModel
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import LoraSettings, PolicySettings
-from text2grad.policy.units import Divider, LocalUnits
+from text2grad.train.objectives.head_model import JudgedAnswer, accumulate_gradient, encode_units, train_unit_model
 from text2grad.train.passes import PassSize
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.units import JudgedAnswer, accumulate_gradient, encode_units, train_unit_model
 from tiny_runs import TEXTS, tiny_model
 
 TRAINING = SupervisedSettings(epochs=25, batch_size=2, micro_batch_size=2, lr=5e-3)
@@ -52,7 +52,7 @@ def readable(model: Path) -> Policy:
     seed_everything(1)
     policy = load_policy(PolicySettings(model=str(model)))
     with torch.no_grad():
-        policy.add_unit_head().map.weight.normal_()
+        policy.add_head("unit_head").map.weight.normal_()
     return policy.eval()
 
 
@@ -110,8 +110,8 @@ def test_a_unit_model_learns_its_labels_and_is_the_same_on_disk(
     assert metrics["loss"] < (0.9 if lora else 0.2)
     places = [each.places or () for each in answers] if answers[0].places else None
     asked = [each.prompt for each in answers], [each.response for each in answers], places
-    loaded = LocalUnits(load_frozen(PolicySettings(model=str(tmp_path / "policy"))), 2).label(*asked)
-    assert loaded == LocalUnits(policy, 3).label(*asked)
+    loaded = HeadModel(load_frozen(PolicySettings(model=str(tmp_path / "policy"))), 2).label(*asked)
+    assert loaded == HeadModel(policy, 3).label(*asked)
     if not lora:
         labels = [[label for _, _, label in each] for each in loaded if not isinstance(each, Failure)]
         assert labels == [[label for _, label in units_of(policy, each)] for each in answers]
@@ -119,13 +119,13 @@ def test_a_unit_model_learns_its_labels_and_is_the_same_on_disk(
 
 def test_what_cannot_be_labelled_is_a_failure(model: Path) -> None:
     policy = readable(model)
-    labeller = LocalUnits(policy, 2)
+    labeller = HeadModel(policy, 2)
     long, fine = labeller.label([ASKED] * 2, ["rain " * 200, "ok"], None)
     assert isinstance(long, Failure) and long.kind == "unsupported"
     assert not isinstance(fine, Failure) and {place for *edges, _ in fine for place in edges} >= {0, 2}
     assert labeller.label([ASKED], [" "], [[]]) == [[]]
     with torch.no_grad():
-        policy.add_unit_head().map.weight.fill_(float("nan"))
+        policy.add_head("unit_head").map.weight.fill_(float("nan"))
     (broken,) = labeller.label([ASKED], ["ok"], None)
     assert isinstance(broken, Failure) and broken.kind == "invalid"
 
@@ -140,7 +140,7 @@ def test_the_tokens_of_a_critic_are_those_that_its_model_was_given(model: Path, 
         given += int(inputs["attention_mask"].sum())
 
     policy.model.model.register_forward_pre_hook(reads, with_kwargs=True)
-    critic = UnitCritic(LocalUnits(policy, 2), units, Source(kind="reward_model"))
+    critic = UnitCritic(HeadModel(policy, 2), units, Source(kind="reward_model"))
     texts = ["keep x. or y", "return x + 2", "ok", "rain " * 200]
     asked = [Example(id=text, prompt=(Message(role="user", content=f"? {text[:9]}"),)) for text in texts]
     read = [
@@ -157,9 +157,9 @@ def test_the_tokens_of_a_critic_are_those_that_its_model_was_given(model: Path, 
 def test_a_step_is_right_or_wrong_and_nothing_in_between(model: Path) -> None:
     policy = readable(model)
     with torch.no_grad():
-        policy.add_unit_head().map.bias[1] = 100.0
-    (steps,) = LocalUnits(policy, 2).label([ASKED], ["ok ok"], [[(0, 2), (3, 5)]])
-    (tokens,) = LocalUnits(policy, 2).label([ASKED], ["ok ok"], None)
+        policy.add_head("unit_head").map.bias[1] = 100.0
+    (steps,) = HeadModel(policy, 2).label([ASKED], ["ok ok"], [[(0, 2), (3, 5)]])
+    (tokens,) = HeadModel(policy, 2).label([ASKED], ["ok ok"], None)
     assert steps == [(0, 2, 1), (3, 5, 1)]
     assert not isinstance(tokens, Failure) and {label for *_, label in tokens} == {0}
 
@@ -167,10 +167,10 @@ def test_a_step_is_right_or_wrong_and_nothing_in_between(model: Path) -> None:
 def test_a_threshold_says_from_which_probability_on_a_unit_is_poor(model: Path) -> None:
     policy = readable(model)
     with torch.no_grad():
-        policy.add_unit_head().map.bias.copy_(torch.tensor([0.3, 0.6, 0.1]).log())
+        policy.add_head("unit_head").map.bias.copy_(torch.tensor([0.3, 0.6, 0.1]).log())
     labels = []
     for threshold in (None, 0.29, 0.31):
-        (found,) = LocalUnits(policy, 2, threshold).label([ASKED], ["ok ok"], None)
+        (found,) = HeadModel(policy, 2, threshold).label([ASKED], ["ok ok"], None)
         assert not isinstance(found, Failure)
         labels.append({label for *_, label in found})
     assert labels == [{0}, {-1}, {0}]

@@ -1,7 +1,7 @@
 """A reward model as a critic that gives its verdict alone: it is asked as a prompted critic is, and writes nothing.
 
 For methods that pay the verdict alone. It is the one that would come with the critique, since the head reads it off
-the state before the first word (`policy.score_head`).
+the state before the first word (`policy.heads`).
 """
 
 from __future__ import annotations

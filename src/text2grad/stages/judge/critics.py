@@ -296,8 +296,8 @@ def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
 
 def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
     """A reward model as a critic."""
-    from text2grad.policy.generate import LocalChat
     from text2grad.policy.grounded import vocabulary_for
+    from text2grad.policy.local_chat import LocalChat
 
     settings, reading = config.reward_model, config.critic.reward_model
     refuse_equal_votes(reading.votes, settings.generation.temperature, "reward_model.generation.temperature")
@@ -312,7 +312,7 @@ def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
     Raises:
         UserError: it was trained to write its verdict.
     """
-    from text2grad.policy.generate import LocalChat
+    from text2grad.policy.local_chat import LocalChat
 
     if model.score_head is None:
         message = f"the reward model in {name} has no head for verdicts, and critic.reward_model.words is false"
@@ -338,8 +338,8 @@ def scalar_model_critic(config: Config) -> ScalarCritic:
     Raises:
         UserError: there is none, or its training was not finished.
     """
+    from text2grad.policy.heads.model import HeadModel
     from text2grad.policy.load import load_frozen
-    from text2grad.policy.scores import LocalScorer
     from text2grad.policy.settings import PolicySettings
 
     folder = scalar_model_folder(config)
@@ -348,7 +348,7 @@ def scalar_model_critic(config: Config) -> ScalarCritic:
         raise UserError(f"no scalar reward model in {folder}", cure)
     scale = Scale(**from_json((folder / SCALE_FILE).read_text(encoding="utf-8")))
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    scorer = LocalScorer(load_frozen(settings), config.scalar_model.batch_size)
+    scorer = HeadModel(load_frozen(settings), config.scalar_model.batch_size)
     return ScalarCritic(scorer, scale, Source(kind="reward_model", model=str(folder), prompt_version="scalar"))
 
 
@@ -364,9 +364,9 @@ def unit_model_critic(config: Config) -> UnitCritic:
     Raises:
         UserError: there is none, its training was not finished, or it labels other units.
     """
+    from text2grad.policy.heads.model import HeadModel
     from text2grad.policy.load import load_frozen
     from text2grad.policy.settings import PolicySettings
-    from text2grad.policy.units import LocalUnits
 
     folder, units = unit_model_folder(config), config.critic.unit_model.units
     if not (folder / UNITS_FILE).is_file():
@@ -376,7 +376,7 @@ def unit_model_critic(config: Config) -> UnitCritic:
     if found != units:
         raise UserError(f"the unit model in {folder} labels {found}", f"--critic.unit_model.units {found}")
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    labeller = LocalUnits(
+    labeller = HeadModel(
         load_frozen(settings), config.unit_model.batch_size, config.critic.unit_model.poor_threshold
     )
     return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))

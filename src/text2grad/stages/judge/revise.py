@@ -11,7 +11,7 @@ from text2grad.critics.prompted import Prompt
 from text2grad.critics.revision import refusal_of, revision_messages
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example
-from text2grad.policy.generate import LocalChat
+from text2grad.policy.local_chat import LocalChat
 from text2grad.tasks.base import prompt_version, read_prompt
 
 

@@ -23,7 +23,8 @@ from text2grad.errors import UserError
 from text2grad.eval.gate import Gate, Judged, Paid, check
 from text2grad.eval.spans import SpanCase
 from text2grad.feedback import Critic, Example, Feedback, Judgement, judgements_of, write_jsonl
-from text2grad.policy.encode import encode_prompt, load_tokenizer
+from text2grad.policy.encode import encode_prompt
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages.judge.critics import critic_over, load_reward_model, reward_model_folder

@@ -18,8 +18,8 @@ from text2grad.durable.run import ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback
 from text2grad.formats.export import MORE_ANSWERS
-from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_policy
+from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.judge.revise import revision_prompt
 from text2grad.stages.learn.logged import answers_in
 from text2grad.stages.learn.refine import cases_of

@@ -21,9 +21,8 @@ from text2grad.stages.run.sampling import TOKEN_IDS
 from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
-from text2grad.train.offline import Logged, train_offline
-from text2grad.train.pairs import Pair
-from text2grad.train.supervised import longest
+from text2grad.train.objectives.offline import Logged, train_offline
+from text2grad.train.pairs import Pair, longest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from text2grad.eval.preference import preference_report
 from text2grad.feedback import Preference
 from text2grad.formats.preference import Pairs, read_pairs
 from text2grad.policy.encode import encode_target
+from text2grad.policy.heads.model import HeadModel
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
-from text2grad.policy.scores import LocalScorer
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.judge.critics import SCALE_FILE
 from text2grad.stages.learn.gate import release
@@ -29,14 +29,10 @@ from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
 from text2grad.tasks.base import question_of, split_of, words_of
 from text2grad.tasks.loaders import hub_data
-from text2grad.train.preference import (
-    encode_preferences,
-    read_preferences,
-    train_dpo,
-    train_scalar_model,
-)
+from text2grad.train.objectives.head_model import train_scalar_model
+from text2grad.train.objectives.preference import encode_preferences, read_preferences, train_dpo
+from text2grad.train.pairs import longest
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import longest
 
 ANSWERS_TO_STANDARDISE = 2000
 """Training answers whose scores give mean and spread; more change neither."""
@@ -143,14 +139,14 @@ def fitting(policy: Policy, pairs: Sequence[Preference], settings: SupervisedSet
     """The pairs whose answers both fit the model as they are: half an answer would teach to stop half-way."""
     limit = longest(policy, settings)
     encoded = encode_preferences(policy, pairs)
-    return [pair for pair, item in zip(pairs, encoded, strict=True) if limit is None or len(item.longer) <= limit]
+    return [pair for pair, item in zip(pairs, encoded, strict=True) if limit is None or len(item.whole) <= limit]
 
 
 def standardise_and_measure(config: Config, folder: Path, pairs: PreferenceData) -> dict[str, float]:
     """Write the scale of a new scalar model's scores beside it; its figures on the held-out pairs."""
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
     model = load_frozen(settings)
-    scorer = LocalScorer(model, config.scalar_model.batch_size)
+    scorer = HeadModel(model, config.scalar_model.batch_size)
     seen = [score for side in scored(scorer, pairs.train[: ANSWERS_TO_STANDARDISE // 2]) for score in side]
     spread = statistics.pstdev(seen)
     if not spread:
@@ -163,7 +159,7 @@ def standardise_and_measure(config: Config, folder: Path, pairs: PreferenceData)
     return figures
 
 
-def scored(scorer: LocalScorer, pairs: Sequence[Preference]) -> tuple[list[float], list[float]]:
+def scored(scorer: HeadModel, pairs: Sequence[Preference]) -> tuple[list[float], list[float]]:
     """The scores of the chosen answers and of the rejected ones, which fit the model."""
     prompts = [pair.prompt for pair in pairs]
     sides = ([pair.chosen for pair in pairs], [pair.rejected for pair in pairs])

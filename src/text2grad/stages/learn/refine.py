@@ -19,8 +19,8 @@ from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critique, Example, Feedback, read_jsonl
 from text2grad.formats.responses import OF_AN_EARLIER_JUDGEMENT, Item
-from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
+from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.judge.critics import open_critic, runner_of
 from text2grad.stages.judge.records import criticise
 from text2grad.stages.judge.revise import Case, Revision, revise, revision_prompt

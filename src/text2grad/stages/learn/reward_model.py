@@ -23,7 +23,7 @@ from text2grad.eval.reward_model import reward_model_report
 from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import Critique, Feedback, Source, record_json, write_jsonl
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
-from text2grad.policy.encode import load_tokenizer
+from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings

@@ -15,7 +15,8 @@ from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span
 from text2grad.policy.encode import encode_prompt, encode_target
-from text2grad.policy.load import choose_device, load_policy, make_readable
+from text2grad.policy.files.save import make_readable
+from text2grad.policy.load import choose_device, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.policy.tiny import make_tiny_model

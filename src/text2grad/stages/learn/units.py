@@ -16,10 +16,10 @@ from text2grad.errors import UsageError
 from text2grad.eval.spans import SpanCase
 from text2grad.eval.units import unit_report
 from text2grad.feedback import Critique, Failure, Feedback
+from text2grad.policy.heads.model import HeadModel, as_tokens
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.policy.units import LocalUnits, as_tokens
 from text2grad.stages.judge.critics import UNITS_FILE
 from text2grad.stages.learn.gate import release
 from text2grad.stages.learn.reward_data import reward_data
@@ -29,10 +29,9 @@ from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
 from text2grad.tasks.qa import is_ultrafeedback
-from text2grad.train.pairs import Pair
+from text2grad.train.objectives.head_model import JudgedAnswer, encode_units, train_unit_model, units_of
+from text2grad.train.pairs import Pair, longest
 from text2grad.train.settings import SupervisedSettings
-from text2grad.train.supervised import longest
-from text2grad.train.units import JudgedAnswer, divided, encode_units, train_unit_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +164,11 @@ def measure(config: Config, folder: Path, answers: Sequence[JudgedAnswer]) -> di
         return {}
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
     threshold = config.critic.unit_model.poor_threshold  # it is measured as it criticises
-    labeller = LocalUnits(load_frozen(settings), config.unit_model.batch_size, threshold)
+    labeller = HeadModel(load_frozen(settings), config.unit_model.batch_size, threshold)
     return unit_report(cases_of(labeller, answers), config.run.seed)
 
 
-def cases_of(labeller: LocalUnits, answers: Sequence[JudgedAnswer]) -> list[SpanCase]:
+def cases_of(labeller: HeadModel, answers: Sequence[JudgedAnswer]) -> list[SpanCase]:
     """What a unit model says of answers, beside their own labels; the tokens of a case are the answer's units."""
     places = None if answers[0].places is None else [each.places or () for each in answers]
     found = labeller.label([each.prompt for each in answers], [each.response for each in answers], places)
@@ -177,7 +176,7 @@ def cases_of(labeller: LocalUnits, answers: Sequence[JudgedAnswer]) -> list[Span
         SpanCase(
             Critique(text="", spans=each.spans),
             judgement_of(each.response, said),
-            as_tokens(each.response, divided(labeller.divide, each).units),
+            as_tokens(each.response, units_of(labeller.divide, each).units),
         )
         for each, said in zip(answers, found, strict=True)
     ]

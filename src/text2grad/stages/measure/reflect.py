@@ -19,8 +19,8 @@ from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
 from text2grad.feedback import Critic, Critique, Example, Failure
-from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
+from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.judge.critics import open_critic, runner_of

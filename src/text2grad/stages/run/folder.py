@@ -19,8 +19,8 @@ from text2grad.durable.processes import Ranks, joined, profile_shards
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, read_jsonl
-from text2grad.policy.cpu import reuse_memory
-from text2grad.policy.gguf import origin_of
+from text2grad.policy.files.cpu import reuse_memory
+from text2grad.policy.files.gguf import origin_of
 from text2grad.stages.run.results import refuse_unwritable, write_json, write_whole
 
 MODEL_NOTE = "model.json"

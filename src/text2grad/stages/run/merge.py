@@ -16,8 +16,9 @@ import torch
 
 from text2grad.config import TINY, Config, dump_config
 from text2grad.errors import UserError
-from text2grad.policy.encode import load_tokenizer
-from text2grad.policy.load import is_adapter, load_model, make_readable, merge_layers
+from text2grad.policy.files.save import make_readable
+from text2grad.policy.files.tokenizer import load_tokenizer
+from text2grad.policy.load import is_adapter, load_model, merge_layers
 from text2grad.report.pages import render_text
 from text2grad.stages.run.folder import MODEL_NOTE, prepare
 from text2grad.stages.run.policies import find_policy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from text2grad.config import TINY, Config
 from text2grad.errors import UserError
-from text2grad.policy.gguf import is_gguf
+from text2grad.policy.files.gguf import is_gguf
 from text2grad.policy.settings import PolicySettings
 
 BASE = "base"

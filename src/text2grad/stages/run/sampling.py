@@ -28,7 +28,7 @@ def sample(
     """One response per example: the sampled ids, and the text read off them. What takes long says how far it is."""
     table = TokenTable(policy.tokenizer)
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
-    sampled = generate(policy, prompts, generation, told=counting("sampling")(len(prompts)))
+    sampled = generate(policy, prompts, generation, progress=counting("sampling")(len(prompts)))
     return [(item.ids, table.align(item.ids).text) for item in sampled]
 
 

@@ -15,7 +15,7 @@ from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, read_jsonl
 from text2grad.feedback import write_jsonl as write
-from text2grad.policy.generate import LocalChat
+from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.judge import revise
 from text2grad.stages.learn import imitate, logged, offline, refine
 from text2grad.stages.learn.imitate import Choice, chosen_answers, run_sft_on_records

@@ -13,7 +13,7 @@ from chat_server import KEY, ChatServer, last_message, said
 from text2grad.cli import main
 from text2grad.feedback import Feedback, Source, Span, read_jsonl
 from text2grad.stages.learn.units import judged_answer
-from text2grad.train.units import JudgedAnswer
+from text2grad.train.objectives.head_model import JudgedAnswer
 
 PROGRAM = "def f(xs):\n    t = 0\n    for x in xs:\n        t -= x\n    return t\n"
 OURS = {

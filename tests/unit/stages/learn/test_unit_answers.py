@@ -12,7 +12,7 @@ from text2grad.config import find_config, load_config
 from text2grad.errors import EXIT_USAGE, UsageError
 from text2grad.feedback import Failure, Feedback, Message, Source, Span
 from text2grad.stages.learn.units import judged_answer, refuse_no_steps, run_train_unit_model
-from text2grad.train.units import JudgedAnswer
+from text2grad.train.objectives.head_model import JudgedAnswer
 
 CODE = "def f(x):\n    y = x\n    return y\n"
 POOR = Span(start=28, end=29, label=-1, text=CODE[28:29])

@@ -1,7 +1,7 @@
-"""A causal language model in two halves: the trunk, which ends in hidden states, and the head, which makes logits.
+"""A causal language model in two halves: a trunk that returns hidden states, a head that returns logits.
 
-The head is the model's own forward with hidden states put where its trunk would have returned them, so that
-whatever a model does to its logits (a soft cap, a scale, adapters on the head) is done here too.
+The head is the model's own forward with its trunk replaced by given hidden states, so that everything a model does
+to its logits (a soft cap, a scale, adapters on the head) is done here too.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.prefix import can_share, share_prompts
-from text2grad.policy.quick import in_half
+from text2grad.policy.forward.prefix import can_share, share_prompts
+from text2grad.policy.forward.quick import in_half
 from text2grad.rl.vocabulary import View
 
 TRIED = ((3, 1, 4, 1, 5), (2, 7, 1, 8, 2))
-"""Token ids on which a model is asked whether it splits."""
+"""Token ids on which it is tested whether a model splits."""
 ROUNDINGS = 2
 """Roundings by which a logit of the two halves may differ from the whole's."""
 
 
 class Reading(NamedTuple):
-    """What a model made of a batch, response-aligned.
+    """The states that a model computes for a batch, response-aligned.
 
-    `hidden` (B, T+1, H): the states before and after every response token. `view`: what its head makes logits of.
+    `hidden` (B, T+1, H): the states before and after every response token. `view`: the input of its head.
     `layers` (B, P+T, H): the embeddings and what each layer writes, if asked for.
     """
 
@@ -39,11 +39,11 @@ class Reading(NamedTuple):
 
 
 class Reader:
-    """Reads batches with a model, or with copies of it: in two halves where it splits, else by its own forward.
+    """Runs a model, or copies of it, on batches: in two halves where it splits, else by its own forward.
 
     `in_halves` is set to False where weights are split over processes: only the model's own forward gathers them.
-    In half precision (`quick`), where rounding is coarse anyway, equal prompts of a batch are read once if the
-    model allows it (`shares`), and a plain linear head is named in the view. In float32 every bit stays as it is.
+    In half precision (`quick`) equal prompts of a batch are read once if the model allows it (`shares`), and the
+    weights of a plain linear head are part of the view. In float32 results are bit for bit those of the model.
     """
 
     def __init__(self, model: Any) -> None:
@@ -54,8 +54,8 @@ class Reader:
         self._vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
     def __call__(self, model: Any, batch: TokenBatch, every: bool = False) -> Reading:
-        """One pass; with `every` the states of all tokens in all layers come too."""
-        keep = batch.width + 1
+        """One pass; with `every` also the states of all tokens in all layers."""
+        keep = batch.width + 1  # the last state of the prompt, and T of the response
         inputs = {
             "input_ids": batch.input_ids,
             "attention_mask": batch.attention_mask,
@@ -68,7 +68,7 @@ class Reader:
         layers: tuple[Tensor, ...] = ()
         packed = share_prompts(batch, model.dtype) if self.shares and not every else None
         if packed:
-            states = hidden_states(model, packed.for_model(model)).flatten(0, 1)
+            states = hidden_states(model, packed.for_model(model)).flatten(0, 1)  # (G * L, H)
             hidden = states.index_select(0, packed.places.flatten()).view(*packed.places.shape, -1)
         else:
             read = _trunk(_unwrapped(model))(**inputs, use_cache=False, output_hidden_states=every)
@@ -79,7 +79,7 @@ class Reader:
 
     @contextmanager
     def sharing(self, model: Any) -> Iterator[None]:
-        """Have equal prompts of a batch read once in float32 too, where the last bits of a figure do not matter."""
+        """Read equal prompts once in float32 too, where the last bits of a figure do not matter."""
         before = self.shares
         self.shares = before or (self.in_halves and can_share(model, partial(hidden_states, model)))
         try:
@@ -113,7 +113,7 @@ def logits_of(model: Any, states: Tensor) -> Tensor:
 
 
 def _head_is_linear(model: Any) -> bool:
-    """Whether logits are the head's weights times the states and nothing else, tried on large states."""
+    """Whether logits are the head's weights times the states and nothing else, tested on large states."""
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or head.bias is not None:
         return False
@@ -123,7 +123,7 @@ def _head_is_linear(model: Any) -> bool:
 
 
 def splits(model: Any) -> bool:
-    """Whether the two halves give what the whole gives, tried on a few tokens."""
+    """Whether the two halves give what the whole gives, tested on a few tokens."""
     was_training = model.training
     model.eval()
     try:
@@ -161,14 +161,14 @@ def _trunk(model: Any) -> Any:
 
 
 class _Recalled(nn.Module):
-    """A trunk that has already read: it returns the hidden states it is given as embeddings."""
+    """A trunk that returns the hidden states that it is given as embeddings."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
         return _Output(inputs_embeds)
 
 
 class _Output:
-    """What every trunk returns, whatever its class: the last hidden states, and nothing of what else it may."""
+    """The output of a trunk of any class: the last hidden states, and None for everything else."""
 
     def __init__(self, states: Tensor) -> None:
         self.last_hidden_state = states

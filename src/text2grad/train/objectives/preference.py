@@ -1,35 +1,35 @@
-"""Learning from pairs of answers (paper, appendix N): DPO, and a scalar reward model.
+"""Learning from pairs of answers (paper, appendix N): DPO, and what a scalar reward model has in common with it.
 
 Both are supervised runs (`train.supervised`) with the loss of Bradley and Terry: on the rewards that the policy
-implies beside its reference, or on the scores of a linear head. Dropout is off, so that both answers and the
-reference are read by one model. Batches count pairs.
+implies beside its reference, or on the scores of a head (`train.objectives.head_model`). Dropout is off, so that
+both answers and the reference are read by one model. Batches count pairs.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
 from text2grad.durable.run import RunOptions
 from text2grad.feedback import Message, Preference, record_json
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.encode import check_lengths, encode_prompt, encode_target, rendering_of
+from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.heads.head import Head
 from text2grad.policy.model import Policy
 from text2grad.rl.preference import implicit_rewards, pair_accuracy, pair_loss
-from text2grad.train.pairs import plan_batches
+from text2grad.train.identity import digest_of_data, supervised_identity
+from text2grad.train.pairs import plan_batches, refuse_long
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import DPOSettings, SupervisedSettings
-from text2grad.train.supervised import Objective, descend, longest, refuse_muon, refuse_nothing
+from text2grad.train.supervised import Objective, descend, in_words, refuse_nothing
 
-DPO, SCALAR_MODEL = "dpo.training", "scalar_model.training"
-"""Where the user finds the settings of the two loops."""
+SECTION = "dpo.training"
+"""Where the user finds the settings of DPO."""
 
 Rewards = tuple[Tensor, Tensor]
 """Of the chosen answers and of the rejected ones, (N,) each."""
@@ -44,7 +44,7 @@ class EncodedPreference:
     rejected: list[int]
 
     @property
-    def longer(self) -> list[int]:
+    def whole(self) -> list[int]:
         """The longer of the two sequences."""
         return [*self.prompt, *max(self.chosen, self.rejected, key=len)]
 
@@ -53,9 +53,13 @@ class EncodedPreference:
         """Of both sequences."""
         return 2 * len(self.prompt) + len(self.chosen) + len(self.rejected)
 
+    @property
+    def parts(self) -> dict[str, list[int]]:
+        """The prompt and both answers by name."""
+        return vars(self)
+
 
 RewardsOf = Callable[[Sequence[EncodedPreference]], Rewards]
-PairObjective = Objective[EncodedPreference]
 
 
 class PairReading(NamedTuple):
@@ -83,63 +87,39 @@ def train_dpo(
             `durable.run.Run` refuses.
     """
     policy.freeze_reference()
-    objective = PairObjective(
-        identity=identity_of(policy, pairs, settings.training, DPO) | {"dpo.beta": str(settings.beta)},
-        gradient=partial(accumulate_gradient, policy, partial(implied_rewards, policy, beta=settings.beta)),
-        described=partial(_described, policy, partial(implied_rewards, policy, beta=settings.beta)),
-        dropout=False,
-    )
-    metrics = _descend(policy, pairs, objective, settings.training, options, DPO)
+    rewards = partial(implied_rewards, policy, beta=settings.beta)
+    beta = {"dpo.beta": str(settings.beta)}
+    metrics = train_on_pairs(policy, pairs, rewards, settings.training, options, SECTION, identity=beta)
     policy.continued = True
     return metrics
 
 
-def train_scalar_model(
-    policy: Policy, pairs: Sequence[Preference], settings: SupervisedSettings, options: RunOptions
-) -> dict[str, float]:
-    """Make `policy` a scalar reward model, in place: a linear head on the state of an answer's last token.
-
-    Otherwise as `train_dpo`.
-    """
-    refuse_muon(settings, options, SCALAR_MODEL)
-    objective = PairObjective(
-        identity=identity_of(policy, pairs, settings, SCALAR_MODEL),
-        gradient=partial(accumulate_gradient, policy, partial(scored, policy)),
-        described=partial(_described, policy, partial(scored, policy)),
-        dropout=False,
-        heads=[policy.add_score_head()],
-    )
-    return _descend(policy, pairs, objective, settings, options, SCALAR_MODEL)
-
-
-def _descend(
+def train_on_pairs(
     policy: Policy,
     pairs: Sequence[Preference],
-    objective: PairObjective,
+    rewards: RewardsOf,
     settings: SupervisedSettings,
     options: RunOptions,
     section: str,
+    heads: Sequence[Head] = (),
+    identity: dict[str, str] | None = None,
 ) -> dict[str, float]:
+    """Train on the loss of Bradley and Terry of some rewards, as `train_dpo` does."""
     refuse_nothing(pairs, options)
+    answers = (Message(role="assistant", content=text) for pair in pairs for text in (pair.chosen, pair.rejected))
+    prompts = itertools.chain.from_iterable(pair.prompt for pair in pairs)
+    data = digest_of_data(policy, map(record_json, pairs), itertools.chain(prompts, answers))
+    objective = Objective[EncodedPreference](
+        identity=supervised_identity(policy, settings, section, {"the preference pairs": data, **(identity or {})}),
+        gradient=partial(accumulate_gradient, policy, rewards),
+        described=partial(in_words, policy, lambda item: pair_loss(*rewards([item]))),
+        dropout=False,
+        heads=heads,
+    )
     encoded = encode_preferences(policy, pairs)
-    limit = longest(policy, settings)
-    check_lengths([(pair.id, item.longer) for pair, item in zip(pairs, encoded, strict=True)], limit, 0)
+    refuse_long(policy, [pair.id for pair in pairs], encoded, settings)
     batches = list(plan_batches(encoded, settings, options.seed))
     return descend(policy, batches, objective, settings, options, section)
-
-
-def identity_of(
-    policy: Policy, pairs: Sequence[Preference], settings: SupervisedSettings, section: str
-) -> dict[str, str]:
-    """What a run depends on, by name; large things as digests."""
-    answers = (Message(role="assistant", content=text) for pair in pairs for text in (pair.chosen, pair.rejected))
-    asked = itertools.chain.from_iterable(pair.prompt for pair in pairs)
-    said = rendering_of(policy.tokenizer, itertools.chain(asked, answers))
-    return {
-        **flatten(**{section: settings}),
-        "the starting model": digest_of_reference(policy),
-        "the preference pairs": digest_of_texts([*map(record_json, pairs), *said]),
-    }
 
 
 def encode_preferences(policy: Policy, pairs: Sequence[Preference]) -> list[EncodedPreference]:
@@ -164,12 +144,6 @@ def implied_rewards(policy: Policy, items: Sequence[EncodedPreference], beta: fl
     return chosen, rejected
 
 
-def scored(policy: Policy, items: Sequence[EncodedPreference]) -> Rewards:
-    """The scores of a scalar reward model."""
-    chosen, rejected = policy.scores(_packed(policy, items)).chunk(2)
-    return chosen, rejected
-
-
 def _packed(policy: Policy, items: Sequence[EncodedPreference]) -> TokenBatch:
     """All chosen answers, then all rejected ones."""
     prompts = [item.prompt for item in items]
@@ -182,7 +156,7 @@ def accumulate_gradient(
     """Add the gradient of the mean loss of a batch of pairs; returns its metrics. Similar lengths share a pass."""
 
     def terms(items: Sequence[EncodedPreference]) -> tuple[Tensor, dict[str, Tensor]]:
-        chosen, rejected = rewards(items)
+        chosen, rejected = rewards(items)  # (N,) each
         sums = {
             "loss": pair_loss(chosen, rejected),
             "accuracy": pair_accuracy(chosen, rejected),
@@ -196,19 +170,6 @@ def accumulate_gradient(
     return accumulate(policy, sorted(batch, key=lambda item: item.tokens), terms, size)
 
 
-def _described(
-    policy: Policy, rewards: RewardsOf, step: int, batch: Sequence[EncodedPreference]
-) -> Iterator[dict[str, Any]]:
-    """Each pair of a batch in words, with its loss under the present weights; None: it is not finite."""
-    decode = policy.tokenizer.decode
-    for item in batch:
-        with policy.evaluating():
-            loss = float(pair_loss(*rewards([item])))
-        words = {"prompt": item.prompt, "chosen": item.chosen, "rejected": item.rejected}
-        texts = {name: decode(ids) for name, ids in words.items()}
-        yield {"step": step, "loss": loss if math.isfinite(loss) else None, **texts}
-
-
 def read_preferences(policy: Policy, encoded: Sequence[EncodedPreference], beta: float, size: int) -> PairReading:
     """What a policy trained by `train_dpo` makes of pairs, `size` at a time, without training."""
     chosen: list[float] = []
@@ -217,9 +178,10 @@ def read_preferences(policy: Policy, encoded: Sequence[EncodedPreference], beta:
     with policy.evaluating():
         for start in range(0, len(encoded), size):
             items = encoded[start : start + size]
-            for kept, found in zip((chosen, rejected), implied_rewards(policy, items, beta), strict=True):
-                kept += found.tolist()
+            for kept, rewards in zip((chosen, rejected), implied_rewards(policy, items, beta), strict=True):
+                kept += rewards.tolist()
             batch = _packed(policy, items)
+            # The exact KL (2n, T): k1 is an estimate only on answers that the policy sampled.
             out = policy(batch, kl="full", valued=False)
             assert out.kl is not None
             kl += float(out.kl.sum())

@@ -1,4 +1,4 @@
-"""Whether a model says the same with a cache and without: tried on a few tokens before it is sampled from."""
+"""Whether a model gives the same logits with a cache and without, tested before it is sampled from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from text2grad.errors import UserError
-from text2grad.policy.cache import make_cache
+from text2grad.policy.forward.cache import make_cache
 from text2grad.policy.model import Policy
 
 PROMPTS, ANSWERS = ("When is the report due?", "Name a colour."), ("It is due on Friday.", "Blue is one.")
-"""What a model is tried on: of ids that make no text, half precision may say anything."""
+"""What a model is tested on: on ids that are no text, half precision is too coarse."""
 LONGEST = 12
 """Tokens of a prompt; two of each answer are read by the cache."""
 NEAR = 16
@@ -29,10 +29,10 @@ class Trial(NamedTuple):
 
 
 def refuse_uncached(policy: Policy) -> None:
-    """Refuse a model whose cached steps do not see what came before them, as state-space models' do here.
+    """Refuse a model that ignores the cache, as state-space models do here.
 
-    Sampling hands over the keys and values of earlier tokens as `past_key_values`. A model that ignores them
-    continues the last token alone, without an error. Two cached steps are compared with one pass over the whole.
+    Sampling passes the keys and values of earlier tokens as `past_key_values`. A model that ignores them continues
+    from the last token alone, without an error. Two cached steps are compared with one pass over the whole.
 
     Raises:
         UserError: the model ignores the cache, or takes none.
@@ -80,7 +80,7 @@ def _agree(policy: Policy, trial: Trial, eps: float) -> bool:
 
 @contextmanager
 def _in_float32(model: Any, dtype: torch.dtype) -> Iterator[None]:
-    """Have a model in half precision compute in float32: a layer's weights are widened while it is at work."""
+    """Run a model in half precision in float32; the weights of a layer are widened only while it runs."""
 
     def cast(module: nn.Module, wanted: torch.dtype) -> None:
         for weight in module.parameters():
@@ -109,7 +109,7 @@ def _cached(policy: Policy, trial: Trial) -> Tensor:
     """(B, 2, V): the logits of two steps behind the prompts, by a cache, as `generate` takes them."""
     batch = policy.pack(*trial)
     cache = make_cache(policy.model)
-    first, last = batch.input_ids.shape[1] - batch.width, batch.input_ids.shape[1]
+    first, last = batch.input_ids.shape[1] - batch.width, batch.input_ids.shape[1]  # P and P + 2
     found = []
     for start, end in ((0, first), (first, last - 1), (last - 1, last)):
         logits = policy.model(

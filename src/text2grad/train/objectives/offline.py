@@ -1,9 +1,9 @@
-"""Learning from logged answers and what was said of them: no reward model, no sampling, no critic in the loop.
+"""Learning from logged answers and their critiques: no reward model, no sampling, no critic in the loop.
 
-The words of a critique become one number per token by the credit schemes of PPO (`align.credit`); here it weighs
-the token's own loss (`rl.offline`), beside a KL that keeps the policy close to where it started. Nothing is
-sampled, so no reward travels from a token to those before it: where PPO pays the verdict at the last token and
-discounts it on its way back, here a good one weighs every token of its answer alike.
+The credit schemes of PPO (`align.credit`) turn a critique into one number per token, which here weights the token's
+own loss (`rl.offline`), beside a KL that keeps the policy close to its start. Nothing is sampled, so rewards do not
+propagate to earlier tokens: PPO pays the verdict at the last token and discounts it backwards; here a good verdict
+weights every token of its answer equally.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, CreditSettings, TokenTable, credit
-from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
+from text2grad.durable.identity import digest_of_reference, flatten
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Message
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.encode import check_lengths, encode_prompt, encode_target, rendering_of
+from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.rl.loss import average
 from text2grad.rl.offline import offline_loss
-from text2grad.train.pairs import Encoded, plan_batches
+from text2grad.train.identity import digest_of_data
+from text2grad.train.pairs import Encoded, plan_batches, refuse_long
 from text2grad.train.passes import PassSize, accumulate
 from text2grad.train.settings import OfflineSettings
-from text2grad.train.supervised import Objective, descend, refuse_not_finite
+from text2grad.train.supervised import Objective, descend, in_words, refuse_not_finite
 
 
 @dataclass(frozen=True)
 class Logged:
-    """An answer that is on record, and what was said of it.
+    """A recorded answer and its critique.
 
-    `ids` are those it was sampled as, where they are known; they are used if they are ids of this tokenizer.
+    `ids`: as it was sampled, if known; they are used if this tokenizer decodes them to the response.
     """
 
     id: str
@@ -48,7 +49,7 @@ class Logged:
 
 
 @dataclass(frozen=True)
-class Weighed(Encoded):
+class WeightedAnswer(Encoded):
     """A logged answer as token ids; `weights` may be of any sign. `start`: log-probabilities before training."""
 
     start: tuple[float, ...] = ()
@@ -76,7 +77,7 @@ def train_offline(
         )
     identity = identity_of(policy, answers, settings, credit_settings)
     policy.freeze_reference()
-    policy.eval()
+    policy.eval()  # the start is read without dropout, as it is in training
     weighed = list(with_start(policy, weighed, settings.micro_batch_size))
     objective = Objective(
         identity=identity,
@@ -96,29 +97,26 @@ def identity_of(
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
     turns = ((*each.prompt, Message(role="assistant", content=each.response)) for each in answers)
-    said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
     return {
         **flatten(offline=settings, credit=credit_settings),
         "the starting policy": digest_of_reference(policy),
-        "the logged answers": digest_of_texts([*map(str, answers), *said]),
+        "the logged answers": digest_of_data(policy, map(str, answers), itertools.chain.from_iterable(turns)),
     }
 
 
 def encode_logged(
     policy: Policy, answers: Sequence[Logged], settings: OfflineSettings, credit_settings: CreditSettings
-) -> list[Weighed]:
+) -> list[WeightedAnswer]:
     """Token ids and weights of all answers; refuses answers that do not fit, and cuts nothing."""
     table = TokenTable(policy.tokenizer)
     weighed = [_weighed(policy, each, table, settings, credit_settings) for each in answers]
-    limit = min((n for n in (policy.context, settings.max_length) if n is not None), default=None)
-    whole = [(each.id, [*item.prompt, *item.target]) for each, item in zip(answers, weighed, strict=True)]
-    check_lengths(whole, limit, 0)
+    refuse_long(policy, [each.id for each in answers], weighed, settings)
     return weighed
 
 
 def _weighed(
     policy: Policy, answer: Logged, table: TokenTable, settings: OfflineSettings, credit_settings: CreditSettings
-) -> Weighed:
+) -> WeightedAnswer:
     ids, aligned = _read(policy, answer, table)
     shift = aligned.text.find(answer.response)
     if shift < 0:
@@ -127,7 +125,7 @@ def _weighed(
             "take a model whose tokenizer keeps every character",
         )
     weights = token_weights(_moved(answer.critique, shift), aligned, settings, credit_settings)
-    return Weighed(encode_prompt(policy.tokenizer, answer.prompt), ids, weights)
+    return WeightedAnswer(encode_prompt(policy.tokenizer, answer.prompt), ids, weights)
 
 
 def _read(policy: Policy, answer: Logged, table: TokenTable) -> tuple[list[int], Aligned]:
@@ -147,11 +145,11 @@ def _moved(critique: Critique, shift: int) -> Critique:
 def token_weights(
     critique: Critique, aligned: Aligned, settings: OfflineSettings, credit_settings: CreditSettings
 ) -> list[float]:
-    """The weight of each token, (T,): what the credit scheme gives it, and a good verdict on the whole answer.
+    """The weight of each token, (T,): its delta by the credit scheme, and a good verdict on the whole answer.
 
-    A poor verdict weighs nothing: likelihood has the gradient 1 - pi and unlikelihood pi, so that tokens of which
-    the policy is rightly sure would lose far more to the answers that fail than those that pass could give back.
-    Of schemes that pay the score alone, the verdict is all there is.
+    A poor verdict has no weight. The gradient of likelihood is 1 - pi and that of unlikelihood pi: tokens of which
+    the policy is rightly sure would lose far more through answers that fail than answers that pass could restore.
+    With schemes that pay the score alone, only the verdict counts.
     """
     verdict = settings.verdict_weight * max(critique.score or 0.0, 0.0)
     if credit_settings.by_score:
@@ -160,24 +158,24 @@ def token_weights(
     return [float(delta) + verdict for delta in credit(critique, aligned, by_spans).delta]
 
 
-def with_start(policy: Policy, weighed: Sequence[Weighed], rows: int) -> Iterator[Weighed]:
+def with_start(policy: Policy, weighed: Sequence[WeightedAnswer], rows: int) -> Iterator[WeightedAnswer]:
     """The answers with their log-probabilities under the policy as it is."""
     for first in range(0, len(weighed), rows):
         items = weighed[first : first + rows]
         with policy.evaluating():
-            logp = policy.logps(_packed(policy, items)).logp
+            logp = policy(_packed(policy, items), valued=False).logp
         for item, row in zip(items, logp.tolist(), strict=True):
             yield replace(item, start=tuple(row[: len(item.target)]))
 
 
 def accumulate_gradient(
-    policy: Policy, batch: Sequence[Weighed], size: PassSize, settings: OfflineSettings
+    policy: Policy, batch: Sequence[WeightedAnswer], size: PassSize, settings: OfflineSettings
 ) -> dict[str, float]:
     """Add the gradient of the batch's mean loss per token; returns its terms."""
     ordered = sorted(batch, key=lambda item: item.tokens)
-    tokens = sum(len(item.target) for item in batch)
+    tokens = sum(len(item.target) for item in batch)  # the denominator of the whole batch
 
-    def terms(items: Sequence[Weighed]) -> tuple[Tensor, dict[str, Tensor]]:
+    def terms(items: Sequence[WeightedAnswer]) -> tuple[Tensor, dict[str, Tensor]]:
         shares = loss_terms(policy, items, settings, tokens)
         return shares["loss"], shares
 
@@ -185,22 +183,22 @@ def accumulate_gradient(
 
 
 def loss_terms(
-    policy: Policy, items: Sequence[Weighed], settings: OfflineSettings, tokens: int
+    policy: Policy, items: Sequence[WeightedAnswer], settings: OfflineSettings, tokens: int
 ) -> dict[str, Tensor]:
     """Shares of some answers in a batch of so many tokens: `loss`, and its `kl`.
 
-    The KL is over the whole vocabulary: of logged tokens, which the policy did not sample, an estimate from the
-    token alone would be one of something else.
+    The KL is over the whole vocabulary: an estimate from single tokens is unbiased only for tokens that the policy
+    sampled itself.
     """
     batch = _packed(policy, items)
     weights, start = (_spread(column, batch) for column in zip(*((i.weights, i.start) for i in items), strict=True))
-    output = policy(batch, kl="full", valued=False)
+    output = policy(batch, kl="full", valued=False)  # logp and kl (B, T)
     per_token = offline_loss(output.logp, start, weights, batch.mask, settings.poor_limit)
     weighed, kl = (average(each, batch.mask, "token", tokens) for each in (per_token, output.kl))
     return {"loss": weighed + settings.kl_coefficient * kl, "kl": kl}
 
 
-def _packed(policy: Policy, items: Sequence[Weighed]) -> TokenBatch:
+def _packed(policy: Policy, items: Sequence[WeightedAnswer]) -> TokenBatch:
     return policy.pack([item.prompt for item in items], [item.target for item in items])
 
 
@@ -222,11 +220,13 @@ def _refuse_diverged(metrics: dict[str, float], settings: OfflineSettings) -> No
 
 
 def _described(
-    policy: Policy, step: int, batch: Sequence[Weighed], settings: OfflineSettings
+    policy: Policy, step: int, batch: Sequence[WeightedAnswer], settings: OfflineSettings
 ) -> Iterator[dict[str, Any]]:
     """Each answer of a batch in words, with its loss under the present weights."""
-    for item in batch:
-        with policy.evaluating():
-            loss = float(loss_terms(policy, [item], settings, len(item.target))["loss"])
-        prompt, target = policy.tokenizer.decode(item.prompt), policy.tokenizer.decode(item.target)
-        yield {"step": step, "loss": loss, "prompt": prompt, "target": target, "weights": item.weights}
+    loss = partial(_mean_loss, policy, settings)
+    for item, row in zip(batch, in_words(policy, loss, step, batch), strict=True):
+        yield {**row, "weights": item.weights}
+
+
+def _mean_loss(policy: Policy, settings: OfflineSettings, item: WeightedAnswer) -> Tensor:
+    return loss_terms(policy, [item], settings, len(item.target))["loss"]

@@ -1,7 +1,7 @@
 """A cache of keys and values with room to grow.
 
-Hugging Face's dynamic cache copies itself for every token: on a CPU a third of sampling. Here a layer keeps spare
-columns, and is copied once in `SPARE` tokens.
+Hugging Face's dynamic cache copies itself for every token, a third of the time of sampling on a CPU. Here a layer
+keeps spare columns and is copied once in `SPARE` tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SPARE = 64
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """A layer of full attention whose `keys` and `values` (B, heads, L, head size) are views of longer buffers."""
 
-    _layer_type = None  # Hugging Face's own caches stay as they are
+    _layer_type = None  # not registered: Hugging Face's own caches do not use it
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
@@ -27,7 +27,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._length = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write new states behind those that are there; returns all of them."""
+        """Append new states (B, heads, l, head size); returns all, (B, heads, L + l, head size)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self._buffers = (key_states[:, :, :0], value_states[:, :, :0])

