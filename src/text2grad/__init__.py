@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from text2grad.align import Aligned as Aligned
     from text2grad.align import Credit as Credit
     from text2grad.align import CreditSettings as CreditSettings
+    from text2grad.align import Payment as Payment
+    from text2grad.align import TokenCredit as TokenCredit
     from text2grad.align import TokenTable as TokenTable
+    from text2grad.align import Trajectory as Trajectory
     from text2grad.align import credit as credit
-    from text2grad.align import critic_token_rewards as critic_token_rewards
     from text2grad.align import token_rewards as token_rewards
+    from text2grad.align import trajectory_rewards as trajectory_rewards
     from text2grad.chat import OpenAIChat as OpenAIChat
     from text2grad.chat import ScriptedChat as ScriptedChat
     from text2grad.config import Config as Config
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from text2grad.feedback import Message as Message
     from text2grad.feedback import Source as Source
     from text2grad.feedback import Span as Span
+    from text2grad.feedback import Transcript as Transcript
     from text2grad.feedback import read_records as read_records
     from text2grad.feedback import write_records as write_records
     from text2grad.formats.export import export as export
@@ -68,7 +72,8 @@ if TYPE_CHECKING:
     from text2grad.wire import render as render
 
 _MODULES = {
-    "align": "Aligned Credit CreditSettings TokenTable credit critic_token_rewards token_rewards",
+    "align": "Aligned Credit CreditSettings Payment TokenCredit TokenTable Trajectory credit token_rewards"
+    " trajectory_rewards",
     "chat": "OpenAIChat ScriptedChat",
     "config": "Config find_config load_config",
     "critics.human": "HumanCritic",
@@ -78,7 +83,8 @@ _MODULES = {
     "critics.reference": "ReferenceCritic",
     "durable.run": "RunOptions",
     "errors": "UserError",
-    "feedback": "Critic Critique Example Failure Feedback Message Source Span read_records write_records",
+    "feedback": "Critic Critique Example Failure Feedback Message Source Span Transcript read_records"
+    " write_records",
     "formats.export": "export",
     "formats.intake": "import_feedback",
     "formats.published": "responses_of",

@@ -76,7 +76,7 @@ EXTRAS = {
     "ray": "ray",
     "sacrebleu": "evaluate",
     "textblob": "tagger",
-    **{name: name for name in ("tensorboard", "trackio", "wandb")},
+    **{name: name for name in ("tensorboard", "trackio", "trl", "wandb")},
 }
 """Which extra brings a package that the core of text2grad does without."""
 

@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeVar
 
@@ -171,6 +173,59 @@ def human_feedback_on(example: Example, response: str) -> str:
     """
     about = example.meta.get(DRAFT, response)
     return str(example.meta.get(HUMAN_FEEDBACK, "")) if about == response else ""
+
+
+BETWEEN_TURNS = "\n\n"
+"""What stands between the turns of a transcript; no token wrote it."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of the policy in a transcript: its characters [start, end), and the `messages` of others before
+    it."""
+
+    start: int
+    end: int
+    messages: tuple[Message, ...] = ()
+
+
+class Transcript(str):
+    """A response of several turns: the policy's own words, joined by `BETWEEN_TURNS`; where one turn ends and what
+    others said in between is in `turns`, and in `after` what they said last.
+
+    It is the text that spans, quotes and tokens refer to, so words of a tool or a user can neither be quoted nor
+    paid. A plain string is a response of one turn (`turns_of`).
+    """
+
+    turns: tuple[Turn, ...]
+    after: tuple[Message, ...]
+
+    @classmethod
+    def of(cls, turns: Iterable[tuple[Iterable[Message], str]], after: Iterable[Message] = ()) -> Transcript:
+        """From each turn's words, with the messages of others that stand before it."""
+        said = [(tuple(messages), words) for messages, words in turns]
+        made = cls(BETWEEN_TURNS.join(words for _, words in said))
+        ends = accumulate(len(words) + len(BETWEEN_TURNS) for _, words in said)
+        starts = [0, *ends]
+        made.turns = tuple(
+            Turn(start, start + len(words), messages)
+            for start, (messages, words) in zip(starts, said, strict=False)
+        )
+        made.after = tuple(after)
+        return made
+
+
+def turns_of(response: str) -> tuple[Turn, ...]:
+    """The turns of a response; a plain string is one."""
+    return response.turns if isinstance(response, Transcript) else (Turn(0, len(response)),)
+
+
+def conversation_of(response: str) -> list[Message]:
+    """A response as the messages of a chat: the policy's turns and what others said between them."""
+    found: list[Message] = []
+    for turn in turns_of(response):
+        found += [*turn.messages, Message(role="assistant", content=response[turn.start : turn.end])]
+    return [*found, *(response.after if isinstance(response, Transcript) else ())]
 
 
 class Critic(Protocol):

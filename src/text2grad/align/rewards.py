@@ -1,22 +1,64 @@
-"""Token rewards for any trainer: sampled ids and feedback in, one number per sampled id out."""
+"""Token rewards for any trainer: sampled ids and feedback in, one number per sampled id out.
+
+Of a trajectory of several turns, what others wrote is paid exactly 0. The words of a critique and its verdict
+are kept apart: an engine that compares the answers to a prompt compares verdicts, and a sum of token rewards
+would grow with the length of an answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from text2grad.align.credit import CreditSettings, credit
-from text2grad.align.tokens import Aligned, TokenTable
+import numpy as np
+from numpy.typing import NDArray
+
+from text2grad.align.credit import Credit, CreditSettings, credit
+from text2grad.align.tokens import Aligned, Offsets, TokenTable
+from text2grad.align.trajectory import OwnTokens, Trajectory, own_tokens
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Judgement, judgements_of
+from text2grad.feedback import (
+    Critic,
+    Critique,
+    Example,
+    Failure,
+    Feedback,
+    Judgement,
+    Message,
+    conversation_of,
+    judgements_of,
+    turns_of,
+)
 
 if TYPE_CHECKING:
     from text2grad.align.pieces import AnyTokenizer
 
+Unit = Literal["trajectory", "turn"]
+Rewards = NDArray[np.float32]
 DEFAULTS = CreditSettings()
-PADDED = 16_384
-"""Models pad their output layer (Qwen by some 400 rows, Phi by 900) and sample such ids: tokens without text. Ids
-further beyond the vocabulary are of another tokenizer."""
+WAITING = 0.05
+"""Seconds that `TokenCredit.aof` waits for others to join its batch."""
+_NOBODY = Example(id="-", prompt=(Message(role="user", content=""),))
+
+
+@dataclass(frozen=True)
+class Payment:
+    """What one trajectory of T ids is paid, exactly 0 at ids that the policy did not sample.
+
+    `words` (T,) is what tokens earned by themselves and `verdict` what the trajectory is worth beside others to
+    its prompt (of several turns, their mean); None if no critic gave one. `rewards` (T,) is both: each verdict
+    stands on the last own id of what it is about. Compare verdicts and add words, or take rewards, never both.
+    All are None where a critique failed (`failures`): leave the trajectory out of the loss. `foreign` counts
+    quotes of what a tool or a user said, which pay nothing.
+    """
+
+    words: Rewards | None = None
+    verdict: float | None = None
+    rewards: Rewards | None = None
+    failures: tuple[Failure, ...] = ()
+    foreign: int = 0
 
 
 def token_rewards(
@@ -25,53 +67,160 @@ def token_rewards(
     ids: Sequence[int],
     settings: CreditSettings = DEFAULTS,
 ) -> list[float]:
-    """The pseudo-reward delta of every sampled id (paper, section 3.3): as many numbers as `ids`, in their order.
+    """`trajectory_rewards` of one answer, all of whose ids the policy sampled: one number for each."""
+    return trajectory_rewards(feedback, tokenizer, ids, None, settings)
 
-    `ids` are of the response alone, as they were sampled, special tokens included; they are never re-tokenised.
-    Those beyond the vocabulary, which a model with a padded output layer samples, have no text. The critique must
-    be of the text that `TokenTable(tokenizer).align(ids).text` reads off them; of a record, the response is
-    compared with it. `tokenizer` is one of transformers or of the package tokenizers; for many calls, make one
-    `TokenTable` of it and hand that in.
+
+def trajectory_rewards(
+    feedback: Critique | Feedback | Failure,
+    tokenizer: AnyTokenizer | TokenTable,
+    ids: Sequence[int],
+    mask: Sequence[int] | None = None,
+    settings: CreditSettings = DEFAULTS,
+) -> list[float]:
+    """The pseudo-reward delta of every id of a trajectory (paper, section 3.3), exactly 0 where `mask` is 0.
+
+    `ids` stand after the prompt, as they were sampled and fed, special tokens included; they are never
+    tokenised again. Those beyond the vocabulary, which a model with a padded output layer samples, have no
+    text. `mask` is 1 where the policy sampled the id; without it, everywhere. The critique must be of the text
+    that `own_tokens(...).response` reads off them; of a record, the response is compared with it. The verdict
+    stands on the last id of the policy's own. `tokenizer` is one of transformers or of the package tokenizers;
+    for many calls, make one `TokenTable` of it and hand that in.
 
     Raises:
         UserError: the feedback is a failure, or has no score where `settings.scheme` pays nothing else (neither is
-            a reward of 0: leave the response out of the loss); the critique is of another text; or the ids are not
-            of this tokenizer.
+            a reward of 0: leave the trajectory out of the loss); the critique is of another text; the mask does
+            not fit; or the ids are not of this tokenizer.
     """
-    aligned = _aligned(_table(tokenizer), ids)
-    if isinstance(feedback, Feedback) and feedback.response != aligned.text:
-        read, judged = _shown(aligned.text), _shown(feedback.response)
+    own = own_tokens(table_of(tokenizer), Trajectory(_NOBODY, ids, mask))
+    if isinstance(feedback, Feedback) and feedback.response != own.response:
+        read, judged = _shown(own.response), _shown(feedback.response)
         raise _of_another_text(f"the ids read {read}, the record's response is {judged}")
     judgement = scored(feedback.judgement() if isinstance(feedback, Feedback) else feedback, settings)
     if isinstance(judgement, Failure):
         raise UserError(
             f"the critique failed ({judgement.kind}): {judgement.message}", "leave the response out of the loss"
         )
-    return _rewards(judgement, aligned, settings)
+    found = _credit(judgement, own.aligned, settings)
+    return [float(reward) for reward in _scattered(len(ids), [(own.places, found.delta)])]
 
 
-def critic_token_rewards(
-    critic: Critic,
-    examples: Sequence[Example],
-    tokenizer: AnyTokenizer | TokenTable,
-    ids: Sequence[Sequence[int]],
-    settings: CreditSettings = DEFAULTS,
-) -> list[list[float] | None]:
-    """`token_rewards` of a batch judged in one call: `ids[i]` answer `examples[i]`, and the critic sees their text.
+class TokenCredit:
+    """A critic's words as token rewards, for any engine: a batch of trajectories in, what each is paid out.
 
-    None stands where the critique failed: leave that response out of the loss.
-
-    Raises:
-        UserError: as `token_rewards`; or the critic did not give one judgement for each response.
+    With `unit="trajectory"` the critic gives one critique of the whole: its response is the policy's own words,
+    with what others said between them (`Transcript`). With `unit="turn"` it judges each turn by itself, as the
+    answer to the conversation before it, and every critic can do that.
     """
-    table = _table(tokenizer)
-    aligned = [_aligned(table, each) for each in ids]
-    said = judgements_of(critic, examples, [each.text for each in aligned])
-    judgements = [scored(judgement, settings) for judgement in said]
-    return [
-        None if isinstance(judgement, Failure) else _rewards(judgement, each, settings)
-        for judgement, each in zip(judgements, aligned, strict=True)
-    ]
+
+    def __init__(
+        self,
+        critic: Critic,
+        tokenizer: AnyTokenizer | TokenTable,
+        settings: CreditSettings = DEFAULTS,
+        unit: Unit = "trajectory",
+    ) -> None:
+        self.critic, self.table, self.settings, self.unit = critic, table_of(tokenizer), settings, unit
+        self._waiting: list[tuple[Trajectory, asyncio.Future[Payment]]] = []
+
+    def of(self, batch: Sequence[Trajectory]) -> list[Payment]:
+        """What each trajectory is paid; the critic is asked once, about all of them.
+
+        Raises:
+            UserError: a mask does not fit its ids, ids are of another tokenizer, or the critic did not give one
+                judgement for each question. A critique that fails is no error: its trajectory is paid None.
+        """
+        owns = [own_tokens(self.table, trajectory) for trajectory in batch]
+        asked = [
+            _questions(trajectory, own, self.unit) for trajectory, own in zip(batch, owns, strict=True)
+        ]
+        examples = [example for questions in asked for example, _ in questions]
+        responses = [response for questions in asked for _, response in questions]
+        answers = iter(judgements_of(self.critic, examples, responses) if examples else [])
+        judgements = [[scored(next(answers), self.settings) for _ in questions] for questions in asked]
+        return [
+            self._payment(len(trajectory.ids), own, said)
+            for trajectory, own, said in zip(batch, owns, judgements, strict=True)
+        ]
+
+    async def aof(self, batch: Sequence[Trajectory]) -> list[Payment]:
+        """As `of`, for rollouts that end one by one: what is asked within some 50 ms is judged as one batch."""
+        loop = asyncio.get_running_loop()
+        mine = [(trajectory, loop.create_future()) for trajectory in batch]
+        if not self._waiting:
+            self._judging = loop.create_task(self._judge_waiting())
+        self._waiting += mine
+        return list(await asyncio.gather(*(future for _, future in mine)))
+
+    async def _judge_waiting(self) -> None:
+        await asyncio.sleep(WAITING)
+        waiting, self._waiting = self._waiting, []
+        try:
+            payments = await asyncio.to_thread(self.of, [trajectory for trajectory, _ in waiting])
+        except Exception as error:  # whoever waits gets it
+            for _, future in waiting:
+                if not future.cancelled():
+                    future.set_exception(error)
+            return
+        for (_, future), payment in zip(waiting, payments, strict=True):
+            if not future.cancelled():
+                future.set_result(payment)
+
+    def _payment(self, length: int, own: OwnTokens, judgements: Sequence[Judgement]) -> Payment:
+        foreign = sum(_foreign(own.response, each.lost) for each in judgements if isinstance(each, Critique))
+        failures = tuple(each for each in judgements if isinstance(each, Failure))
+        if not judgements:
+            failures = (Failure(kind="invalid", message="no id of the trajectory is the policy's own"),)
+        if failures:
+            return Payment(failures=failures, foreign=foreign)
+        pieces = [(own.aligned, own.places)]
+        if self.unit == "turn":
+            pieces = [own.of_turn(number) for number in range(len(judgements))]
+        found = [
+            _credit(judgement, aligned, self.settings)
+            for judgement, (aligned, _) in zip(judgements, pieces, strict=True)
+            if isinstance(judgement, Critique)
+        ]
+        places = [each for _, each in pieces]
+        verdicts = [each.verdict for each in found if each.verdict is not None]
+        return Payment(
+            words=_scattered(length, zip(places, [each.of_words for each in found], strict=True)),
+            verdict=sum(verdicts) / len(verdicts) if verdicts else None,
+            rewards=_scattered(length, zip(places, [each.delta for each in found], strict=True)),
+            foreign=foreign,
+        )
+
+
+def _questions(trajectory: Trajectory, own: OwnTokens, unit: Unit) -> list[tuple[Example, str]]:
+    """What a critic is asked about one trajectory: the whole, or each turn as an answer to what stands before
+    it."""
+    example = trajectory.example
+    if len(trajectory.ids) and not len(own.places):
+        return []
+    if unit == "trajectory":
+        return [(example, own.response)]
+    asked: list[tuple[Example, str]] = []
+    said = [*example.prompt]
+    for turn in turns_of(own.response):
+        said += turn.messages
+        words = own.response[turn.start : turn.end]
+        asked.append((example.model_copy(update={"prompt": tuple(said)}), words))
+        said.append(Message(role="assistant", content=words))
+    return asked
+
+
+def _foreign(response: str, lost: Iterable[str]) -> int:
+    """How many of the quotes that the policy's own words do not have are of what others said."""
+    others = [message.content for message in conversation_of(response) if message.role != "assistant"]
+    return sum(any(quote in content for content in others) for quote in lost)
+
+
+def _scattered(length: int, pieces: Iterable[tuple[Offsets, Rewards]]) -> Rewards:
+    """Numbers of the policy's own tokens at their places among all ids, (T,), and 0 at the others."""
+    found = np.zeros(length, dtype=np.float32)
+    for places, numbers in pieces:
+        found[places] = numbers
+    return found
 
 
 def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
@@ -81,23 +230,14 @@ def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
     return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
 
 
-def _table(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
+def table_of(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
+    """The tokenizer's table, unless it is one already."""
     return tokenizer if isinstance(tokenizer, TokenTable) else TokenTable(tokenizer)
 
 
-def _aligned(table: TokenTable, ids: Sequence[int]) -> Aligned:
-    strange = next((index for index in ids if not 0 <= index < table.vocabulary + PADDED), None)
-    if strange is not None:
-        raise UserError(
-            f"ids of another tokenizer: {strange} is not among the {table.vocabulary:,} ids of this one",
-            "hand in the tokenizer of the policy that sampled them",
-        )
-    return table.align(ids)
-
-
-def _rewards(critique: Critique, aligned: Aligned, settings: CreditSettings) -> list[float]:
+def _credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
     try:
-        return [float(reward) for reward in credit(critique, aligned, settings).delta]
+        return credit(critique, aligned, settings)
     except ValueError as error:
         raise _of_another_text(str(error)) from error
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from text2grad.align import CreditSettings, TokenTable, critic_token_rewards, scored, token_rewards
+from text2grad.align import CreditSettings, TokenCredit, TokenTable, Trajectory, scored, token_rewards
 from text2grad.align.credit import Scheme, Weighting
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
@@ -35,6 +35,19 @@ class Says:
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         self.shown = list(responses)
         return self.judgements
+
+
+def credited(
+    critic: Says,
+    examples: Sequence[Example],
+    table: TokenTable,
+    ids: Sequence[Sequence[int]],
+    settings: CreditSettings = CreditSettings(),  # noqa: B008
+) -> list[list[float] | None]:
+    """What a critic's judgements of single answers pay."""
+    batch = [Trajectory(example, each) for example, each in zip(examples, ids, strict=True)]
+    payments = TokenCredit(critic, table, settings).of(batch)
+    return [None if each.rewards is None else each.rewards.tolist() for each in payments]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +100,7 @@ def test_the_rewards_are_those_of_our_own_trainer(
     table, ids, judgement = data.draw(judged(tables))
     critic = Says(judgement)
     answered = judge(EXAMPLES[:1], [Sample(ids, False)], table, critic, settings)
-    (found,) = critic_token_rewards(critic, EXAMPLES[:1], table, [ids], settings)
+    (found,) = credited(critic, EXAMPLES[:1], table, [ids], settings)
     if isinstance(answered.judgements[0], Failure):
         assert found is None
         with pytest.raises(UserError, match="the critique failed"):
@@ -140,14 +153,14 @@ def test_ids_of_a_padded_output_layer_are_tokens_without_text(tables: dict[str, 
             wanted = [-1.0 if index < table.vocabulary else 0.0 for index in ids]
             wanted[-1] += 0.25
             assert rewards == wanted
-            assert critic_token_rewards(Says(said), EXAMPLES[:1], table, [ids]) == [token_rewards(said, table, ids)]
+            assert credited(Says(said), EXAMPLES[:1], table, [ids]) == [token_rewards(said, table, ids)]
 
 
 @pytest.mark.parametrize("strange", [-1, 600_000])
 def test_ids_of_another_tokenizer_are_one_line(tables: dict[str, TokenTable], strange: int) -> None:
     for call in (
         lambda table: token_rewards(Critique(text=""), table, [5, strange]),
-        lambda table: critic_token_rewards(Says(Critique(text="")), EXAMPLES[:1], table, [[5, strange]]),
+        lambda table: credited(Says(Critique(text="")), EXAMPLES[:1], table, [[5, strange]]),
     ):
         with pytest.raises(UserError, match=f"ids of another tokenizer: {strange} is not among the .* ids"):
             call(tables["byte"])
@@ -160,14 +173,14 @@ def test_a_failure_is_no_score(tables: dict[str, TokenTable]) -> None:
     with pytest.raises(UserError, match="the critique failed"):
         token_rewards(record, tables["byte"], [])
     critic = Says(Critique(text="", score=1.0), FAILED)
-    rewards = critic_token_rewards(critic, EXAMPLES[:2], tables["byte"], [[4, 5], [6]])
+    rewards = credited(critic, EXAMPLES[:2], tables["byte"], [[4, 5], [6]])
     assert rewards == [[0.0, 1.0], None]
 
 
 def test_the_critic_is_shown_the_text_of_the_ids(tables: dict[str, TokenTable], tokenizer: Any) -> None:
     ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
     critic = Says(quoted("miles"), quoted("asked", text=TEXT[:12]))
-    critic_token_rewards(critic, EXAMPLES[:2], tables["byte"], [ids, ids])
+    credited(critic, EXAMPLES[:2], tables["byte"], [ids, ids])
     assert critic.shown == [TEXT, TEXT]
 
 
@@ -185,7 +198,7 @@ def test_a_critic_that_gives_too_few_judgements_is_one_line_on_either_road(
 ) -> None:
     samples = [Sample([4], False), Sample([5], False)]
     with pytest.raises(UserError, match=f"{words} .return one Critique or Failure for each"):
-        critic_token_rewards(Says(*said), EXAMPLES[:2], tables["byte"], [[4], [5]])
+        credited(Says(*said), EXAMPLES[:2], tables["byte"], [[4], [5]])
     with pytest.raises(UserError, match=words):
         judge(EXAMPLES[:2], samples, tables["byte"], Says(*said), CreditSettings())
 

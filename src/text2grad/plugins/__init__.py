@@ -1,0 +1,1 @@
+"""Token credit in other trainers, one file for each; none needs our own training."""

@@ -1,0 +1,287 @@
+"""Credit of trajectories: every paid token is the policy's own, every quoted character covered, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from made_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer, word_piece_tokenizer
+from text2grad.align import CreditSettings, TokenCredit, TokenTable, Trajectory, token_rewards, trajectory_rewards
+from text2grad.align.trajectory import own_tokens
+from text2grad.errors import UserError
+from text2grad.feedback import (
+    BETWEEN_TURNS,
+    Critique,
+    Example,
+    Failure,
+    Judgement,
+    Message,
+    Source,
+    Span,
+    Transcript,
+    conversation_of,
+    turns_of,
+)
+
+EXAMPLE = Example(id="a", prompt=(Message(role="user", content="How far?"),))
+FAILED = Failure(kind="truncated", message="cut")
+WORDS = CreditSettings(outcome_weight=0.5)
+PIECES = ("look up", "twenty miles", "é🙂", "会议", " ", "\n", "{}", "<tool>", "twenty")
+
+
+class Says:
+    """A critic that answers as a function of what it is shown."""
+
+    source = Source(kind="program")
+
+    def __init__(self, say: Callable[[str], Judgement]) -> None:
+        self.say = say
+        self.shown: list[tuple[Example, str]] = []
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        self.shown += zip(examples, responses, strict=True)
+        return [self.say(response) for response in responses]
+
+
+def blamed(quote: str, score: float | None = 1.0) -> Callable[[str], Judgement]:
+    """Blames the first place of the quote, if it is there."""
+
+    def say(text: str) -> Judgement:
+        start = text.find(quote)
+        if start < 0:
+            return Critique(text="not there", score=score, lost=(quote,))
+        return Critique(
+            text="no", spans=(Span(start=start, end=start + len(quote), label=-1, text=quote),), score=score
+        )
+
+    return say
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, TokenTable]:
+    """Five kinds: byte-level BPE in two sizes, SentencePiece with byte fallback, WordPiece, and tokenizers' own."""
+    made: dict[str, PreTrainedTokenizerFast] = {
+        "bytes": byte_level_tokenizer(),
+        "few bytes": byte_level_tokenizer(300),
+        "pieces": byte_fallback_tokenizer(),
+        "words": word_piece_tokenizer(),
+        "plain": byte_level_tokenizer().backend_tokenizer,
+    }
+    return {kind: TokenTable(each) for kind, each in made.items()}
+
+
+@st.composite
+def trajectories(draw: st.DrawFn, tables: dict[str, TokenTable]) -> tuple[TokenTable, Trajectory]:
+    """Any ids, some beyond the vocabulary, under any mask."""
+    table = tables[draw(st.sampled_from(sorted(tables)))]
+    ids = draw(st.lists(st.integers(0, table.vocabulary + 3), max_size=20))
+    mask = draw(st.lists(st.integers(0, 1), min_size=len(ids), max_size=len(ids)))
+    return table, Trajectory(EXAMPLE, ids, mask)
+
+
+@given(data=st.data())
+def test_paid_are_the_policys_own_tokens_of_what_is_quoted(
+    data: st.DataObject, tables: dict[str, TokenTable]
+) -> None:
+    """An oracle by another road: a token of a turn is paid where its turn, aligned alone, says that it is."""
+    table, trajectory = data.draw(trajectories(tables))
+    ids, mask = list(trajectory.ids), np.array(trajectory.mask, dtype=bool)
+    own = own_tokens(table, trajectory)
+    text = str(own.response)
+    place = (
+        data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=2, unique=True).map(sorted))
+        if text
+        else []
+    )
+    spans = (Span(start=place[0], end=place[1], label=-1, text=text[slice(*place)]),) if place else ()
+    rewards = trajectory_rewards(Critique(text="", spans=spans, score=0.5), table, ids, mask, CreditSettings())
+    assert len(rewards) == len(ids)
+    assert not np.array(rewards)[~mask].any(), "what others wrote is paid exactly nothing"
+    verdict_at = max(np.flatnonzero(mask), default=None)
+    if verdict_at is None:
+        return
+    words = np.array(rewards)
+    words[verdict_at] -= 0.5
+    expected = np.zeros(len(ids))
+    for turn, run in zip(turns_of(own.response), runs(mask), strict=True):
+        aligned = table.align([ids[index] for index in run])
+        assert aligned.text == text[turn.start : turn.end]
+        for span in spans:
+            inside = text[max(span.start, turn.start) : min(span.end, turn.end)]
+            start, end = span.start - turn.start, span.end - turn.start
+            if solid := span.text.strip():  # white space at the edges of a span is not of it
+                start += span.text.index(solid)
+                end = start + len(solid)
+            for index, first, last in zip(run, aligned.starts, aligned.ends, strict=True):
+                if inside and first < end and last > start and last > first:
+                    expected[index] = -1.0
+    assert words.tolist() == expected.tolist()
+
+
+def runs(mask: Any) -> list[list[int]]:
+    """The maximal runs of a mask."""
+    found: list[list[int]] = []
+    for index in np.flatnonzero(mask).tolist():
+        if found and found[-1][-1] == index - 1:
+            found[-1].append(index)
+        else:
+            found.append([index])
+    return found
+
+
+@given(data=st.data())
+def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: dict[str, TokenTable]) -> None:
+    table, trajectory = data.draw(trajectories(tables))
+    text = table.align(trajectory.ids).text
+    critique = blamed(text[:3])(text) if text else Critique(text="", score=1.0)
+    assert isinstance(critique, Critique)
+    whole = trajectory_rewards(critique, table, trajectory.ids, [1] * len(trajectory.ids))
+    assert whole == token_rewards(critique, table, trajectory.ids)
+    assert type(own_tokens(table, Trajectory(EXAMPLE, trajectory.ids)).response) is str
+
+
+def talk(table: TokenTable, tokenizer: Any, *turns: str) -> tuple[list[int], list[int]]:
+    """Ids and mask of turns: the policy's first, then others and the policy in turn."""
+    ids: list[int] = []
+    mask: list[int] = []
+    for number, text in enumerate(turns):
+        said = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += said
+        mask += [1 - number % 2] * len(said)
+    return ids, mask
+
+
+TALK = ("call look_up(Ely)", "<result>Ely: twenty miles</result>", "It is thirty miles.")
+
+
+@pytest.fixture(scope="module")
+def heard(tokenizer: PreTrainedTokenizerFast) -> tuple[TokenTable, Trajectory]:
+    table = TokenTable(tokenizer)
+    ids, mask = talk(table, tokenizer, *TALK)
+    return table, Trajectory(EXAMPLE, ids, mask)
+
+
+def test_the_critic_of_a_trajectory_sees_who_said_what(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    critic = Says(blamed("thirty"))
+    (paid,) = TokenCredit(critic, table, WORDS).of([trajectory])
+    ((example, response),) = critic.shown
+    assert example == EXAMPLE and response == TALK[0] + BETWEEN_TURNS + TALK[2] and isinstance(response, Transcript)
+    assert [(message.role, message.content) for message in conversation_of(response)] == [
+        ("assistant", TALK[0]),
+        ("tool", TALK[1]),
+        ("assistant", TALK[2]),
+    ]
+    assert paid.words is not None and paid.rewards is not None and paid.verdict == 0.5
+    assert set(paid.words.tolist()) == {0.0, -1.0}
+    assert paid.rewards[-1] == 0.5 and (paid.rewards - paid.words).tolist()[:-1] == [0.0] * (len(paid.words) - 1)
+    text = "".join(table.align([trajectory.ids[place]]).text for place in np.flatnonzero(paid.words))
+    assert text.strip() == "thirty"
+
+
+def test_every_critic_can_judge_turn_by_turn(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    critic = Says(lambda text: blamed("miles", -1.0 if "miles" in text else 0.5)(text))
+    (paid,) = TokenCredit(critic, table, WORDS, unit="turn").of([trajectory])
+    assert [response for _, response in critic.shown] == [TALK[0], TALK[2]]
+    assert [message.content for message in critic.shown[1][0].prompt] == ["How far?", TALK[0], TALK[1]]
+    assert paid.rewards is not None and paid.words is not None and trajectory.mask is not None
+    assert paid.verdict == -0.125, "the mean of its turns"
+    end_of_first = trajectory.mask.index(0) - 1
+    assert paid.rewards[end_of_first] == 0.25 and paid.rewards[-1] == -0.5 and paid.words[end_of_first] == 0
+
+
+def test_a_tools_words_pay_nothing_however_payable(tokenizer: PreTrainedTokenizerFast) -> None:
+    table = TokenTable(tokenizer)
+    stuffed = ("I look it up.", "wrong! " * 40, "Ely is near.")
+    ids, mask = talk(table, tokenizer, *stuffed, "wrong! after the last turn")
+    (paid,) = TokenCredit(Says(blamed("wrong!")), table, WORDS).of([Trajectory(EXAMPLE, ids, mask)])
+    assert paid.foreign == 1 and paid.words is not None and not paid.words.any()
+    assert paid.rewards is not None
+    last = max(np.flatnonzero(mask))
+    assert np.flatnonzero(paid.rewards).tolist() == [last], "the verdict is on the last id of the policy's own"
+    quoted_twice = ("I call it wrong!", "wrong!", "Done.")
+    ids, mask = talk(table, tokenizer, *quoted_twice)
+    (paid,) = TokenCredit(Says(blamed("wrong!")), table, WORDS).of([Trajectory(EXAMPLE, ids, mask)])
+    assert paid.words is not None and paid.words.min() == -1 and paid.foreign == 0
+
+
+@pytest.mark.parametrize("unit", ["trajectory", "turn"])
+def test_a_failed_critique_pays_none_and_is_counted(unit: Any, heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    critic = Says(lambda text: FAILED if "miles" in text else Critique(text="", score=1.0))
+    (paid,) = TokenCredit(critic, table, WORDS, unit).of([trajectory])
+    assert (paid.rewards, paid.words, paid.verdict, paid.failures) == (None, None, None, (FAILED,))
+    nobodys = Trajectory(EXAMPLE, trajectory.ids, [0] * len(trajectory.ids))
+    (paid,) = TokenCredit(critic, table, WORDS, unit).of([nobodys])
+    assert paid.rewards is None and "no id" in paid.failures[0].message
+    by_score = TokenCredit(
+        Says(lambda text: Critique(text="fine")), table, CreditSettings(scheme="last_token"), unit
+    )
+    (paid,) = by_score.of([trajectory])
+    assert paid.rewards is None and "it has no score" in paid.failures[0].message
+
+
+def test_without_a_verdict_there_is_none_and_not_0(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    (paid,) = TokenCredit(Says(blamed("thirty", None)), table, WORDS).of([trajectory])
+    assert paid.verdict is None and paid.words is not None and paid.words.min() == -1
+
+
+def test_messages_between_turns_may_be_named(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    said = [[], [Message(role="user", content="Are you sure?")], []]
+    critic = Says(blamed("thirty"))
+    TokenCredit(critic, table, WORDS).of([Trajectory(EXAMPLE, trajectory.ids, trajectory.mask, said)])
+    assert [message.content for message in conversation_of(critic.shown[0][1])] == [
+        TALK[0],
+        "Are you sure?",
+        TALK[2],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mask": [1, 0]}, "a mask of 2 for .* ids .one number for each id"),
+        ({"between": [[]]}, "messages between turns for 1 places, and there are 3"),
+        ({"ids": [600_000], "mask": [1]}, "ids of another tokenizer: 600000"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    change: dict[str, Any], words: str, heard: tuple[TokenTable, Trajectory]
+) -> None:
+    table, trajectory = heard
+    known = {"example": EXAMPLE, "ids": trajectory.ids, "mask": trajectory.mask}
+    with pytest.raises(UserError, match=words):
+        TokenCredit(Says(blamed("thirty")), table).of([Trajectory(**{**known, **change})])
+
+
+def test_rollouts_that_end_one_by_one_are_judged_together(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    calls: list[int] = []
+
+    class Counts(Says):
+        def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+            calls.append(len(responses))
+            return super().critique(examples, responses)
+
+    paying = TokenCredit(Counts(blamed("thirty")), table, WORDS)
+
+    async def rollouts() -> list[Any]:
+        first = await asyncio.gather(*(paying.aof([trajectory]) for _ in range(3)))
+        return [*first, await paying.aof([trajectory, trajectory])]
+
+    found = asyncio.run(rollouts())
+    assert calls == [3, 2] and [len(each) for each in found] == [1, 1, 1, 2]
+    assert found[0][0].words.tolist() == paying.of([trajectory])[0].words.tolist()  # type: ignore[union-attr]
+    strange = Trajectory(EXAMPLE, [600_000])
+    with pytest.raises(UserError, match="another tokenizer"):
+        asyncio.run(paying.aof([strange]))
