@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from codeverdict import reading
 from codeverdict.inside import frames
 from codeverdict.inside.job import RUNNING
 from codeverdict.inside.server import WARM
@@ -54,16 +55,9 @@ def judge_tests(server: Server, solution: str, tests: str, seconds: float, how: 
     Raises:
         Dead: the server ended.
     """
-    feeds = [
-        frames.framed({"code": solution, **how}),
-        frames.framed({"tests": tests, **how}),
-    ]
-    words = {
-        "start": "tests",
-        "seconds": seconds,
-        "wall": WALL_TIMES * seconds,
-        "modules": _modules(solution, tests),
-    }
+    feeds = [frames.framed({"code": solution, "coverage": how["coverage"]}), reading.frame(tests, **how)]
+    words = {"start": "tests", "seconds": seconds, "wall": WALL_TIMES * seconds}
+    words["modules"] = _modules(solution, tests)
     said = _run(server, words, feeds, 1, VERDICT_BYTES, time.monotonic() + WALL_TIMES * seconds)
     return _judged(said, solution.count("\n") + 1, seconds)
 

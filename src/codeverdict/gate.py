@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codeverdict.inside import perform, reading
+from codeverdict import reading
+from codeverdict.inside import perform
 from codeverdict.runner import Job, Runner
 
 
