@@ -39,15 +39,17 @@ _OF_PROCESS = frozenset(["setenv", "delenv", "chdir", "syspath_prepend"])
 class TestFile:
     """A test file, read before anything of a program is known: once, whatever it is to judge.
 
-    `words` go to the process that runs it: `code` (marshalled, its asserts noting their operands), `wanted` (names
-    taken from the program unasked), `modules` (those of them that are modules), `own` (lines that raise by
-    themselves), `plain` (functions to be called one after the other), `fixed` (no program has a say in what is left
-    out), `text`. Without words it cannot be judged: `outcome` and `error` say why.
+    `taken`: the names that it takes from the solution. `words` go to the process that runs it: `code` (marshalled,
+    its asserts noting their operands), `wanted` (names taken from the program unasked), `modules` (those of them
+    that are modules), `own` (lines that raise by themselves), `plain` (functions to be called one after the other),
+    `fixed` (no program has a say in what is left out), `mentions` (words in it that matter to them). Without words
+    it cannot be judged: `outcome` and `error` say why.
     """
 
     __test__ = False
 
     words: dict[str, Any] = field(default_factory=dict)
+    taken: tuple[str, ...] = ()
     outcome: Outcome = "passed"
     error: str = ""
 
@@ -70,8 +72,8 @@ def read(tests: str) -> TestFile:
         tree = ast.parse(tests)
         nodes = nodes_of(tree)
         wanted = wanted_names(tree, nodes)
-        if what := refused(tree, nodes, wanted):
-            return TestFile({}, "unsupported", what)
+        if what := _refusal(tree, nodes, {*wanted, *_imported(nodes, "solution"), "solution"}):
+            return TestFile(outcome="unsupported", error=what)
         words: dict[str, Any] = {"mentions": [each for each in _MENTIONS if each in tests], "wanted": wanted}
         words["own"] = _own_lines(nodes)
         words |= {"modules": [each for each in wanted if each in _COMMON and _only_for_attributes(each, nodes)]}
@@ -81,9 +83,18 @@ def read(tests: str) -> TestFile:
             if type(node) is ast.Assert:
                 node.test = _noting(node.test)
         code = marshal.dumps(compile(tree, TEST_FILE, "exec", dont_inherit=True))
-        return TestFile({**words, "code": code.decode("latin-1")})
+        return TestFile({**words, "code": code.decode("latin-1")}, _taken(nodes, wanted))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return TestFile({}, "bad_tests", describe(error))
+        return TestFile(outcome="bad_tests", error=describe(error))
+
+
+def _taken(nodes: list[ast.AST], wanted: list[str]) -> tuple[str, ...]:
+    imports = [each for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
+    modules = {each.asname or each.name for each in imports if each.name == "solution"}
+    names = [each.name for node in froms for each in node.names if each.name != "*"]
+    names += [node.attr for node in nodes if isinstance(node, ast.Attribute) and root(node.value) in modules]
+    return tuple(dict.fromkeys([*names, *wanted]))
 
 
 def _noting(test: ast.expr) -> ast.expr:
@@ -222,9 +233,8 @@ def _loads(node: ast.AST) -> set[str]:
 # What cannot be judged
 
 
-def refused(tree: ast.Module, nodes: list[ast.AST], wanted: list[str]) -> str:
+def _refusal(tree: ast.Module, nodes: list[ast.AST], taken: set[str]) -> str:
     """What in a test file cannot be judged with the solution in another process, "" if nothing."""
-    taken = {*wanted, *_imported(nodes, "solution"), "solution"}
     modules = _modules(nodes)
     return next((why for node in nodes if (why := _refused(node, taken, modules))), "") or next(
         (why for node in tree.body if (why := _not_a_test(node, taken))), ""
