@@ -30,7 +30,7 @@ _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _LOAD = ast.Load()
 _MODULES_AWAY = "subprocess multiprocessing socket ctypes signal pexpect pickle marshal shelve gc"
 _NOT_HERE = frozenset(_MODULES_AWAY.split())
-_READ = "getsource getsourcelines getsourcefile getfile reload get_type_hints __annotations__"
+_READ = "getsource getsourcelines getsourcefile getfile reload get_type_hints signature __annotations__"
 _SOURCES = frozenset(_READ.split())
 _OF_PROCESS = frozenset(["setenv", "delenv", "chdir", "syspath_prepend"])
 

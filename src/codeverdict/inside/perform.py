@@ -72,50 +72,12 @@ def perform(op: str, target: Any, name: str, args: tuple[Any, ...], kwargs: dict
 
 
 def _get(target: Any, name: str) -> Any:
-    if name == "__signature__":
-        return _signature(target)
     found = getattr(target, name)
     if name == "__dict__":
         return {
             key: value for key, value in found.items() if key not in ("__builtins__", "__dict__", "__weakref__")
         }
     return dict(found) if name in ("__members__", "__annotations__") else found
-
-
-def _signature(target: Any) -> list[Any]:
-    """Name, kind, default and annotation of each parameter; of a default of the tests only that there is one."""
-    import inspect
-
-    try:
-        found = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise AttributeError("__signature__") from error
-    hidden = getattr(target, "__module__", "") == "tests"
-    return [
-        (
-            (each.name, int(each.kind)),
-            () if each.default is each.empty else (... if hidden else each.default,),
-            () if each.annotation is each.empty or hidden else (each.annotation,),
-        )
-        for each in found
-    ]
-
-
-def signature_of(rows: Any) -> Any:
-    """The signature that `_signature` took apart."""
-    import inspect
-
-    kinds = {int(each): each for each in inspect._ParameterKind}
-    made = [
-        inspect.Parameter(
-            name,
-            kinds[kind],
-            default=next(iter(default), inspect.Parameter.empty),
-            annotation=next(iter(annotation), inspect.Parameter.empty),
-        )
-        for (name, kind), default, annotation in rows
-    ]
-    return inspect.Signature(made)
 
 
 def _look(target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
