@@ -14,6 +14,7 @@ process, and prints those that do not pass.
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import os
 import re
@@ -196,6 +197,10 @@ def not_passed(programs: Iterable[Right]) -> dict[str, str]:
     return found
 
 
+_NOT_USED = "cacheprovider junitxml pastebin doctest setuponly setupplan stepwise faulthandler"
+_OFF = [word for name in _NOT_USED.split() for word in ("-p", f"no:{name}")]
+
+
 def _status_of_pytest(folder: str) -> int:
     """The exit status of pytest on a folder, run in a fork of this process."""
     process = os.fork()
@@ -211,7 +216,7 @@ def _status_of_pytest(folder: str) -> int:
         sys.path.insert(0, folder)
         import pytest
 
-        status = pytest.main(["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", ".", "test_it.py"])
+        status = pytest.main(["-q", "--assert=plain", "-c", os.devnull, "--rootdir", ".", *_OFF, "test_it.py"])
     finally:
         os._exit(status)
 
@@ -247,6 +252,9 @@ def main() -> None:
     import pytest  # noqa: F401
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    sys.dont_write_bytecode = True
+    gc.disable()  # a fork that looked for garbage would copy what it inherits
+    gc.freeze()
     if sys.argv[1:] == ["--given"]:
         pairs = enumerate(json.load(sys.stdin))
         given = [Right(str(number), "", code, tests) for number, (code, tests) in pairs]

@@ -226,7 +226,8 @@ def _compared(self: Any, name: str, other: Any) -> Any:
         return NotImplemented
     if peer.lenient and (name not in ("__eq__", "__ne__") or is_of_class(self)):
         return bool(peer.request("op", self, name, (other,)))
-    said: Any = peer.request("plain", self) or (None, None)
+    sample = (type(other)(),) if type(other) in (*values.PLAIN, bool, type(None)) else ()
+    said: Any = peer.request("plain", self, args=sample) or (None, None)
     is_plain, plain = said
     if is_plain is True:
         return perform.COMPARISONS[name](plain, other)
