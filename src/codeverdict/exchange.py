@@ -114,8 +114,7 @@ def _run(
 def _held(feed: bytes) -> int:
     """A descriptor of a file in memory that holds these bytes, to be read from its beginning."""
     made = os.memfd_create("job")
-    with open(made, "wb", closefd=False) as file:
-        file.write(feed)
+    os.write(made, feed)
     os.lseek(made, 0, os.SEEK_SET)
     return made
 
