@@ -1,7 +1,8 @@
 """What goes into a job and what comes out of it, outside the sandbox.
 
-The program and its tests go through pipes to the processes that the server forked for them, each its own; results
-come back through another. The server sees neither, and expected outputs of scripts never leave this process.
+The program and its tests lie in memory files that only the processes read that the server forked for them, each its
+own; results come back through a pipe. The server sees neither, and expected outputs of scripts never leave this
+process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from codeverdict import reading
 from codeverdict.inside import frames
 from codeverdict.inside.job import RUNNING
 from codeverdict.inside.server import WARM
@@ -30,7 +32,6 @@ VERDICT_BYTES = 8 << 20
 OUTPUT_BYTES = 1 << 20
 _ERROR_BYTES = 2000
 _PIECE_BYTES = 1 << 16
-_PAGE_BYTES = 1 << 12
 _LOOK_SECONDS = 0.02
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+([\w., \t]+)", re.MULTILINE)
 _WORDS = re.compile(r"[, \t]+")
@@ -54,16 +55,9 @@ def judge_tests(server: Server, solution: str, tests: str, seconds: float, how: 
     Raises:
         Dead: the server ended.
     """
-    feeds = [
-        frames.framed({"code": solution, **how}),
-        frames.framed({"tests": tests, **how}),
-    ]
-    words = {
-        "start": "tests",
-        "seconds": seconds,
-        "wall": WALL_TIMES * seconds,
-        "modules": _modules(solution, tests),
-    }
+    feeds = [frames.framed({"code": solution, "coverage": how["coverage"]}), reading.frame(tests, **how)]
+    words = {"start": "tests", "seconds": seconds, "wall": WALL_TIMES * seconds}
+    words["modules"] = _modules(solution, tests)
     said = _run(server, words, feeds, 1, VERDICT_BYTES, time.monotonic() + WALL_TIMES * seconds)
     return _judged(said, solution.count("\n") + 1, seconds)
 
@@ -98,31 +92,35 @@ def _modules(*sources: str) -> list[str]:
 def _run(
     server: Server, words: dict[str, Any], feeds: list[bytes], outputs: int, limit: int, deadline: float
 ) -> _Said:
-    """Start a job, feed its processes, read its first output to the end, and have it ended.
+    """Start a job, read its first output to the end, and have it ended. `feeds`: what its processes read.
 
     A script (two outputs) has until the deadline to end by itself; the second is what it says of its errors.
     """
-    inward, outward = [os.pipe() for _ in feeds], [os.pipe() for _ in range(outputs)]
-    ours = [writer for _, writer in inward] + [reader for reader, _ in outward]
-    theirs = [reader for reader, _ in inward] + [writer for _, writer in outward]
+    outward = [os.pipe() for _ in range(outputs)]
+    theirs = [*map(_held, feeds), *(writer for _, writer in outward)]
     try:
         try:
             server.begin(words, tuple(theirs))
         finally:
             _close(theirs)
-        waiting = {writer: memoryview(feed) for (_, writer), feed in zip(inward, feeds, strict=True)}
-        data, why = _exchanged(waiting, ours, outward[0][0], limit, deadline)
+        data, why = _read(outward[0][0], limit, deadline)
         ends, filled, late = server.end(outputs > 1 and why is None, max(0.0, deadline - time.monotonic()))
         errors = b"".join(os.read(reader, _ERROR_BYTES) for reader, _ in outward[1:])
     finally:
-        _close(ours)
+        _close([reader for reader, _ in outward])
     return _Said(data, "crashed" if filled else "timeout" if late else why, ends, errors, late)
 
 
-def _exchanged(
-    waiting: dict[int, memoryview], ours: list[int], reader: int, limit: int, deadline: float
-) -> tuple[bytes, Outcome | None]:
-    """Write what waits for each pipe, then close it; everything read until the writer at the other end ends.
+def _held(feed: bytes) -> int:
+    """A descriptor of a file in memory that holds these bytes, to be read from its beginning."""
+    made = os.memfd_create("job")
+    os.write(made, feed)
+    os.lseek(made, 0, os.SEEK_SET)
+    return made
+
+
+def _read(reader: int, limit: int, deadline: float) -> tuple[bytes, Outcome | None]:
+    """Everything that comes until the writer at the other end ends, and why it was not waited for.
 
     What comes is not looked at at once: the end wakes this thread; else it reads every few milliseconds, or as it
     comes where there is much of it.
@@ -130,14 +128,9 @@ def _exchanged(
     pieces, size = [], 0
     poll = select.poll()
     poll.register(reader, 0)
-    for writer in list(waiting):
-        if not _written(writer, waiting, ours):
-            poll.register(writer, select.POLLOUT)
     os.set_blocking(reader, False)
     while (left := deadline - time.monotonic()) > 0:
-        for descriptor, _ in poll.poll(1000 * min(left, _LOOK_SECONDS)):
-            if descriptor != reader and _written(descriptor, waiting, ours):
-                poll.unregister(descriptor)
+        poll.poll(1000 * min(left, _LOOK_SECONDS))
         while (piece := _piece(reader)) is not None:
             pieces.append(piece)
             size += len(piece)
@@ -156,23 +149,6 @@ def _piece(reader: int) -> bytes | None:
         return os.read(reader, _PIECE_BYTES)
     except BlockingIOError:
         return None
-
-
-def _written(writer: int, waiting: dict[int, memoryview], ours: list[int]) -> bool:
-    """Write as much as the pipe takes now. Returns whether everything has been written."""
-    if len(waiting[writer]) > _PAGE_BYTES:  # less fits into any empty pipe
-        os.set_blocking(writer, False)
-    try:
-        while waiting[writer]:
-            waiting[writer] = waiting[writer][os.write(writer, waiting[writer]) :]
-    except BlockingIOError:
-        return False
-    except BrokenPipeError:  # the process is gone, and what it leaves says so
-        pass
-    del waiting[writer]
-    ours.remove(writer)
-    os.close(writer)
-    return True
 
 
 def _close(descriptors: list[int]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codeverdict.inside import perform, reading
+from codeverdict import reading
+from codeverdict.inside import perform
 from codeverdict.runner import Job, Runner
 
 
@@ -30,7 +30,7 @@ def stub_gate(runner: Runner, tests: str, *names: str, reference: str = "") -> G
     """
     task = (tests, names, reference)
     if task not in runner.gates:
-        runner.gates[task] = _gate(runner, tests, names or taken_names(tests), reference)
+        runner.gates[task] = _gate(runner, tests, names or reading.read(tests).taken, reference)
     gate: Gate = runner.gates[task]
     return gate
 
@@ -42,33 +42,6 @@ def _gate(runner: Runner, tests: str, taken: tuple[str, ...], reference: str) ->
     verdicts = [(what, runner.wait(future)) for what, future in asked]
     passed = [what for what, verdict in verdicts if verdict.passed]
     return Gate(False, f"the tests pass for {passed[0]}") if passed else Gate(True)
-
-
-def taken_names(tests: str) -> tuple[str, ...]:
-    """Names that a test file imports from `solution`, or uses without defining them; () if it cannot be parsed."""
-    try:
-        tree = ast.parse(tests)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    nodes = reading.nodes_of(tree)
-    modules = {
-        alias.asname or alias.name
-        for node in nodes
-        if isinstance(node, ast.Import)
-        for alias in node.names
-        if alias.name == "solution"
-    }
-    found = [
-        alias.name
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.module == "solution"
-        for alias in node.names
-        if alias.name != "*"
-    ]
-    found += [
-        node.attr for node in nodes if isinstance(node, ast.Attribute) and reading.root(node.value) in modules
-    ]
-    return tuple(dict.fromkeys([*found, *reading.wanted_names(tree, nodes)]))
 
 
 _CONSTANTS = ("None", "True", "False", "0", "1", "''", "[]", "{}")

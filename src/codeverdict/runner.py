@@ -20,14 +20,13 @@ from typing import Any, Self
 
 from codeverdict.exchange import SWALLOWED, judge_script, judge_tests
 from codeverdict.launch import Dead, Server, TierChoice, start
+from codeverdict.reading import read
 from codeverdict.results import NO_VERDICT, Outcome, Verdict
 
 _CODE_CHARACTERS = 1 << 20
 _TEST_CHARACTERS = 8 << 20
 _REMEMBERED = 4096
 _ATTEMPTS = 2
-_HEAVY = ("numpy",)
-
 REFERENCE_SECONDS = 60.0
 """Processor time of a reference, in seconds."""
 REFERENCE_TIMES = 4.0
@@ -56,17 +55,24 @@ class Job:
         """
         if self.cases:
             return judge_script(server, self.solution, self.cases, seconds)
-        return judge_tests(
-            server, self.solution, self.tests, seconds, {"coverage": self.coverage, "lenient": self.lenient}
-        )
+        how = {"coverage": self.coverage, "lenient": self.lenient}
+        return judge_tests(server, self.solution, self.tests, seconds, how)
 
-    def too_long(self) -> Verdict | None:
-        """The verdict on a job too long to be run; None for any other."""
+    def refusal(self) -> Verdict | None:
+        """The verdict on a job that is too long, or whose tests cannot be judged; None for any other."""
         if len(self.solution) > _CODE_CHARACTERS:
             return Verdict("broken", error=f"more than {_CODE_CHARACTERS} characters of code")
         if len(self.tests) + sum(len(text) for case in self.cases for text in case) > _TEST_CHARACTERS:
             return Verdict("unsupported", error=f"more than {_TEST_CHARACTERS} characters of tests")
-        return None
+        if self.cases or (tests := read(self.tests)).words:
+            return None
+        return Verdict(tests.outcome, error=tests.error)
+
+    def needs(self) -> tuple[str, ...]:
+        """What a server for it has imported: a server without is forked faster."""
+        heavy = _HEAVY_WORDS.search(self.tests) or _HEAVY_WORDS.search(self.solution)
+        numpy = ("numpy",) if heavy and find_spec("numpy") is not None else ()
+        return (*numpy, "pytest") if self.tests and read(self.tests).needs_pytest else numpy
 
 
 @dataclass
@@ -178,7 +184,7 @@ class Runner:
 
     def submit(self, job: Job) -> Future[Verdict]:
         """Queue a job."""
-        known = self._known.get(job) or job.too_long()
+        known = self._known.get(job) or job.refusal()
         if known is not None:
             done: Future[Verdict] = Future()
             done.set_result(known)
@@ -195,7 +201,7 @@ class Runner:
         """Ask this thread's server; a server that dies is replaced, and the job is asked once more."""
         for _ in range(_ATTEMPTS):
             started = time.monotonic()
-            server = self._server(_wants_numpy(job))
+            server = self._server(job.needs())
             try:
                 verdict = job.run(server, job.seconds or self.seconds)
             except Dead as error:
@@ -207,12 +213,12 @@ class Runner:
             return verdict
         return Verdict("crashed", error=f"the sandbox died {_ATTEMPTS} times with this program: {reason}")
 
-    def _server(self, heavy: bool) -> Server:
-        servers: dict[bool, Server] = self._own.__dict__.setdefault("servers", {})
-        if heavy not in servers:
-            servers[heavy] = self.start_server(_HEAVY if heavy else ())
-            self._servers.add(servers[heavy])
-        return servers[heavy]
+    def _server(self, preload: tuple[str, ...]) -> Server:
+        servers: dict[tuple[str, ...], Server] = self._own.__dict__.setdefault("servers", {})
+        if preload not in servers:
+            servers[preload] = self.start_server(preload)
+            self._servers.add(servers[preload])
+        return servers[preload]
 
     def start_server(self, preload: tuple[str, ...]) -> Server:
         """A new server in the tier of this runner, with these modules imported.
@@ -226,7 +232,7 @@ class Runner:
         server.close()
         self._servers.discard(server)
         mine = self._own.servers
-        self._own.servers = {heavy: other for heavy, other in mine.items() if other is not server}
+        self._own.servers = {preload: other for preload, other in mine.items() if other is not server}
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
         with self._lock:
@@ -255,9 +261,3 @@ def _beside(verdict: Verdict, reference: Verdict) -> Verdict:
     complete = verdict.passed or (verdict.outcome == "failed" and not verdict.error)
     outcome: Outcome = "passed" if complete and all(each.passed for each in results) else verdict.outcome
     return dataclasses.replace(verdict, outcome=outcome, results=results)
-
-
-def _wants_numpy(job: Job) -> bool:
-    return (
-        bool(_HEAVY_WORDS.search(job.tests) or _HEAVY_WORDS.search(job.solution)) and find_spec("numpy") is not None
-    )

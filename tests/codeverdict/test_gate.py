@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from codeverdict import Gate, Runner, stub_gate
-from codeverdict.gate import stubs, taken_names
+from codeverdict.gate import stubs
+from codeverdict.reading import read
 
 
 @pytest.mark.parametrize(
@@ -76,9 +77,5 @@ def test_there_are_some_thirty_stubs() -> None:
 
 
 def test_names_are_read_from_the_tests() -> None:
-    assert taken_names(
-        "from solution import a, b as c\nimport os\ndef test():\n    assert c(d(len(os.name)))\n"
-    ) == (
-        *("a", "b"),
-        "d",
-    )
+    tests = "from solution import a, b as c\nimport os\ndef test():\n    assert c(d(len(os.name)))\n"
+    assert read(tests).taken == ("a", "b", "d")

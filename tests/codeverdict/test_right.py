@@ -11,7 +11,7 @@ from forging import LIMITS, RIGHT, Right, check_really, judged
 from codeverdict import Job, Runner, Tier, Verdict
 
 Verdicts = dict[Job, Verdict]
-MOST_UNSUPPORTED = 0.16
+MOST_UNSUPPORTED = 0.15
 BY_NATURE = re.compile(
     r"derived from one of the solution|tests that use |tests that replace |that the solution decorates|"
     r"cannot cross to the solution|and a plain value|driven from outside|a pickle of|asynchronous tests|"

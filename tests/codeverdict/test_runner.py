@@ -92,6 +92,41 @@ def test_what_cannot_be_run_is_unsupported(runner: Runner, what: str) -> None:
     assert verdict.error
 
 
+OWN_EQ = """
+class Box:
+    def __init__(self, x): self.x = x
+    def __eq__(self, other):
+        {body}
+"""
+KNOWS_ITS_OWN = "return self.x == other.x if isinstance(other, Box) else NotImplemented"
+SAYS_YES_LATER = "return True if other else NotImplemented"
+REMEMBERS = "self.x = other or self.x; return NotImplemented if not other else True"
+
+
+@pytest.mark.parametrize(
+    ("body", "asserted", "outcome"),
+    [
+        (KNOWS_ITS_OWN, "Box(1) != 1 and Box(1) != 'a' and Box(1) != [1] and Box(1) == Box(1)", "passed"),
+        (KNOWS_ITS_OWN, "Box(1) == 1", "failed"),
+        (KNOWS_ITS_OWN, "Box(1) in [1]", "failed"),
+        (SAYS_YES_LATER, "Box(1) == 1", "failed"),
+        (SAYS_YES_LATER, "Box(1) == [1]", "failed"),
+        (REMEMBERS, "(box := Box(1)) != 7 and box.x == 7", "failed"),
+        ("return self.x == other", "Box(1) == 1", "unsupported"),
+        ("return self.x == other", "Box(1) != 2", "unsupported"),
+        ("return True", "Box(1) == 1", "unsupported"),
+        ("raise ValueError", "Box(1) == 1", "failed"),
+    ],
+)
+def test_an_object_that_knows_no_value_of_a_type_differs_from_all_of_them(
+    runner: Runner, body: str, asserted: str, outcome: str
+) -> None:
+    """It is asked with the empty value of the type: what is expected never crosses."""
+    tests = f"from solution import Box\ndef test():\n    assert {asserted}\n"
+    verdict = runner.run(OWN_EQ.format(body=body), tests)
+    assert verdict.outcome == outcome, verdict
+
+
 @pytest.mark.parametrize(
     ("solution", "tests", "expected"),
     [

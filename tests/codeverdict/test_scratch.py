@@ -206,23 +206,6 @@ def test_what_another_user_put_under_such_a_name_is_left() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.skipif(not ROOT, reason="only root can make files of another user")
-def test_a_folder_of_another_user_in_a_jobs_folder_is_left() -> None:
-    made = Scratch(SOMEBODY_ELSE)
-    made.renew()
-    theirs = Path(made.folder, "theirs")
-    theirs.mkdir()
-    (theirs / "file").write_text("x")
-    os.chown(theirs, SOMEBODY, SOMEBODY)
-    made.empty()
-    assert (theirs / "file").read_text() == "x"
-    made.renew()
-    assert os.listdir(made.folder) == []  # in another folder of the server's
-    os.chown(theirs, 0, 0)
-    made.remove()
-    assert folders_of(os.getpid()) == []
-
-
 def test_bytes_and_entries_are_counted_at_any_depth(own: Scratch) -> None:
     deep = Path(own.folder, *"abcdefgh")
     deep.mkdir(parents=True)

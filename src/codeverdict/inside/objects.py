@@ -85,7 +85,7 @@ class Remote(type):
     def __getattr__(cls, name: str) -> Any:
         if name in _NOT_ASKED or id(cls) not in _LINKS:
             raise AttributeError(name)
-        found = _got(cls, name)
+        found = _ask(cls, "get", name)
         return of_class(found) if is_of_class(cls) else found
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -104,27 +104,12 @@ class Remote(type):
     def __dir__(cls) -> Any:
         return _ask(cls, "dir")
 
-    def __repr__(cls) -> str:
-        return str(_ask(cls, "op", "__repr__"))
-
-    def __iter__(cls) -> Any:
-        return _ask(cls, "op", "__iter__")
-
-    def __reversed__(cls) -> Any:
-        return _ask(cls, "op", "__reversed__")
-
-    def __len__(cls) -> Any:
-        return _ask(cls, "op", "__len__")
-
     def __instancecheck__(cls, value: Any) -> bool:
         asks = id(cls) in _LINKS and (id(value) in _LINKS or type(value).__module__ == "tests")
         return type.__instancecheck__(cls, value) or (asks and bool(_ask(cls, "holds", "", (value,))))
 
     def __bool__(cls) -> bool:
         return True
-
-    def __contains__(cls, value: Any) -> Any:
-        return _ask(cls, "op", "__contains__", (value,))
 
     def __getitem__(cls, key: Any) -> Any:
         found = _ask(cls, "op", "__getitem__", (key,))
@@ -139,14 +124,14 @@ class Object:
             return object.__getattribute__(self, name)
         if name in _NOT_ASKED:
             raise AttributeError(name)
-        return _got(self, name)
+        return _ask(self, "get", name)
 
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_ASKED or (name[:2] != "__" or name[-2:] != "__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name in perform.OPERATIONS:
             raise AttributeError(name)
-        return _got(self, name)
+        return _ask(self, "get", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(self, BaseException) and name[:2] in ("__", "_c"):
@@ -186,11 +171,6 @@ _OF_ERRORS = ("with_traceback", "add_note", "_cdv_line")
 
 def _ask(target: Any, op: str, name: str = "", args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
     return _LINKS[id(target)].peer.request(op, target, name, args, kwargs)
-
-
-def _got(target: Any, name: str) -> Any:
-    found = _ask(target, "get", name)
-    return perform.signature_of(found) if name == "__signature__" else found
 
 
 def _operation(name: str) -> Callable[..., Any]:
@@ -246,7 +226,8 @@ def _compared(self: Any, name: str, other: Any) -> Any:
         return NotImplemented
     if peer.lenient and (name not in ("__eq__", "__ne__") or is_of_class(self)):
         return bool(peer.request("op", self, name, (other,)))
-    said: Any = peer.request("plain", self) or (None, None)
+    sample = (type(other)(),) if type(other) in (*values.PLAIN, bool, type(None)) else ()
+    said: Any = peer.request("plain", self, args=sample) or (None, None)
     is_plain, plain = said
     if is_plain is True:
         return perform.COMPARISONS[name](plain, other)
@@ -285,6 +266,9 @@ async def awaited(target: Any, name: str = "", args: tuple[Any, ...] = ()) -> An
 def _bind(self: Any, one: Any, kind: Any = None) -> Any:
     return self if one is None else types.MethodType(self, one)
 
+
+for _name in ("__repr__", "__iter__", "__reversed__", "__len__", "__contains__"):
+    setattr(Remote, _name, _operation(_name))
 
 _METHODS = {**{name: _operation(name) for name in perform.OPERATIONS}, "__await__": _await, "__get__": _bind}
 

@@ -23,8 +23,8 @@ DEEP = 10_000  # frames of ours: values may be nested deeper than Python's limit
 _CAUSES = 8
 _OUTCOMES = "_pytest.outcomes"
 _CATCH_ALL = (AssertionError, Exception, BaseException)
-_INNER = ("__dataclass_fields__",)
-_NAMES = ("__module__", "__qualname__", "__doc__", "__name__", "__signature__")
+_INNER = ("__dataclass_fields__", "__signature__")
+_NAMES = ("__module__", "__qualname__", "__doc__", "__name__")
 _NOTHING = type(None)
 _ENDS = ("__next__", "__anext__")
 SILENT = frozenset({"StopIteration", "StopAsyncIteration", "CancelledError", "GeneratorExit", "SystemExit"})
@@ -36,7 +36,7 @@ _REPLIES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("__str__", "__repr__", "__format__", "__fspath__"), (str,)),
     **dict.fromkeys(("__setitem__", "__delitem__"), (_NOTHING,)),
     **{"__float__": (float,), "__complex__": (complex,), "__bytes__": (bytes,), "__doc__": (str, _NOTHING)},
-    **{"__dict__": (dict,), "__signature__": (list,)},
+    **{"__dict__": (dict,)},
     **dict.fromkeys(("isinstance", "holds", "turn", "cancel"), (bool,)),
     **dict.fromkeys(("set", "del", "seed", "begin", "log"), (_NOTHING,)),
     **{"dir": (list,), "names": (list,), "lines": (list,), "plain": (tuple, _NOTHING)},
@@ -545,7 +545,13 @@ def _is_of_use(value: Any) -> bool:
 
 def is_lent(value: Any) -> bool:
     """Whether the solution may have an object of the tests, to call it or to use its public part."""
-    if callable(value) or type(value) is object or _is_of_tests(value) or _is_iterator(value) or _is_of_use(value):
+    if (
+        callable(value)
+        or type(value).__name__ in ("object", "_SentinelObject")
+        or _is_of_tests(value)
+        or _is_iterator(value)
+        or _is_of_use(value)
+    ):
         return True
     return isinstance(value, types.CoroutineType | types.AsyncGeneratorType) or type(value).__name__ == "Task"
 

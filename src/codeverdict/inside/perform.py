@@ -72,8 +72,6 @@ def perform(op: str, target: Any, name: str, args: tuple[Any, ...], kwargs: dict
 
 
 def _get(target: Any, name: str) -> Any:
-    if name == "__signature__":
-        return _signature(target)
     found = getattr(target, name)
     if name == "__dict__":
         return {
@@ -82,53 +80,17 @@ def _get(target: Any, name: str) -> Any:
     return dict(found) if name in ("__members__", "__annotations__") else found
 
 
-def _signature(target: Any) -> list[Any]:
-    """Name, kind, default and annotation of each parameter; of a default of the tests only that there is one."""
-    import inspect
-
-    try:
-        found = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise AttributeError("__signature__") from error
-    hidden = getattr(target, "__module__", "") == "tests"
-    return [
-        (
-            (each.name, int(each.kind)),
-            () if each.default is each.empty else (... if hidden else each.default,),
-            () if each.annotation is each.empty or hidden else (each.annotation,),
-        )
-        for each in found
-    ]
-
-
-def signature_of(rows: Any) -> Any:
-    """The signature that `_signature` took apart."""
-    import inspect
-
-    kinds = {int(each): each for each in inspect._ParameterKind}
-    made = [
-        inspect.Parameter(
-            name,
-            kinds[kind],
-            default=next(iter(default), inspect.Parameter.empty),
-            annotation=next(iter(annotation), inspect.Parameter.empty),
-        )
-        for (name, kind), default, annotation in rows
-    ]
-    return inspect.Signature(made)
-
-
 def _look(target: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of the standard library that looks into its argument, where the argument lives."""
     module, _, function = name.rpartition(".")
     return getattr(__import__(module), function)(target, *args, **kwargs)
 
 
-def _plain(target: Any) -> Any:
-    """(True, the plain value an object is compared as); (False, None) if it differs from every plain value; None
-    if it has a comparison of its own."""
+def _plain(target: Any, *sample: Any) -> Any:
+    """(True, the plain value an object is compared as); (False, None) if it differs from every plain value, or
+    knows none of the type of the sample; None if it has a comparison of its own."""
     kind = type(target)
-    equal = next((each.__dict__["__eq__"] for each in kind.__mro__ if "__eq__" in each.__dict__), None)
+    equal: Any = next(each.__dict__["__eq__"] for each in kind.__mro__ if "__eq__" in each.__dict__)
     for base, keepers in _KEEPERS.items():
         if isinstance(target, base) and any(equal is vars(each).get("__eq__") for each in keepers):
             return True, base(dict.items(target) if base is dict else base.__iter__(target))
@@ -139,7 +101,8 @@ def _plain(target: Any) -> Any:
     if equal is vars(collections.abc.Set)["__eq__"]:
         return True, set(target)
     generated = getattr(getattr(equal, "__code__", None), "co_filename", "") == "<string>"
-    return (False, None) if generated and hasattr(kind, "__dataclass_fields__") else None
+    unknown = equal is object.__eq__ or (sample and equal(target, *sample) is NotImplemented)
+    return (False, None) if unknown or (generated and hasattr(kind, "__dataclass_fields__")) else None
 
 
 _KEEPERS: dict[Any, tuple[type, ...]] = {
@@ -188,7 +151,7 @@ _PERFORM: dict[str, Callable[[Any, str, Any, Any], Any]] = {
     "set": lambda target, name, args, kwargs: setattr(target, name, args[0]),
     "del": lambda target, name, args, kwargs: delattr(target, name),
     "dir": lambda target, name, args, kwargs: dir(target),
-    "plain": lambda target, name, args, kwargs: _plain(target),
+    "plain": lambda target, name, args, kwargs: _plain(target, *args),
     "look": lambda target, name, args, kwargs: _look(target, name, args, kwargs),
     "isinstance": lambda target, name, args, kwargs: (issubclass if isinstance(target, type) else isinstance)(
         target, args[0]

@@ -6,13 +6,10 @@ link is ever followed: what a program puts in the place of a folder leads nowher
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import itertools
 import os
 import re
 import time
-from collections.abc import Iterator
 
 BYTES = 16 << 20
 """Total size of the files of one job, in bytes."""
@@ -125,7 +122,7 @@ class Scratch:
 
     def _drop(self) -> None:
         if self._job >= 0:
-            _remove(_JOB, self._own)
+            _remove(self.folder)
             os.close(self._job)
             self._job = -1
 
@@ -145,7 +142,7 @@ def remove_of(process: int) -> None:
     try:
         for name in os.listdir(parent):
             if name.startswith(_prefix(process)) and _is_ours(name, parent):
-                _remove_with_jobs(name, parent)
+                _remove(os.path.join(_PARENT, name), _DYING_SECONDS)
     finally:
         os.close(parent)
 
@@ -161,87 +158,28 @@ def _is_ours(name: str, above: int) -> bool:
         return False
 
 
-def _remove_with_jobs(name: str, above: int) -> None:
-    """Remove the folder of a server, and the folders of jobs in it, which belong to the user programs run as."""
-    with contextlib.suppress(OSError):  # not a folder: nothing to look for in it
-        own = _opened(name, above)
-        try:
-            for job in os.listdir(own):
-                _remove(job, own, _DYING_SECONDS)
-        finally:
-            os.close(own)
-    _remove(name, above)
-
-
-def _remove(name: str, above: int, seconds: float = 0.0) -> None:
-    """Remove a folder with all that is in it, or what stands in its place. What cannot be removed is left.
+def _remove(path: str, seconds: float = 0.0) -> None:
+    """Remove a folder with all that is in it, or what stands in its place; no link is followed. What cannot be
+    removed is left.
 
     It is tried again for some `seconds` where processes that were killed may still write for a moment.
     """
     deadline = time.monotonic() + seconds
-    while not _removed(name, above):
-        with contextlib.suppress(OSError):
-            _clear(name, above)
-        if _removed(name, above) or time.monotonic() >= deadline:
+    while not _run("rm", "-rf", "--", path):
+        if os.geteuid() and not os.path.islink(path):
+            _run("chmod", "-R", "u+rwx", "--", path)  # folders that a program closed
+        if time.monotonic() > deadline:
+            _run("rm", "-rf", "--", path)
             return
         time.sleep(0.01)
 
 
-def _removed(name: str, above: int) -> bool:
-    """Remove an empty folder, a file or a link; whether it is gone."""
-    try:
-        try:
-            os.rmdir(name, dir_fd=above)
-        except NotADirectoryError:  # a link is removed, and not followed
-            os.unlink(name, dir_fd=above)
-    except OSError as error:
-        return error.errno == errno.ENOENT
-    return True
-
-
-def _clear(name: str, above: int) -> None:
-    """Remove what is in a folder. What lies deeper is moved up into the folder before its turn comes, so that three
-    descriptors and a list are enough however deep it lies."""
-    folder = _opened(name, above)
-    try:
-        owners = {os.geteuid(), os.fstat(folder).st_uid}
-        moved = (f"{mark}{number}" for mark in [os.urandom(8).hex()] for number in itertools.count())
-        waiting = _folders_left(folder)
-        while waiting:
-            with contextlib.suppress(OSError):
-                waiting += _emptied(waiting.pop(), folder, owners, moved)
-    finally:
-        os.close(folder)
-
-
-def _emptied(name: str, above: int, owners: set[int], moved: Iterator[str]) -> list[str]:
-    """Remove a folder of these owners after moving the folders in it up; their new names."""
-    folder = _opened(name, above, owners)
-    found = []
-    try:
-        for inner in _folders_left(folder):
-            with contextlib.suppress(OSError):
-                os.close(_opened(inner, folder, owners))  # a folder that must not be written is not moved either
-                os.rename(inner, new := next(moved), src_dir_fd=folder, dst_dir_fd=above)
-                found.append(new)
-    finally:
-        os.close(folder)
-    with contextlib.suppress(OSError):
-        os.rmdir(name, dir_fd=above)
-    return found
-
-
-def _folders_left(folder: int) -> list[str]:
-    """Remove everything else, and name the folders."""
-    folders = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
-            else:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.name, dir_fd=folder)
-    return folders
+def _run(*words: str) -> bool:
+    """Run a tool of the system's that copes with trees of any depth; whether it did what it was to do."""
+    to = os.POSIX_SPAWN_OPEN
+    silent = [(to, 1, os.devnull, os.O_WRONLY, 0), (to, 2, os.devnull, os.O_WRONLY, 0)]
+    process = os.posix_spawnp(words[0], words, {"PATH": os.defpath}, file_actions=silent)
+    return os.waitpid(process, 0)[1] == 0
 
 
 def _listed(name: str, above: int) -> tuple[list[int], list[str]]:
@@ -262,18 +200,16 @@ def _listed(name: str, above: int) -> tuple[list[int], list[str]]:
     return sizes, folders
 
 
-def _opened(name: str, above: int | None = None, owners: set[int] | None = None) -> int:
+def _opened(name: str, above: int | None = None) -> int:
     """A descriptor of a folder (no link, and on the file system of the one above it), made usable for its owner.
 
     Raises:
-        OSError: it is not there, or something else, or of another owner.
+        OSError: it is not there, or something else.
     """
     place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
     try:
         status = os.fstat(place)
-        if (owners and status.st_uid not in owners) or (
-            above is not None and os.fstat(above).st_dev != status.st_dev
-        ):
+        if above is not None and os.fstat(above).st_dev != status.st_dev:
             raise PermissionError(errno.EPERM, "not a folder of ours", name)
         if status.st_mode & 0o700 != 0o700:
             os.chmod(f"/proc/self/fd/{place}", 0o700)

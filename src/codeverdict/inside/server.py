@@ -9,6 +9,7 @@ ends of its pipes, and `{"end": gently}`, answered by `{"ends": [wait status, ..
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -23,6 +24,7 @@ from codeverdict.inside import (
     probes,
     solution_side,
     system,
+    test_side,
 )
 from codeverdict.inside.job import Ground, Job
 
@@ -80,10 +82,11 @@ class Server:
         for name in set(os.environ) - _ENVIRONMENT:
             del os.environ[name]
         os.environ["TMPDIR"] = self._ground.folder
-        from codeverdict.inside import test_side  # it imports pytest, which lies in the libraries
+        self._suite: Any = None
+        if "pytest" in setup["preload"]:
+            from codeverdict.inside import suite
 
-        self._tests = test_side
-        self._session = test_side.Session()
+            self._suite = functools.partial(suite.Suite, suite.session())
         _settle()
 
     def close(self) -> None:
@@ -95,8 +98,7 @@ class Server:
         sys.path[:] = [path for path in sys.path if not os.path.isdir(os.path.join(path, "codeverdict"))]
         sys.path += [path for path in libraries if path not in sys.path]
         for name in preload:
-            with contextlib.suppress(ImportError):
-                __import__(name)
+            __import__(name)
 
     def _warm_up_with(self, modules: list[str]) -> None:
         """Import what a job is about to import, so that it happens once."""
@@ -145,7 +147,7 @@ class Server:
             job.start(
                 (lambda: solution_side.serve(code, read_s, write_s), (code, read_s, write_s)),
                 (
-                    lambda: self._tests.judge(self._session, tests, read_t, write_t, verdict),
+                    lambda: test_side.judge(self._suite, tests, read_t, write_t, verdict),
                     (tests, read_t, write_t, verdict),
                 ),
             )

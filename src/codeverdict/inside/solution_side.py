@@ -140,29 +140,16 @@ class Lines:
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
-        self._monitored = hasattr(sys, "monitoring")
-        if self._monitored:
-            self._watch()
 
     def begin(self) -> None:
         """Forget what ran before."""
         self._seen.clear()
-        if self._monitored:
-            _monitoring().restart_events()
-        else:
-            self._trace_with(self._trace)
+        _trace_with(self._trace)
 
     def end(self) -> list[int]:
         """The lines that ran, in order."""
-        if not self._monitored:
-            self._trace_with(None)
+        _trace_with(None)
         return sorted(self._seen)
-
-    def _trace_with(self, function: Any) -> None:
-        import threading
-
-        sys.settrace(function)
-        threading.settrace(function)
 
     def _trace(self, frame: types.FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename != peer.SOLUTION_FILE:
@@ -171,19 +158,9 @@ class Lines:
             self._seen.add(frame.f_lineno)
         return self._trace
 
-    def _watch(self) -> None:
-        monitoring = _monitoring()
-        tool = monitoring.COVERAGE_ID
-        monitoring.use_tool_id(tool, "codeverdict")
-        monitoring.register_callback(tool, monitoring.events.LINE, self._line)
-        monitoring.set_events(tool, monitoring.events.LINE)
 
-    def _line(self, code: types.CodeType, line: int) -> Any:
-        if code.co_filename == peer.SOLUTION_FILE:
-            self._seen.add(line)
-        return _monitoring().DISABLE
+def _trace_with(function: Any) -> None:
+    import threading
 
-
-def _monitoring() -> Any:
-    """`sys.monitoring`, from Python 3.12 on."""
-    return getattr(sys, "monitoring")  # noqa: B009 (the types of 3.11 do not have it)
+    sys.settrace(function)
+    threading.settrace(function)

@@ -63,15 +63,7 @@ _COLLECTIONS = {("collections", name) for name in ("deque", "OrderedDict", "Coun
 
 IMMUTABLE = (int, float, complex, str, bytes, tuple, frozenset)
 PLAIN = (*IMMUTABLE, bytearray, list, dict, set)
-_PLAIN: dict[str, Callable[[Any], Any]] = {
-    "int": lambda v: int.__int__(v),
-    "float": lambda v: float.__float__(v),
-    "complex": lambda v: complex(v.real, v.imag),
-    "str": lambda v: str.__str__(v),
-    "bytes": lambda v: bytes.__getitem__(v, slice(None)),
-    "tuple": lambda v: tuple(tuple.__iter__(v)),
-    "frozenset": lambda v: frozenset(frozenset.__iter__(v)),
-}
+_PLAIN = ("int", "float", "complex", "str", "bytes", "tuple", "frozenset")
 _BASES = {
     **dict.fromkeys(_PLAIN, "builtins"),
     **dict.fromkeys(("date", "datetime", "time", "timedelta"), "datetime"),
@@ -124,7 +116,10 @@ def base_named(name: str) -> Any:
 
 def plain(value: Any, base: str) -> Any:
     """The value of an instance of a class derived from an immutable type, as one of exactly that type."""
-    return _PLAIN[base](value) if base in _PLAIN else made(base, *_ARGUMENTS[base](value))
+    if base == "frozenset":
+        return frozenset(frozenset.__iter__(value))
+    kind = getattr(builtins, base) if base in _PLAIN else None
+    return kind(*kind.__getnewargs__(value)) if kind else made(base, *_ARGUMENTS[base](value))
 
 
 def derived(kind: Any, base: Any, value: Any) -> Any:

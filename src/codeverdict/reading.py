@@ -1,92 +1,124 @@
-"""A test file before it runs: what in it cannot be judged, and asserts that note their operands."""
+"""A test file before it runs: what in it cannot be judged, and what those who run it have to know of it."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-import operator
+import functools
+import marshal
 import re
 import sys
-from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-TEXT_LIMIT = 300
-_COMPARE = "__cdv_compare__"
-_TRUTH = "__cdv_truth__"
+from codeverdict.inside import frames
+from codeverdict.inside.operands import COMPARE, TEST_FILE, TRUTH
+from codeverdict.inside.test_side import MENTIONS
+from codeverdict.inside.values import TEXT_LIMIT, describe
+from codeverdict.results import Outcome
 
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    **{"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le},
-    **{">": operator.gt, ">=": operator.ge, "is": operator.is_, "is not": operator.is_not},
-    "in": lambda a, b: a in b,
-    "not in": lambda a, b: a not in b,
-}
+_TOOLS = "math cmath re itertools functools collections operator string random json heapq bisect statistics copy"
+_COMMON = {*_TOOLS.split(), "numpy", "np"}
+"""Names of modules that a test file has from a star import: it gets the modules themselves."""
+
 _SYMBOLS: dict[type[ast.cmpop], str] = {
     **{ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="},
     **{ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"},
 }
+_MENTIONS = ("pytest", *MENTIONS)
 _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _LOAD = ast.Load()
 _MODULES_AWAY = "subprocess multiprocessing socket ctypes signal pexpect pickle marshal shelve gc"
 _NOT_HERE = frozenset(_MODULES_AWAY.split())
-_READ = "getsource getsourcelines getsourcefile getfile reload get_type_hints __annotations__"
+_READ = "getsource getsourcelines getsourcefile getfile reload get_type_hints signature __annotations__"
 _SOURCES = frozenset(_READ.split())
 _OF_PROCESS = frozenset(["setenv", "delenv", "chdir", "syspath_prepend"])
 
 
-class Operands:
-    """The assertion that failed last: the call, what it gave, what was expected."""
+@dataclass(frozen=True)
+class TestFile:
+    """A test file, read before anything of a program is known: once, whatever it is to judge.
 
-    def __init__(self) -> None:
-        self.calls: list[ast.expr] = []
-        self.last: dict[str, str] = {}
+    `taken`: the names that it takes from the solution. `words` go to the process that runs it: `code` (marshalled,
+    its asserts noting their operands), `wanted` (names taken from the program unasked), `modules` (those of them
+    that are modules), `own` (lines that raise by themselves), `plain` (functions to be called one after the other),
+    `fixed` (no program has a say in what is left out), `mentions` (words in it that matter to them). Without words
+    it cannot be judged: `outcome` and `error` say why.
+    """
 
-    def names(self) -> dict[str, Any]:
-        """What rewritten asserts call."""
-        return {_COMPARE: self._compare, _TRUTH: self._truth}
+    __test__ = False
 
-    def _compare(self, number: int, symbol: str, left: Any, right: Any) -> bool:
-        result = bool(_OPERATORS[symbol](left, right))  # once: an object may say now this and now that
-        if not result:
-            wanted = shown(right) if symbol == "==" else f"{symbol} {shown(right)}"
-            self.last = {"call": self._call(number), "got": shown(left), "expected": wanted}
-        return result
+    words: dict[str, Any] = field(default_factory=dict)
+    taken: tuple[str, ...] = ()
+    outcome: Outcome = "passed"
+    error: str = ""
 
-    def _truth(self, number: int, value: Any) -> bool:
-        result = bool(value)
-        if not result:
-            self.last = {"call": self._call(number), "got": shown(value), "expected": "a true value"}
-        return result
-
-    def _call(self, number: int) -> str:
-        return ast.unparse(self.calls[number])[:TEXT_LIMIT]
-
-    def note(self, test: ast.expr) -> ast.expr:
-        """What an assert states, so that its operands are noted when it fails; nothing else changes."""
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            test.values = [self.note(value) for value in test.values]
-            return test
-        if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            first: list[int | str] = [self._number(test.left), _SYMBOLS[type(test.ops[0])]]
-            return _call(_COMPARE, first, [test.left, test.comparators[0]], test)
-        return _call(_TRUTH, [self._number(test)], [test], test)
-
-    def _number(self, shown_as: ast.expr) -> int:
-        self.calls.append(shown_as)
-        return len(self.calls) - 1
+    @property
+    def needs_pytest(self) -> bool:
+        """Whether pytest runs it, or it speaks of pytest."""
+        return not self.words["plain"] or "pytest" in self.words["mentions"]
 
 
-def _call(name: str, first: Iterable[int | str], args: list[ast.expr], place: ast.expr) -> ast.expr:
+@functools.lru_cache(maxsize=256)
+def frame(tests: str, coverage: bool, lenient: bool) -> bytes:
+    """What the process that runs a test file is to know of it and of the job, as a frame."""
+    return frames.framed({**read(tests).words, "coverage": coverage, "lenient": lenient})
+
+
+@functools.lru_cache(maxsize=256)
+def read(tests: str) -> TestFile:
+    """Read a test file."""
+    try:
+        tree = ast.parse(tests)
+        nodes = nodes_of(tree)
+        wanted = wanted_names(tree, nodes)
+        if what := _refusal(tree, nodes, {*wanted, *_imported(nodes, "solution"), "solution"}):
+            return TestFile(outcome="unsupported", error=what)
+        words: dict[str, Any] = {"mentions": [each for each in _MENTIONS if each in tests], "wanted": wanted}
+        words["own"] = _own_lines(nodes)
+        words |= {"modules": [each for each in wanted if each in _COMMON and _only_for_attributes(each, nodes)]}
+        words |= {"plain": _is_plain(tests, tree, nodes), "fixed": _has_static_skips(tree, nodes)}
+        _without_star_imports(tree)
+        for node in nodes:
+            if type(node) is ast.Assert:
+                node.test = _noting(node.test)
+        code = marshal.dumps(compile(tree, TEST_FILE, "exec", dont_inherit=True))
+        return TestFile({**words, "code": code.decode("latin-1")}, _taken(nodes, wanted))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return TestFile(outcome="bad_tests", error=describe(error))
+
+
+def _taken(nodes: list[ast.AST], wanted: list[str]) -> tuple[str, ...]:
+    imports = [each for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "solution"]
+    modules = {each.asname or each.name for each in imports if each.name == "solution"}
+    names = [each.name for node in froms for each in node.names if each.name != "*"]
+    names += [node.attr for node in nodes if isinstance(node, ast.Attribute) and root(node.value) in modules]
+    return tuple(dict.fromkeys([*names, *wanted]))
+
+
+def _noting(test: ast.expr) -> ast.expr:
+    """What an assert states, so that its operands are noted when it fails; nothing else changes."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        test.values = [_noting(value) for value in test.values]
+        return test
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        symbol = _SYMBOLS[type(test.ops[0])]
+        return _call(COMPARE, [_shown_as(test.left), symbol], [test.left, test.comparators[0]], test)
+    return _call(TRUTH, [_shown_as(test)], [test], test)
+
+
+def _shown_as(node: ast.expr) -> str:
+    try:
+        return ast.unparse(node)[:TEXT_LIMIT]
+    except RecursionError:
+        return "..."
+
+
+def _call(name: str, first: list[str], args: list[ast.expr], place: ast.expr) -> ast.expr:
     at = {key: getattr(place, key) for key in _PLACE}
     constants = [ast.Constant(value, **at) for value in first]
     return ast.Call(func=ast.Name(id=name, ctx=_LOAD, **at), args=[*constants, *args], keywords=[], **at)
-
-
-def shown(value: Any) -> str:
-    """A value as text, shortened."""
-    try:
-        return repr(value)[:TEXT_LIMIT]
-    except Exception as error:  # the `__repr__` of an object of the program, or of the tests
-        return type(error).__name__
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:
@@ -102,7 +134,7 @@ def nodes_of(tree: ast.AST) -> list[ast.AST]:
     return found
 
 
-def without_star_imports(tree: ast.Module) -> None:
+def _without_star_imports(tree: ast.Module) -> None:
     """Take `from solution import *` out: what the tests use is put in their namespace by name (`wanted_names`).
 
     A star would let the solution replace `len`, `isinstance` or `approx` in the tests.
@@ -120,7 +152,7 @@ def wanted_names(tree: ast.Module, nodes: list[ast.AST]) -> list[str]:
     return sorted(name for name in used - _bound_at_top(tree) if not hasattr(builtins, name))
 
 
-def only_for_attributes(name: str, nodes: list[ast.AST]) -> bool:
+def _only_for_attributes(name: str, nodes: list[ast.AST]) -> bool:
     """Whether a name is used for nothing but `name.attribute`."""
     uses = sum(isinstance(node, ast.Name) and node.id == name for node in nodes)
     owners = (node.value for node in nodes if isinstance(node, ast.Attribute))
@@ -144,7 +176,7 @@ def _bound_at_top(tree: ast.Module) -> set[str]:
 _NAMED_BY_PYTEST = re.compile(r"\b(?:fixture|pytestmark|pytest_\w+|set_?[uU]p\w*|tear_?[dD]own\w*|skip\w*|xfail)\b")
 
 
-def is_plain(text: str, tree: ast.Module, nodes: list[ast.AST]) -> bool:
+def _is_plain(text: str, tree: ast.Module, nodes: list[ast.AST]) -> bool:
     """Whether the tests are plain functions at the top of the file, and nothing is there that pytest would look
     for: to run these is to call them one after the other."""
     if _NAMED_BY_PYTEST.search(text):
@@ -160,7 +192,7 @@ def is_plain(text: str, tree: ast.Module, nodes: list[ast.AST]) -> bool:
     return not any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
 
 
-def has_static_skips(tree: ast.Module, nodes: list[ast.AST]) -> bool:
+def _has_static_skips(tree: ast.Module, nodes: list[ast.AST]) -> bool:
     """Whether no name of the solution's stands where tests are marked to be left out."""
     froms = [each for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names]
     words = {"skip", *(each.asname for each in froms if each.asname and "skip" in each.name.lower())}
@@ -174,11 +206,13 @@ def has_static_skips(tree: ast.Module, nodes: list[ast.AST]) -> bool:
     return all(_loads(each) <= known for each in found if any(word in ast.dump(each) for word in words))
 
 
-def is_own(nodes: list[ast.AST], line: int) -> bool:
-    """Whether what stands on this line raises an exception by itself: no name in it can be of the solution."""
+def _own_lines(nodes: list[ast.AST]) -> list[int]:
+    """Lines that raise an exception by themselves, where they do: no name on them can be of the solution."""
+    if not any(isinstance(node, ast.With | ast.AsyncWith) for node in nodes):
+        return []
     known = {*_modules(nodes), *dir(builtins)}
-    here = [node for node in nodes if isinstance(node, ast.stmt) and node.lineno == line]
-    return bool(here) and (isinstance(here[-1], ast.Raise) or _uses(here[-1]) <= known)
+    last = {node.lineno: node for node in nodes if isinstance(node, ast.stmt)}
+    return [line for line, node in last.items() if isinstance(node, ast.Raise) or _uses(node) <= known]
 
 
 def _uses(node: ast.AST) -> set[str]:
@@ -199,9 +233,8 @@ def _loads(node: ast.AST) -> set[str]:
 # What cannot be judged
 
 
-def refused(tree: ast.Module, nodes: list[ast.AST], wanted: list[str]) -> str:
+def _refusal(tree: ast.Module, nodes: list[ast.AST], taken: set[str]) -> str:
     """What in a test file cannot be judged with the solution in another process, "" if nothing."""
-    taken = {*wanted, *_imported(nodes, "solution"), "solution"}
     modules = _modules(nodes)
     return next((why for node in nodes if (why := _refused(node, taken, modules))), "") or next(
         (why for node in tree.body if (why := _not_a_test(node, taken))), ""
