@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help="be the stub server")
     options = parser.parse_args()
     if options.serve:
-        asyncio.run(serve())
+        asyncio.run(serve(DELAY))
         return
     server = subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True)
     try:
@@ -140,8 +140,8 @@ def peak_rss_mb() -> float:
 class Stub(asyncio.Protocol):
     """As little of a server as a client will speak to."""
 
-    def __init__(self) -> None:
-        self.waiting = b""
+    def __init__(self, delay: float) -> None:
+        self.delay, self.waiting = delay, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -154,7 +154,7 @@ class Stub(asyncio.Protocol):
             length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
             if len(rest) >= length:
                 self.waiting = rest[length:]
-                asyncio.get_running_loop().call_later(DELAY, self.transport.write, ANSWER)
+                asyncio.get_running_loop().call_later(self.delay, self.transport.write, ANSWER)
 
 
 def completion() -> bytes:
@@ -175,8 +175,10 @@ def completion() -> bytes:
 ANSWER = completion()
 
 
-async def serve() -> None:
-    server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", 0, backlog=512)
+async def serve(delay: float) -> None:
+    """Answer every request after `delay` seconds; the port is printed."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Stub(delay), "127.0.0.1", 0, backlog=512)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
