@@ -131,7 +131,8 @@ def content_of(body: Any) -> Answer:
 
 
 def ours(url: str, flight: int) -> Callable[[], Answer]:
-    from text2grad.chat.endpoint import Endpoint, Reply
+    from text2grad.chat.endpoint import Endpoint
+    from text2grad.chat.reply import Reply
 
     endpoint = Endpoint(url, TIMEOUT)
 

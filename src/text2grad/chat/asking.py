@@ -10,11 +10,12 @@ from typing import Any
 
 from text2grad.chat.base import Answer, Completion
 from text2grad.chat.complaint import LIMITS
-from text2grad.chat.endpoint import LONGEST_WAIT, Endpoint, Problem, Reply, Trouble
+from text2grad.chat.endpoint import LONGEST_WAIT, Endpoint
 from text2grad.chat.journal import STATE_OF, Journal, State
 from text2grad.chat.pace import FIRST_PAUSE, Pace, pause
 from text2grad.chat.prices import Price, believable, most_tokens
 from text2grad.chat.questions import LADDER, Capability, Form, Question, Questioner
+from text2grad.chat.reply import Problem, Reply, Trouble
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Failure, FailureKind, storable

@@ -19,7 +19,8 @@ from uuid import uuid4
 from text2grad.chat.asking import Verdict
 from text2grad.chat.client import OpenAIChat, Questions
 from text2grad.chat.complaint import complaint_of
-from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint, Problem, Reply
+from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint
+from text2grad.chat.reply import Problem, Reply
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json, writing
 

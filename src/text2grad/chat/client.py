@@ -231,14 +231,11 @@ class OpenAIChat:
 
     def _work(self, waiting: _Waiting, verdict: Verdict) -> None:
         most_misses = max(self.settings.most_failures or 20, 2 * self.settings.concurrency)
-        try:
-            while waiting.error is None and (question := waiting.next()) is not None:
-                state = self.asker.settle(question, verdict)
-                if state is None:
-                    return
-                self._count(question, state, most_misses)
-        finally:
-            self.asker.endpoint.close()
+        while waiting.error is None and (question := waiting.next()) is not None:
+            state = self.asker.settle(question, verdict)
+            if state is None:
+                return
+            self._count(question, state, most_misses)
 
     def _count(self, question: Question, state: State, most_misses: int) -> None:
         """Note how a question ended.

@@ -1,9 +1,7 @@
 """One chat request to an OpenAI-compatible server, and its result.
 
-Not through the openai SDK, which takes 3.7 ms of CPU for a request (docs/LOG.md): with 64 requests
-in flight one core must do more than a thousand a second. It never retries and never raises for what
-the server does: whoever asks decides (`asking`). The key is sent and redacted, and goes nowhere
-else.
+Sent by the openai SDK (`transport`). It never retries and never raises for what the server does:
+whoever asks decides (`asking`). The key is sent and redacted, and goes nowhere else.
 """
 
 from __future__ import annotations
@@ -14,18 +12,17 @@ import math
 import os
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from email.message import Message
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from text2grad.chat.complaint import Complaint, Reason, error_in, read_complaint
-from text2grad.chat.transport import Answer, Connection, CutError, OversizedError
+from text2grad.chat.reply import NoReplyError, Problem, Reply, Trouble
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json
+
+if TYPE_CHECKING:
+    from text2grad.chat.transport import Client
 
 OPENAI_URL = "https://api.openai.com/v1"
 KEY = "OPENAI_API_KEY"
@@ -38,61 +35,7 @@ SHORTEST_SECRET = 8
 STRUCK = "[key]"
 _ESCAPE = re.compile(r"[\\%&]")
 
-Headers = Mapping[str, str] | Message
-Trouble = Literal[
-    "unreachable", "cut", "timeout", "busy", "broken", "oversized", "refused", "too_long", "unfit", "fatal"
-]
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer: its text, whether it was cut at the token limit, what the server counts, seconds it took."""
-
-    text: str
-    truncated: bool
-    usage: Mapping[str, Any]
-    seconds: float
-    refusal: str = ""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """No answer, and why.
-
-    `unreachable`: no connection. `cut`: the answer broke off. `timeout`. `busy`: 429, asked for
-    patience. `broken`: 5xx, or not a valid answer. `oversized`: an answer too long, or nested
-    too deeply, to be read. `refused`: a content filter. `too_long`: this request does not fit the
-    model. `unfit`: the server will never take this request (other 4xx). `fatal`: it will take none
-    (key, model, quota, another address); `cure` mends it. `wait`: seconds it asked for. `options`:
-    those of the request that the server does not take (`complaint`).
-    """
-
-    kind: Trouble
-    message: str
-    status: int = 0
-    wait: float | None = None
-    cure: str = ""
-    options: frozenset[str] = frozenset()
-
-    @property
-    def passing(self) -> bool:
-        """Whether asking again may help."""
-        return self.kind in ("unreachable", "cut", "timeout", "busy", "broken")
-
-    @property
-    def about_the_form(self) -> bool:
-        """Whether the server refused to hold its answer to a form."""
-        return self.kind == "unfit" and "response_format" in self.options
-
-    @property
-    def may_be_the_form(self) -> bool:
-        """Whether the same question in another form may be answered; some servers break over a form."""
-        return self.kind == "unfit" or (self.kind == "broken" and self.status != 200)
-
-    @property
-    def may_cost(self) -> bool:
-        """Whether the server may still charge for the request, because it may have written an answer."""
-        return self.kind in ("cut", "timeout", "oversized") or (self.kind == "broken" and self.status == 200)
+Headers = Mapping[str, str]
 
 
 class Endpoint:
@@ -109,7 +52,6 @@ class Endpoint:
     def __init__(self, base_url: str | None, timeout: float, asks: bool = True) -> None:
         self.timeout = timeout
         self.url = url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        self._idle: deque[Connection] = deque()
         self._url = urlsplit(url)
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise UserError(f"base_url {url!r} is not an http(s) address", "for example http://localhost:8000/v1")
@@ -126,16 +68,7 @@ class Endpoint:
         if not (self.key.isascii() and self.key.isprintable()):
             raise UserError("the API key has characters that no key has", f"export {KEY} again")
         self.redact = redactor(self.key)
-        query = f"?{self._url.query}" if self._url.query else ""
-        lines = [
-            f"POST {self._url.path.rstrip('/')}/chat/completions{query} HTTP/1.1",
-            f"Host: {self._url.netloc}",
-            "Content-Type: application/json",
-            "Accept: application/json",
-            *([f"Authorization: Bearer {self.key}"] if self.key else []),
-            *([f"api-key: {self.key}"] if azure else []),
-        ]
-        self._head = "".join(f"{line}\r\n" for line in lines).encode("ascii")
+        self._client = self._opened({"api-key": self.key} if azure else {}) if asks else None
 
     @property
     def name(self) -> str:
@@ -149,57 +82,45 @@ class Endpoint:
 
     def ask(self, body: str) -> Reply | Problem:
         """Send one request, a JSON text, and wait for the end of its answer."""
-        data, start = body.encode(), time.monotonic()
-        while True:
-            connection = None
-            with suppress(IndexError):
-                connection = self._idle.pop()
-            used = connection is not None
-            try:
-                connection = connection or Connection(self._url, self.timeout)
-                answer = self._exchange(connection, data)
-            except OSError as error:
-                closed = isinstance(error, ConnectionError) or (isinstance(error, CutError) and error.empty)
-                if closed and used:
-                    continue  # the server had closed an idle connection: nothing was lost
-                return self._no_answer(error, sent=connection is not None)
-            if answer.status != 200:
-                return self._problem(answer.status, answer.headers, answer.body)
-            try:
-                content = from_json(answer.body.decode("utf-8", "replace"))
-            except ExcessiveJSONError as error:
-                return Problem("oversized", f"the answer of {self.name} is not read: {error.msg}", 200)
-            except json.JSONDecodeError:
-                content = None
-            return self.reply_of(content, time.monotonic() - start)
+        assert self._client is not None
+        start = time.monotonic()
+        try:
+            response = self._client.post(body.encode())
+        except NoReplyError as error:
+            return self._no_reply(error.kind, self.redact(str(error)))
+        if response.status_code != 200:
+            return self._problem(response.status_code, response.headers, response.content)
+        try:
+            content = from_json(response.content.decode("utf-8", "replace"))
+        except ExcessiveJSONError as error:
+            return Problem("oversized", f"the answer of {self.name} is not read: {error.msg}", 200)
+        except json.JSONDecodeError:
+            content = None
+        return self.reply_of(content, time.monotonic() - start)
 
     def close(self) -> None:
         """Close the idle connections."""
-        while self._idle:
-            with suppress(IndexError):  # another thread was quicker
-                self._idle.pop().close()
+        if self._client is not None:
+            self._client.close()
 
-    def _exchange(self, connection: Connection, data: bytes) -> Answer:
-        keep = False
+    def _opened(self, headers: Mapping[str, str]) -> Client:
+        from httpx2 import InvalidURL
+
+        from text2grad.chat.transport import Client  # the SDK is not imported where nobody is asked
+
         try:
-            answer = connection.post(self._head, data)
-            keep = answer.keep
-            return answer
-        finally:
-            if keep:
-                self._idle.append(connection)
-            else:
-                connection.close()
+            return Client(self.url, self.key, headers, self.timeout)
+        except InvalidURL as error:
+            message = f"base_url {self.url!r} is not an http(s) address"
+            raise UserError(message, "for example http://localhost:8000/v1") from error
 
-    def _no_answer(self, error: OSError, sent: bool = True) -> Problem:
-        words = self.redact(str(error)) or type(error).__name__
-        if sent and isinstance(error, TimeoutError):
-            return Problem("timeout", f"no whole answer from {self.name} within {self.timeout:g} s of silence")
-        if isinstance(error, OversizedError):
-            return Problem("oversized", f"the answer of {self.name} is not read: {words}"[:LONGEST_MESSAGE])
-        if sent and isinstance(error, CutError | ConnectionResetError | BrokenPipeError):
-            return Problem("cut", f"the answer of {self.name} broke off: {words}"[:LONGEST_MESSAGE])
-        return Problem("unreachable", f"no answer from {self.name}: {words}"[:LONGEST_MESSAGE])
+    def _no_reply(self, kind: Trouble, words: str) -> Problem:
+        what = {
+            "timeout": f"no whole answer from {self.name} within {self.timeout:g} s of silence",
+            "oversized": f"the answer of {self.name} is not read: {words}",
+            "cut": f"the answer of {self.name} broke off: {words}",
+        }.get(kind, f"no answer from {self.name}: {words}")
+        return Problem(kind, what[:LONGEST_MESSAGE])
 
     def reply_of(self, body: Any, seconds: float = 0.0) -> Reply | Problem:
         """The content of a chat completion; the server's error where it sent one; `broken` if it is neither."""
