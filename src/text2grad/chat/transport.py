@@ -15,7 +15,7 @@ import httpcore2
 import httpx2
 import openai
 
-from text2grad.chat.reply import NoReplyError
+from text2grad.chat.reply import NoReplyError, Trouble
 
 MOST_BYTES = (1 << 24) + (1 << 16)
 """Of an answer: 16 MiB and its headers."""
@@ -29,6 +29,14 @@ class OversizedError(Exception):
 
 class StaleError(Exception):
     """The server had closed a kept connection: the request was not read."""
+
+
+NETWORK_ERRORS = (
+    httpcore2.TimeoutException,
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.ProxyError,
+)
 
 
 class Client:
@@ -62,14 +70,16 @@ class Client:
             return self._sdk.post("/chat/completions", cast_to=httpx2.Response, content=body, options=self._options)
         except openai.APIStatusError as error:
             return error.response
-        except OversizedError as error:
-            raise NoReplyError("oversized", str(error)) from error
-        except (httpcore2.ReadTimeout, httpcore2.WriteTimeout) as error:
-            raise NoReplyError("timeout", "") from error
-        except (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError) as error:
-            raise NoReplyError("cut", str(error)) from error
-        except (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProxyError) as error:
-            raise NoReplyError("unreachable", str(error) or type(error).__name__) from error
+        except (openai.APIConnectionError, OversizedError, *NETWORK_ERRORS) as error:
+            cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
+            kind: Trouble = "unreachable"
+            if isinstance(cause, OversizedError):
+                kind = "oversized"
+            elif isinstance(cause, httpcore2.ReadTimeout | httpcore2.WriteTimeout):
+                kind = "timeout"
+            elif isinstance(cause, httpcore2.RemoteProtocolError | httpcore2.ReadError | httpcore2.WriteError):
+                kind = "cut"
+            raise NoReplyError(kind, str(cause) or type(cause).__name__) from error
 
     def close(self) -> None:
         """Close the connections that are idle; others are opened when needed."""
