@@ -134,11 +134,11 @@ class OpenAIChat:
         Raises:
             UserError: as said of the class; `settings.most_failures` questions in a row had no useful answer.
         """
-        waiting = _Waiting(self.asker, questions)
+        queue = _Queue(self.asker, questions)
         with StopRequest():
             try:
-                self._in_threads(waiting, self._first, verdict, 1)
-                self._in_threads(waiting, self._work, verdict, self.settings.concurrency)
+                self._in_threads(queue, verdict, 1, first=True)
+                self._in_threads(queue, verdict, self.settings.concurrency)
             finally:
                 self.asker.endpoint.close()
 
@@ -185,28 +185,28 @@ class OpenAIChat:
             "usd_without_answer": round(totals.charged, 6),
         }
 
-    def _in_threads(self, waiting: _Waiting, work: Work, verdict: Verdict, count: int) -> None:
+    def _in_threads(self, queue: _Queue, verdict: Verdict, count: int, first: bool = False) -> None:
         def run() -> None:
             try:
-                work(waiting, verdict)
+                self._work(queue, verdict, first)
             except BaseException as error:
-                waiting.error = waiting.error or error
+                queue.error = queue.error or error
                 self.asker.pace.stop()
 
-        pool = [] if waiting.over else [Thread(target=run, daemon=True) for _ in range(count)]
+        pool = [] if queue.over else [Thread(target=run, daemon=True) for _ in range(count)]
         for thread in pool:
             thread.start()
-        said = time.monotonic()
+        shown_at = time.monotonic()
         for thread in pool:
             while thread.is_alive():
                 thread.join(LOOK_SECONDS)
                 if (request := stop_wanted()) is not None:
                     self._stop(pool, request)
-                if self._progress and time.monotonic() - said >= PROGRESS_SECONDS:
-                    said, totals = time.monotonic(), self.journal.totals
+                if self._progress and time.monotonic() - shown_at >= PROGRESS_SECONDS:
+                    shown_at, totals = time.monotonic(), self.journal.totals
                     _say(f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}")
-        if waiting.error is not None:
-            raise waiting.error
+        if queue.error is not None:
+            raise queue.error
 
     def _stop(self, pool: Sequence[Thread], request: StopRequest) -> NoReturn:
         """Send nothing more, and wait for the answers that are on their way."""
@@ -218,24 +218,18 @@ class OpenAIChat:
         self.asker.give_up()
         raise Stopped(request.signal)
 
-    def _first(self, waiting: _Waiting, verdict: Verdict) -> None:
-        while (question := waiting.next()) is not None:
-            if self.asker.heard and self.asker.knows_how(question):
-                waiting.questions = chain((question,), waiting.questions)
+    def _work(self, queue: _Queue, verdict: Verdict, first: bool) -> None:
+        """Settle questions; if `first`, only until the server has answered, in a way that holds for the rest."""
+        most_misses = max(self.settings.most_failures or 20, 2 * self.settings.concurrency)
+        while queue.error is None and (question := queue.next()) is not None:
+            if first and self.asker.heard and self.asker.knows_how(question):
+                queue.questions = chain((question,), queue.questions)
                 return
             state = self.asker.settle(question, verdict)
             if state is None:
                 break
-            self._count(question, state, MISSES_AT_FIRST)
-        waiting.over = True
-
-    def _work(self, waiting: _Waiting, verdict: Verdict) -> None:
-        most_misses = max(self.settings.most_failures or 20, 2 * self.settings.concurrency)
-        while waiting.error is None and (question := waiting.next()) is not None:
-            state = self.asker.settle(question, verdict)
-            if state is None:
-                return
-            self._count(question, state, most_misses)
+            self._count(question, state, MISSES_AT_FIRST if first else most_misses)
+        queue.over = True
 
     def _count(self, question: Question, state: State, most_misses: int) -> None:
         """Note how a question ended.
@@ -268,7 +262,7 @@ class OpenAIChat:
         return f"{count} answers in a row failed, the last {what}", where
 
 
-class _Waiting:
+class _Queue:
     """The questions still to be settled, each once, handed out to threads. `over`: there are no more to ask."""
 
     def __init__(self, asker: Asker, questions: Iterable[Question]) -> None:
@@ -280,9 +274,6 @@ class _Waiting:
     def next(self) -> Question | None:
         with self._guard:
             return next(self.questions, None)
-
-
-Work = Callable[[_Waiting, Verdict], None]
 
 
 def _say(line: str) -> None:
