@@ -54,8 +54,12 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool
             attempt = chat.journal.slot(question.id).answers
             body = asker.questioner.request(question, asker.ladder(question)[0], attempt)
             line = f'{head[:-1]}, "body": {body}}}\n'
-            amount = asker.budget.dearest(asker.most(question))
-            if count == MOST_REQUESTS or size + len(line) > MOST_BYTES or not asker.budget.take(amount, wait=False):
+            amount = asker.budget.maximum(asker.most(question))
+            if (
+                count == MOST_REQUESTS
+                or size + len(line) > MOST_BYTES
+                or not asker.budget.reserve(amount, wait=False)
+            ):
                 break
             out.write(line)
             count, size = count + 1, size + len(line)
@@ -97,7 +101,7 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
     for question in questions():
         slot = chat.journal.slot(question.id)
         if slot.state is None and slot.offset >= 0:  # answered, and never judged
-            chat.asker.judged(question, verdict, last=slot.answers > 1)
+            chat.asker.judge(question, verdict, last=slot.answers > 1)
     return count
 
 

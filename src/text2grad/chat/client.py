@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, NamedTuple, NoReturn, Self
 
-from text2grad.chat.asking import Asker, Verdict, answer_of, as_it_came
+from text2grad.chat.asking import Asker, Verdict, accept, answer_of
 from text2grad.chat.base import Answer, Conversation
 from text2grad.chat.endpoint import Endpoint
 from text2grad.chat.journal import STATES, Journal, State
@@ -31,7 +31,7 @@ GUESSED_ANSWER, GUESSED_SECONDS = 300, 5.0
 """Tokens of an answer, and what it takes, where nothing has been answered yet to tell from."""
 
 
-class Found(NamedTuple):
+class PaidAnswer(NamedTuple):
     """What the journal has of a settled question; `usage`: tokens by name, and USD where it is known.
 
     `asked_without`: what of the decoding the server did not take, and decided itself.
@@ -103,7 +103,7 @@ class OpenAIChat:
         """The same; with `settings.grounded`, answer i is a critique that can only quote `texts[i]`."""
         asked = zip(conversations, texts, strict=True)
         questions = [self.asker.questioner.questions(turns, about=text) for turns, text in asked]
-        return self.answers(list(chain(*questions)), as_it_came)
+        return self.answers(list(chain(*questions)), accept)
 
     def answers(self, questions: Sequence[Question], verdict: Verdict) -> list[Answer]:
         """The answers to all questions, in their order.
@@ -112,21 +112,21 @@ class OpenAIChat:
             UserError: the budget does not allow one of them (exit code 4).
         """
         self.settle(questions, verdict)
-        found = [self.found(question) for question in questions]
+        found = [self.paid_answer(question) for question in questions]
         answers = [each.answer for each in found if each is not None]
         if len(answers) < len(found):
             cure = "raise critic.prompted.budget_usd and run the same command again"
             raise UserError(f"the budget of {self.settings.budget_usd:g} USD is reached", cure, EXIT_BUDGET)
         return answers
 
-    def found(self, question: Question) -> Found | None:
+    def paid_answer(self, question: Question) -> PaidAnswer | None:
         """The answer to a question that is settled; None if it is not."""
         if self.journal.slot(question.id).state is None:
             return None
         line = self.journal.last(question.id)
         usd = {"usd": line["usd"]} if line.get("usd") else {}
         usage = {**line.get("usage", {}), **usd}
-        return Found(answer_of(line), usage, tuple(map(str, line.get("asked_without", ()))))
+        return PaidAnswer(answer_of(line), usage, tuple(map(str, line.get("asked_without", ()))))
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
         """Have every question settled that is not: one by one until the server has answered one.
