@@ -52,14 +52,18 @@ class Endpoint:
     def __init__(self, base_url: str | None, timeout: float, asks: bool = True) -> None:
         self.timeout = timeout
         self.url = url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-        self._url = urlsplit(url)
-        if self._url.scheme not in ("http", "https") or not self._url.hostname:
+        try:
+            self._url = urlsplit(url)
+            host = self._url.port != 0 and self._url.scheme in ("http", "https") and self._url.hostname
+        except ValueError:
+            host = None
+        if not host:
             raise UserError(f"base_url {url!r} is not an http(s) address", "for example http://localhost:8000/v1")
         if not url.isascii() or not url.isprintable():
             raise UserError(f"base_url {url!a} has characters that no address has", "write it in ASCII")
         if self._url.username or self._url.password:
             raise UserError("a base_url must not hold a password", "export OPENAI_API_KEY=... instead")
-        azure = "azure.com" in self._url.hostname
+        azure = "azure.com" in host
         self.key = os.environ.get(KEY, "")
         if azure:
             self.key = os.environ.get("AZURE_OPENAI_API_KEY", self.key)
@@ -68,7 +72,11 @@ class Endpoint:
         if not (self.key.isascii() and self.key.isprintable()):
             raise UserError("the API key has characters that no key has", f"export {KEY} again")
         self.redact = redactor(self.key)
-        self._client = self._opened({"api-key": self.key} if azure else {}) if asks else None
+        self._client: Client | None = None
+        if asks:
+            from text2grad.chat.transport import Client  # imported here: the SDK takes time
+
+            self._client = Client(url, self.key, {"api-key": self.key} if azure else {}, timeout)
 
     @property
     def name(self) -> str:
@@ -102,17 +110,6 @@ class Endpoint:
         """Close the idle connections."""
         if self._client is not None:
             self._client.close()
-
-    def _opened(self, headers: Mapping[str, str]) -> Client:
-        from httpx2 import InvalidURL
-
-        from text2grad.chat.transport import Client  # the SDK is not imported where nobody is asked
-
-        try:
-            return Client(self.url, self.key, headers, self.timeout)
-        except InvalidURL as error:
-            message = f"base_url {self.url!r} is not an http(s) address"
-            raise UserError(message, "for example http://localhost:8000/v1") from error
 
     def _no_reply(self, kind: Trouble, words: str) -> Problem:
         what = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import httpcore2
@@ -16,6 +17,7 @@ import httpx2
 import openai
 
 from text2grad.chat.reply import NoReplyError, Trouble
+from text2grad.errors import UserError
 
 MOST_BYTES = (1 << 24) + (1 << 16)
 """Of an answer: 16 MiB and its headers."""
@@ -43,7 +45,7 @@ class Client:
     """The SDK's client for chat requests to the server at `url`; without a `key` it sends none.
 
     Raises:
-        httpx2.InvalidURL: no server can have that address.
+        UserError: the environment names a proxy that is none.
     """
 
     def __init__(self, url: str, key: str, headers: Mapping[str, str], timeout: float) -> None:
@@ -90,15 +92,8 @@ class Transport(httpx2.BaseTransport):
     """Kept connections to the server of a URL, through the proxy that the environment names."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        place = urlsplit(url)
-        proxy = urllib.request.getproxies().get(place.scheme, "")
-        if urllib.request.proxy_bypass(str(place.hostname)):
-            proxy = ""
-        between = httpx2.Proxy(proxy if "//" in proxy else f"http://{proxy}") if proxy else None
         self._pool = httpcore2.ConnectionPool(
-            proxy=httpcore2.Proxy(str(between.url), auth=between.raw_auth) if between else None,
-            max_connections=None,
-            network_backend=_Backend(WHOLE * timeout),
+            proxy=_proxy(url), max_connections=None, network_backend=_Backend(WHOLE * timeout)
         )
         self._closed = False
 
@@ -129,21 +124,30 @@ class Transport(httpx2.BaseTransport):
                 connection.close()
 
 
+def _proxy(url: str) -> httpcore2.Proxy | None:
+    """The proxy that the environment names for a URL."""
+    place = urlsplit(url)
+    address = urllib.request.getproxies().get(place.scheme, "")
+    if not address or urllib.request.proxy_bypass(str(place.hostname)):
+        return None
+    try:
+        proxy = httpx2.Proxy(address if "//" in address else f"http://{address}")
+    except (ValueError, httpx2.InvalidURL):
+        proxy = None
+    if proxy is None or proxy.url.scheme not in ("http", "https"):
+        cure = f"export {place.scheme}_proxy=http://HOST:PORT, or no_proxy={place.hostname}"
+        raise UserError(f"the proxy of {place.scheme}_proxy is not an http(s) address", cure)
+    return httpcore2.Proxy(str(proxy.url), auth=proxy.raw_auth)
+
+
 class _Backend(httpcore2.SyncBackend):
     """Opens connections whose answers may take `whole` seconds."""
 
     def __init__(self, whole: float) -> None:
         self._whole = whole
 
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
-    ) -> httpcore2.NetworkStream:
-        return _Connection(super().connect_tcp(host, port, timeout, local_address, socket_options), self._whole)
+    def connect_tcp(self, *given: Any, **named: Any) -> httpcore2.NetworkStream:
+        return _Connection(super().connect_tcp(*given, **named), self._whole)
 
 
 class _Connection(httpcore2.NetworkStream):
@@ -184,8 +188,8 @@ class _Connection(httpcore2.NetworkStream):
     def close(self) -> None:
         self._stream.close()
 
-    def start_tls(self, *given: object, **named: object) -> httpcore2.NetworkStream:
-        return _Connection(self._stream.start_tls(*given, **named), self._whole)  # type: ignore[arg-type]
+    def start_tls(self, *given: Any, **named: Any) -> httpcore2.NetworkStream:
+        return _Connection(self._stream.start_tls(*given, **named), self._whole)
 
     def get_extra_info(self, info: str) -> object:
         return self._stream.get_extra_info(info)

@@ -219,6 +219,16 @@ def test_the_proxy_of_the_environment_is_asked_with_the_key_of_azure(monkeypatch
     assert server.paths == {path} and server.keys == {"Bearer azure-secret"}
 
 
+@pytest.mark.parametrize("proxy", ["socks5://me:secret@127.0.0.1:1", "ftp://x:1", "http://[::1"])
+def test_a_proxy_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(UserError, match="http_proxy is not an http.s. address.*no_proxy=example.org") as caught:
+        Endpoint("http://example.org/v1", 1.0)
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("no_proxy", "example.org")
+    Endpoint("http://example.org/v1", 1.0)
+
+
 def test_without_a_key_none_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with servers_of(ChatServer) as start:
@@ -263,6 +273,9 @@ def test_the_key_is_struck_out_and_a_url_may_hold_no_password(monkeypatch: pytes
     for url, words in (
         ("http://höst/v1", "in ASCII"),
         ("ftp://x", "not an http"),
+        ("http://[::1", "not an http"),
+        ("http://host:99999/v1", "not an http"),
+        ("http://host:port/v1", "not an http"),
         ("http://me:pw@host/v1", "must not hold a password"),
     ):
         with pytest.raises(UserError, match=words):
