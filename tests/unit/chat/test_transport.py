@@ -222,7 +222,7 @@ def test_the_proxy_of_the_environment_is_asked_with_the_key_of_azure(monkeypatch
 @pytest.mark.parametrize("proxy", ["socks5://me:secret@127.0.0.1:1", "ftp://x:1", "http://[::1"])
 def test_a_proxy_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("http_proxy", proxy)
-    with pytest.raises(UserError, match="http_proxy is not an http.s. address.*no_proxy=example.org") as caught:
+    with pytest.raises(UserError, match=r"http_proxy is not an http.s. address.*no_proxy=example.org") as caught:
         Endpoint("http://example.org/v1", 1.0)
     assert "secret" not in str(caught.value)
     monkeypatch.setenv("no_proxy", "example.org")
