@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -115,8 +116,8 @@ def read_complaint(text: str) -> Complaint:
 
 def complaint_of(value: Any) -> Complaint:
     """What an error says that came as a value of JSON."""
-    said = list(_said(value, _DEEPEST))
-    codes, words, params = ([text for kind, text in said if kind == name] for name in ("code", "", "param"))
+    parts = list(_parts(value))
+    codes, words, params = ([text for kind, text in parts if kind == name] for name in ("code", "", "param"))
     whole = _ECHO.sub("", "\n".join(words).replace("’", "'"))
     refused = _refused(_SENTENCE.split(whole), params, codes)
     everything = "\n".join([*codes, whole])
@@ -149,48 +150,41 @@ def error_in(body: Any) -> Complaint | None:
     return complaint_of(found) if found else None
 
 
-def _said(value: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """("code", a code), ("param", an option) and ("", a message), the outermost first."""
+def _parts(value: Any, depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
+    """("code", a code), ("param", an option) and ("", a message) in an error, the outermost first."""
     if isinstance(value, str):
-        yield from _in_text(value, depth)
+        yield from _parts_of_text(value, depth)
     elif isinstance(value, list) and depth:
         for each in value[:8]:
-            yield from _said(each, depth - 1)
-    elif isinstance(value, dict) and depth:
-        yield from _in_object(value, depth)
-
-
-def _in_object(value: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    if isinstance(value.get("loc"), list):
+            yield from _parts(each, depth - 1)
+    elif isinstance(value, dict) and isinstance(value.get("loc"), list) and depth:
         place = ".".join(map(str, value["loc"]))
         yield "", f"{place}: {value.get('type', '')} {value.get('msg', '')}".strip()
-        return
-    for name in ("code", "type", "status"):
-        if isinstance(value.get(name), str | int) and str(value[name]).strip().lower() not in ("", "none", "error"):
-            yield "code", str(value[name])
-    for name in ("error", "errors", "message", "msg", "detail", "innererror", "metadata", "raw"):
-        if name in value:
-            yield from _said(value[name], depth - 1)
-    if isinstance(value.get("param"), str) and value["param"]:
-        yield "param", value["param"]
+    elif isinstance(value, dict) and depth:
+        for name in ("code", "type", "status"):
+            code = value.get(name)
+            if isinstance(code, str | int) and str(code).strip().lower() not in ("", "none", "error"):
+                yield "code", str(code)
+        for name in ("error", "errors", "message", "msg", "detail", "innererror", "metadata", "raw"):
+            yield from _parts(value.get(name), depth - 1)
+        if isinstance(value.get("param"), str) and value["param"]:
+            yield "param", value["param"]
 
 
-def _in_text(text: str, depth: int) -> Iterator[tuple[str, str]]:
+def _parts_of_text(text: str, depth: int) -> Iterator[tuple[str, str]]:
     """A message; where it is, or ends in, another error as JSON, what that says."""
     start = min((at for at in map(text.find, ("{", "[{")) if at >= 0), default=-1)
+    inner: list[tuple[str, str]] = []
     if depth and start >= 0:
-        try:
-            inner = list(
-                _said(from_json(text[start : text.rindex("]" if text[start] == "[" else "}") + 1]), depth - 1)
-            )
-        except ValueError:
-            inner = []
-        if any(kind == "" for kind, _ in inner):
-            text = text[:start].strip(" :-")
-            yield from [("", text)] if text else []
-            yield from inner
-            return
-    yield "", text
+        with suppress(ValueError):
+            end = text.rindex("]" if text[start] == "[" else "}") + 1
+            inner = list(_parts(from_json(text[start:end]), depth - 1))
+    if any(kind == "" for kind, _ in inner):
+        text = text[:start].strip(" :-")
+        yield from [("", text)] if text else []
+        yield from inner
+    else:
+        yield "", text
 
 
 def _refused(sentences: Sequence[str], params: Sequence[str], codes: Sequence[str]) -> frozenset[str]:
