@@ -1,4 +1,4 @@
-"""All the requests of one question: retries, the rungs of the ladder, one second try, and the budget."""
+"""All requests of one question: retries, ladder of capabilities, one second try, and the budget."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Budget:
 class Asker:
     """Has questions answered and settled in the journal; safe to call from many threads.
 
-    `capability` is the rung of the ladder that is known to hold at this server, None while none is; `heard` says
-    whether the server has answered a request of this job. `sent` counts requests.
+    `capability` is the rung of the ladder that is known to hold at this server, None while none is.
+    `server_answers`: it has answered a request of this job. `sent` counts requests.
     """
 
     def __init__(
@@ -120,9 +120,10 @@ class Asker:
         self._open: dict[str, float] = {}
         self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
         noted = journal.notes.get("capability")
-        found = next((rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung}), None)
-        self.capability: Capability | None = found
-        self.heard = again and found is not None  # what was refused is asked first then, and refused again
+        rungs = (rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung})
+        self.capability: Capability | None = next(rungs, None)
+        # With `again`, refused questions come first: refused once more, they are no sign of a wrong request.
+        self.server_answers = again and self.capability is not None
 
     def _first_form(self) -> Form:
         """The form that this server was found to take, else the usual one of its kind."""
@@ -170,7 +171,7 @@ class Asker:
         return state
 
     def give_up(self) -> None:
-        """Charge for the requests that are open, at their maximum price: nobody waits for their answers."""
+        """Charge for the open requests, at their maximum price: their answers are not awaited."""
         for question, amount in list(self._open.items()):
             self.journal.charge(question, amount, "left open when the program was stopped")
 
@@ -220,7 +221,7 @@ class Asker:
         if known and len(ladder) > 1 and outcome.about_the_form:  # the server is not the one it was
             self.capability = None
             return self._climb(question, attempt)
-        if outcome.kind == "unfit" and not self.heard:  # a server that has answered nothing refuses the next, too
+        if outcome.kind == "unfit" and not self.server_answers:  # a server that has answered nothing refuses the next, too
             raise UserError(outcome.message, outcome.cure)
         return outcome
 
@@ -286,7 +287,7 @@ class Asker:
         try:
             outcome = self._send(body)
             if isinstance(outcome, Reply):
-                self.heard = True
+                self.server_answers = True
                 # The raw answer is written to the journal before it is read.
                 return self.keep(question.id, outcome, most)
             if outcome is not None and outcome.may_cost and amount:
@@ -312,7 +313,8 @@ class Asker:
 
 
 def pause_for_all(wait: float | None) -> float:
-    """Seconds nobody sends after a server asked one request to wait. A wait that is too long ends that question
-    alone: the others find out for themselves.
+    """Seconds for which no request is sent after a server asked for a wait.
+
+    A wait that is too long ends its own question only.
     """
     return FIRST_PAUSE if wait is None or wait > LONGEST_WAIT else wait

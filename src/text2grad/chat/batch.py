@@ -39,7 +39,7 @@ class NoOutputError(UserError):
 
 
 def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool = False) -> int:
-    """Write what is still to be asked, as much as one batch and the budget allow; how many requests.
+    """Write the remaining questions, as many as one batch and the budget allow; their number.
 
     With `add`, after those that the file already holds; they count towards the limits of the batch.
     """
@@ -77,22 +77,22 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
     Raises:
         NoOutputError: no line is a line of a batch's output.
     """
-    asked = {question.id: chat.asker.most(question) for question in questions()}
+    maxima = {question.id: chat.asker.most(question) for question in questions()}
     count, bad, good = 0, 0, 0
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        found = _outcome(chat.asker.endpoint, line)
-        if found is None:
+        result = _outcome(chat.asker.endpoint, line)
+        if result is None:
             bad = bad or number
             continue
         good += 1
-        id, outcome = found
+        id, outcome = result
         slot = chat.journal.slot(id)
-        if id in asked and not slot.answers and slot.state in (None, "exhausted"):
+        if id in maxima and not slot.answers and slot.state in (None, "exhausted"):
             if isinstance(outcome, Problem) and outcome.options:
                 chat.asker.adapt(outcome, chat.asker.questioner.form)  # the next batch is asked so
-            chat.asker.keep(id, outcome, asked[id], batch=True)
+            chat.asker.keep(id, outcome, maxima[id], batch=True)
             count += 1
     if bad and not good:
         raise NoOutputError(f"line {bad} is not one of a batch's output", "give the file the batch wrote")
@@ -116,8 +116,8 @@ def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | Non
             message = endpoint.redact(complaint.words or f"status {status}")[:LONGEST_MESSAGE]
             return id, Problem("broken", message, options=complaint.refused)
     except ExcessiveJSONError as error:
-        asked = _CUSTOM_ID.search(line)
-        return (asked[1], Problem("oversized", f"the answer is not read: {error.msg}")) if asked else None
+        id_match = _CUSTOM_ID.search(line)
+        return (id_match[1], Problem("oversized", f"the answer is not read: {error.msg}")) if id_match else None
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
     return id, endpoint.reply_of(body)
@@ -138,9 +138,9 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Cal
     with closing(service), _one_line(endpoint.redact):
         if tag := journal.notes.get("submitting"):  # by a process that died before it could write down the id
             newest = [] if journal.notes.get("batch") else service.batches.list(limit=100).data
-            found = next((batch for batch in newest if (batch.metadata or {}).get(TAG) == tag), None)
-            if found is not None:
-                journal.note("batch", {"id": _name(found.id, endpoint)})
+            batch = next((batch for batch in newest if (batch.metadata or {}).get(TAG) == tag), None)
+            if batch is not None:
+                journal.note("batch", {"id": _name(batch.id, endpoint)})
             journal.note("submitting", None)
         if journal.notes.get("batch") and not _collect(chat, service, questions, verdict, say):
             return True

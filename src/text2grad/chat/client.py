@@ -47,7 +47,7 @@ class OpenAIChat:
 
     Every answer goes to the journal before it is read, and a question that is answered there is not
     asked again; without a place for it the journal is forgotten at the end. The key is read from
-    the environment and goes nowhere else: it is struck out of all that a server says. With `again`,
+    the environment and goes nowhere else: it is redacted from everything a server sends. With `again`,
     what was refused or unreadable is asked once more; `asks` False needs no key. `progress` says on
     stderr how far a long job is.
 
@@ -101,8 +101,8 @@ class OpenAIChat:
 
     def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
         """The same; with `settings.grounded`, answer i is a critique that can only quote `texts[i]`."""
-        asked = zip(conversations, texts, strict=True)
-        questions = [self.asker.questioner.questions(turns, about=text) for turns, text in asked]
+        pairs = zip(conversations, texts, strict=True)
+        questions = [self.asker.questioner.questions(turns, about=text) for turns, text in pairs]
         return self.answers(list(chain(*questions)), accept)
 
     def answers(self, questions: Sequence[Question], verdict: Verdict) -> list[Answer]:
@@ -112,9 +112,9 @@ class OpenAIChat:
             UserError: the budget does not allow one of them (exit code 4).
         """
         self.settle(questions, verdict)
-        found = [self.paid_answer(question) for question in questions]
-        answers = [each.answer for each in found if each is not None]
-        if len(answers) < len(found):
+        paid = [self.paid_answer(question) for question in questions]
+        answers = [each.answer for each in paid if each is not None]
+        if len(answers) < len(paid):
             cure = "raise critic.prompted.budget_usd and run the same command again"
             raise UserError(f"the budget of {self.settings.budget_usd:g} USD is reached", cure, EXIT_BUDGET)
         return answers
@@ -132,7 +132,7 @@ class OpenAIChat:
         """Have every question settled that is not: one by one until the server has answered one.
 
         Raises:
-            UserError: as said of the class; `settings.most_failures` questions in a row had no useful answer.
+            UserError: see the class; `settings.most_failures` questions in a row had no useful answer.
         """
         queue = _Queue(self.asker, questions)
         with StopRequest():
@@ -143,9 +143,9 @@ class OpenAIChat:
                 self.asker.endpoint.close()
 
     def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
-        """What is still to be asked would cost: tokens at 4 characters each of the requests as they will be sent.
+        """Cost of the remaining questions: tokens at 4 characters each of the requests as they will be sent.
 
-        How long answers are is known from those in the journal. Nothing is sent.
+        The length of answers is the mean of those in the journal. Nothing is sent.
         """
         settings, totals, price = self.settings, self.journal.totals, self.asker.price
         answer, seconds = float(min(GUESSED_ANSWER, settings.max_tokens)), GUESSED_SECONDS
@@ -155,8 +155,8 @@ class OpenAIChat:
         for question in self.asker.unsettled(questions):
             requests += 1
             characters += sum(len(message["content"]) for message in question.messages)
-        asked = math.ceil(characters / CHARACTERS_PER_TOKEN)
-        usage = {"prompt_tokens": asked, "completion_tokens": round(requests * answer)}
+        prompt_tokens = math.ceil(characters / CHARACTERS_PER_TOKEN)
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": round(requests * answer)}
         return {
             "requests": requests,
             **usage,
@@ -222,7 +222,7 @@ class OpenAIChat:
         """Settle questions; if `first`, only until the server has answered, in a way that holds for the rest."""
         most_misses = max(self.settings.most_failures or 20, 2 * self.settings.concurrency)
         while queue.error is None and (question := queue.next()) is not None:
-            if first and self.asker.heard and self.asker.knows_how(question):
+            if first and self.asker.server_answers and self.asker.knows_how(question):
                 queue.questions = chain((question,), queue.questions)
                 return
             state = self.asker.settle(question, verdict)

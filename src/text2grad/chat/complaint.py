@@ -110,8 +110,8 @@ def read_complaint(text: str) -> Complaint:
         value = from_json(text)
     except ValueError:
         value = text
-    found = complaint_of(value)
-    return found if found.words else replace(found, words=_line(text))
+    complaint = complaint_of(value)
+    return complaint if complaint.words else replace(complaint, words=_line(text))
 
 
 def complaint_of(value: Any) -> Complaint:
@@ -128,7 +128,7 @@ def complaint_of(value: Any) -> Complaint:
 
 
 def _line(text: str) -> str:
-    """A text in one line, without characters that a terminal obeys or that nobody sees."""
+    """A text in one line, without control characters or invisible ones."""
     return "".join(filter(str.isprintable, " ".join(text.split())))
 
 
@@ -146,8 +146,8 @@ def error_in(body: Any) -> Complaint | None:
     message = choice.get("message")
     if isinstance(message, dict) and (message.get("content") or message.get("refusal")):
         return None
-    found = whole.get("error") or whole.get("errors") or (whole if whole.get("object") == "error" else None)
-    return complaint_of(found) if found else None
+    error = whole.get("error") or whole.get("errors") or (whole if whole.get("object") == "error" else None)
+    return complaint_of(error) if error else None
 
 
 def _parts(value: Any, depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
@@ -193,13 +193,13 @@ def _refused(sentences: Sequence[str], params: Sequence[str], codes: Sequence[st
     nameless += [code for code in codes if code.startswith(("unsupported", "unknown"))]
     of_params = [f"{param}: {words}" for param in params for words in nameless]
     about = [*sentences, *of_params]
-    found = {"response_format"} if any(map(_FORMS.search, about)) else set()
+    refused = {"response_format"} if any(map(_FORMS.search, about)) else set()
     for sentence in about:
         if _OF_A_VALUE.search(sentence):
             continue
         named = {name for name, pattern in _NAMED.items() if pattern.search(sentence)}
         if _NOT_TAKEN.search(sentence):
-            found |= named
+            refused |= named
         elif _OTHER_LIMIT.search(sentence):
-            found |= {other for one, other in (LIMITS, LIMITS[::-1]) if one in named}
-    return frozenset(found)
+            refused |= {other for one, other in (LIMITS, LIMITS[::-1]) if one in named}
+    return frozenset(refused)

@@ -1,7 +1,7 @@
 """One chat request to an OpenAI-compatible server, and its result.
 
 Sent by the openai SDK (`transport`). It never retries and never raises for what the server does:
-whoever asks decides (`asking`). The key is sent and redacted, and goes nowhere else.
+`asking` decides that. The key is sent and redacted, and goes nowhere else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONGEST_MESSAGE = 300
 CURE_OF_A_REQUEST = "set what it names (critic.prompted.model, max_tokens, temperature) to what it takes"
 SHORTEST_SECRET = 8
 """Characters. What is shorter (`none`, `EMPTY`) opens no account, and may be a word of an answer."""
-STRUCK = "[key]"
+REDACTED = "[key]"
 _ESCAPE = re.compile(r"[\\%&]")
 
 Headers = Mapping[str, str]
@@ -42,8 +42,8 @@ class Endpoint:
     """A server, by its base URL. Connections are kept open between requests; any thread may ask.
 
     `timeout` is seconds without a sign of an answer; a whole request may take five times as long. Whatever the
-    server says is decoded first, and then the key is struck out of it (`redact`): everything that asks a server
-    goes through here. Where it is not asked (`asks`), no key is needed.
+    server sends is decoded first, and then the key is redacted from it: every request to a server goes
+    through here. With `asks` False no request is sent, and no key is needed.
 
     Raises:
         UserError: the URL cannot be used, or OpenAI itself is meant and there is no key.
@@ -239,7 +239,7 @@ def redactor(key: str) -> Callable[[str], str]:
     if len(key) < SHORTEST_SECRET:
         return lambda text: text
     pattern = re.compile("".join(map(_ways, key)))
-    return lambda text: pattern.sub(STRUCK, text) if key in text or _ESCAPE.search(text) else text
+    return lambda text: pattern.sub(REDACTED, text) if key in text or _ESCAPE.search(text) else text
 
 
 def _ways(character: str) -> str:

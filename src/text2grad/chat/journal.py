@@ -6,7 +6,7 @@ After a crash the file holds every answer that arrived, but at most the last lin
 the journal is opened again. One process writes at a time (a lock that dies with its owner). A write that fails is
 taken back and is the last one: no line can follow half a line.
 
-What a server said is not trusted when it is read again either: counts and prices that are no finite numbers from
+Text of a server is not trusted when it is read again either: counts and prices that are no finite numbers from
 0 on are left out, and an answer that cannot be read is an empty one, which is judged as invalid.
 """
 

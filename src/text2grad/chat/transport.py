@@ -111,13 +111,13 @@ class Transport(httpx2.BaseTransport):
                 )
             except StaleError:
                 continue
-            if self._closed:  # nobody waited for this answer
+            if self._closed:  # this answer was no longer awaited
                 self.close()
             headers = [pair for pair in response.headers if pair[0].lower() != b"content-encoding"]
             return httpx2.Response(response.status, headers=headers, content=response.content)
 
     def close(self) -> None:
-        """Close the connections on which nobody waits for an answer, and the others once it is there."""
+        """Close the idle connections now, and the others after their answers."""
         self._closed = True
         for connection in self._pool.connections:
             if connection.is_idle():
