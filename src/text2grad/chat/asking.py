@@ -221,7 +221,7 @@ class Asker:
         if known and len(ladder) > 1 and outcome.about_the_form:  # the server is not the one it was
             self.capability = None
             return self._climb(question, attempt)
-        if outcome.kind == "unfit" and not self.server_answers:  # a server that has answered nothing refuses the next, too
+        if outcome.kind == "unfit" and not self.server_answers:  # it would refuse the next, too
             raise UserError(outcome.message, outcome.cure)
         return outcome
 
