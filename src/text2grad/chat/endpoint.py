@@ -35,7 +35,12 @@ SHORTEST_SECRET = 8
 REDACTED = "[key]"
 _ESCAPE = re.compile(r"[\\%&]")
 
-Headers = Mapping[str, str]
+FATAL: Mapping[Reason, tuple[str, str]] = {
+    "credit": ("says that the account's quota is used up", "add credit"),
+    "key": ("refused the key", "check OPENAI_API_KEY"),
+    "model": ("has no such model", "check critic.prompted.model and base_url"),
+}
+"""Complaints that every request to come would meet, and their cures."""
 
 
 class Endpoint:
@@ -137,7 +142,7 @@ class Endpoint:
         counts = usage if isinstance(usage, dict) else {}
         return Reply(self.redact(text), finish == "length", counts, round(seconds, 3), refusal)
 
-    def _problem(self, status: int, headers: Headers, raw: bytes) -> Problem:
+    def _problem(self, status: int, headers: Mapping[str, str], raw: bytes) -> Problem:
         if 300 <= status < 400:  # it is not followed, because the key and the responses would go there
             where, setting = _address(self.redact(headers.get("location", ""))), "critic.prompted.base_url"
             cure = f"if you trust it, --{setting} {where}" if where else f"set {setting} to its address"
@@ -172,19 +177,15 @@ class Endpoint:
 
 def _fatal(status: int, reason: Reason) -> tuple[str, str] | None:
     """What a server says of every request to come, and its cure; None where it says nothing of that kind."""
-    if (status in (402, 403, 429) and reason == "credit") or status == 402:
-        return "says that the account's quota is used up", "add credit"
-    if status in (401, 403):
-        return "refused the key", "check OPENAI_API_KEY"
-    if status == 404 and reason != "options":
-        return "has no such model", "check critic.prompted.model and base_url"
-    if status not in (400, 422):
+    if status == 402 or (status in (403, 429) and reason == "credit"):
+        reason = "credit"
+    elif status in (401, 403):
+        reason = "key"
+    elif status == 404 and reason != "options":
+        reason = "model"
+    elif status not in (400, 422):
         return None
-    return {
-        "credit": ("says that the account's quota is used up", "add credit"),
-        "key": ("refused the key", "check OPENAI_API_KEY"),
-        "model": ("has no such model", "check critic.prompted.model and base_url"),
-    }.get(reason)
+    return FATAL.get(reason)
 
 
 def _address(location: str) -> str:
@@ -214,7 +215,7 @@ def _part(part: Mapping[str, Any], kind: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-def retry_after(headers: Headers) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds of Retry-After (a number or a date) or retry-after-ms; None where the server says nothing."""
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:

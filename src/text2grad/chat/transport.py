@@ -93,7 +93,10 @@ class Transport(httpx2.BaseTransport):
 
     def __init__(self, url: str, timeout: float) -> None:
         self._pool = httpcore2.ConnectionPool(
-            proxy=_proxy(url), max_connections=None, network_backend=_Backend(WHOLE * timeout)
+            ssl_context=httpcore2.default_ssl_context() if urlsplit(url).scheme == "https" else None,
+            proxy=_proxy(url),
+            max_connections=None,
+            network_backend=_Backend(WHOLE * timeout),
         )
         self._closed = False
 
