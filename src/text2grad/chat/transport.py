@@ -33,12 +33,16 @@ class StaleError(Exception):
     """The server had closed a kept connection: the request was not read."""
 
 
-NETWORK_ERRORS = (
-    httpcore2.TimeoutException,
-    httpcore2.NetworkError,
-    httpcore2.ProtocolError,
-    httpcore2.ProxyError,
-)
+KINDS: Mapping[object, Trouble] = {
+    OversizedError: "oversized",
+    httpcore2.ReadTimeout: "timeout",
+    httpcore2.WriteTimeout: "timeout",
+    httpcore2.RemoteProtocolError: "cut",
+    httpcore2.ReadError: "cut",
+    httpcore2.WriteError: "cut",
+}
+"""What the end of a request without a reply means; of any other error: that the server was not reached."""
+NETWORK_ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError)
 
 
 class Client:
@@ -74,13 +78,7 @@ class Client:
             return error.response
         except (openai.APIConnectionError, OversizedError, *NETWORK_ERRORS) as error:
             cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
-            kind: Trouble = "unreachable"
-            if isinstance(cause, OversizedError):
-                kind = "oversized"
-            elif isinstance(cause, httpcore2.ReadTimeout | httpcore2.WriteTimeout):
-                kind = "timeout"
-            elif isinstance(cause, httpcore2.RemoteProtocolError | httpcore2.ReadError | httpcore2.WriteError):
-                kind = "cut"
+            kind = KINDS.get(type(cause), "unreachable")
             raise NoReplyError(kind, str(cause) or type(cause).__name__) from error
 
     def close(self) -> None:
