@@ -1,9 +1,9 @@
 """Chat models: one client for every endpoint, and what any chat model is to a critic.
 
-`base` says what a chat is; `client` is the one for OpenAI-compatible servers: `questions` are what
-is asked and under which id, `endpoint` and `transport` one HTTP request, `pace` how many at a time,
-`asking` all the requests of one question, `journal` the answers that were paid for, `prices` what
-it costs, `batch` the requests as a file.
+`base` says what a chat is; `client` is the one for OpenAI-compatible servers: `questions` are the
+requests and their ids, `endpoint` one request and its `reply`, `transport` the openai SDK with
+limits, `pace` how many at a time, `asking` all requests of one question, `journal` the paid
+answers, `prices` what they cost, `batch` the requests as a file.
 """
 
 from text2grad.chat.base import Answer, Chat, Completion, Conversation, GroundedChat, LimitedChat, ScriptedChat

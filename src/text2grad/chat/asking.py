@@ -1,4 +1,4 @@
-"""All the requests of one question: retries, the rungs of the ladder, one second try, and the budget."""
+"""All requests of one question: retries, ladder of capabilities, one second try, and the budget."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 from text2grad.chat.base import Answer, Completion
 from text2grad.chat.complaint import LIMITS
-from text2grad.chat.endpoint import LONGEST_WAIT, Endpoint, Problem, Reply, Trouble
+from text2grad.chat.endpoint import LONGEST_WAIT, Endpoint
 from text2grad.chat.journal import STATE_OF, Journal, State
 from text2grad.chat.pace import FIRST_PAUSE, Pace, pause
 from text2grad.chat.prices import Price, believable, most_tokens
 from text2grad.chat.questions import LADDER, Capability, Form, Question, Questioner
+from text2grad.chat.reply import Problem, Reply, Trouble
 from text2grad.chat.settings import EndpointSettings
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Failure, FailureKind, storable
@@ -35,7 +36,7 @@ Verdict = Callable[[Question, Answer, bool], State | None]
 """(question, answer, whether it is the last try) -> how the question has ended; None: ask once more."""
 
 
-def as_it_came(question: Question, answer: Answer, last: bool) -> State | None:
+def accept(question: Question, answer: Answer, last: bool) -> State | None:
     """The verdict on answers whose content does not matter."""
     return STATE_OF[answer.kind] if isinstance(answer, Failure) else "ok"
 
@@ -53,27 +54,27 @@ class Budget:
     """The remaining budget. A request is sent only if even its most expensive answer fits.
 
     Requests without an answer that the server may still charge for, and answers of earlier runs whose price is
-    not known, are counted at their dearest.
+    not known, are counted at their maximum price.
     """
 
     def __init__(self, most: float | None, price: Price | None, journal: Journal) -> None:
         self._most, self._price, self._journal = most, price, journal
-        self._reserved = self._dearest = 0.0
+        self._reserved = self._largest = 0.0
         self._changed = Condition()
         self.reached = False
 
-    def dearest(self, most: Mapping[str, float]) -> float:
+    def maximum(self, most: Mapping[str, float]) -> float:
         """USD of an answer with the usage `most`."""
         amount = 0.0 if self._price is None else self._price.cost(most)
-        self._dearest = max(self._dearest, amount)
+        self._largest = max(self._largest, amount)
         return amount
 
     def _too_much(self, amount: float) -> bool:
         totals = self._journal.totals
-        spent = totals.usd + totals.charged + totals.unpriced * self._dearest
+        spent = totals.usd + totals.charged + totals.unpriced * self._largest
         return self._most is not None and spent + self._reserved + amount > self._most
 
-    def take(self, amount: float, wait: bool = True) -> bool:
+    def reserve(self, amount: float, wait: bool = True) -> bool:
         """Put `amount` aside; with `wait`, once open requests have left enough. False: it does not fit."""
         with self._changed:
             while self._too_much(amount):
@@ -84,7 +85,7 @@ class Budget:
             self._reserved += amount
             return True
 
-    def give_back(self, amount: float) -> None:
+    def release(self, amount: float) -> None:
         """Release the reserved amount; the answer's real price is in the journal."""
         with self._changed:
             left = self._reserved - amount
@@ -95,8 +96,8 @@ class Budget:
 class Asker:
     """Has questions answered and settled in the journal; safe to call from many threads.
 
-    `capability` is the rung of the ladder that is known to hold at this server, None while none is; `heard` says
-    whether the server has answered a request of this job. `sent` counts requests.
+    `capability` is the rung of the ladder that is known to hold at this server, None while none is.
+    `server_answers`: it has answered a request of this job. `sent` counts requests.
     """
 
     def __init__(
@@ -119,9 +120,10 @@ class Asker:
         self._open: dict[str, float] = {}
         self._retries, self._grounded, self._again = settings.retries, settings.grounded, again
         noted = journal.notes.get("capability")
-        found = next((rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung}), None)
-        self.capability: Capability | None = found
-        self.heard = again and found is not None  # what was refused is asked first then, and refused again
+        rungs = (rung for rung in ("grammar", *LADDER) if noted == {**self._here, "is": rung})
+        self.capability: Capability | None = next(rungs, None)
+        # With `again`, refused questions come first: refused once more, they are no sign of a wrong request.
+        self.server_answers = again and self.capability is not None
 
     def _first_form(self) -> Form:
         """The form that this server was found to take, else the usual one of its kind."""
@@ -140,16 +142,12 @@ class Asker:
         ladder = self.ladder(question)
         return len(ladder) == 1 or self.capability in ladder
 
-    def is_settled(self, question: Question) -> bool:
-        """Whether nothing is left to ask: exhausted questions are asked again, others only with `again`."""
-        state = self.journal.slot(question.id).state
-        return state == "ok" or (state in ("refused", "invalid") and not self._again)
-
     def unsettled(self, questions: Iterable[Question]) -> Iterator[Question]:
-        """Those still to be asked, each once."""
+        """Those still to be asked, each once: exhausted ones again, refused and invalid ones only with `again`."""
+        settled = {"ok"} if self._again else {"ok", "refused", "invalid"}
         taken: set[str] = set()
         for question in questions:
-            if question.id not in taken and not self.is_settled(question):
+            if question.id not in taken and self.journal.slot(question.id).state not in settled:
                 taken.add(question.id)
                 yield question
 
@@ -159,28 +157,25 @@ class Asker:
         Raises:
             UserError: a mistake that fails every question: a wrong key, an unknown model, an unreachable server.
         """
-        slot = self.journal.slot(question.id)
-        left = TRIES_OF_AN_ANSWER
+        slot, state, tries = self.journal.slot(question.id), None, 0
         if slot.state is None and slot.offset >= 0:  # answered, and never judged
-            left -= slot.answers
-            if (state := self.judged(question, verdict, last=left <= 0)) is not None:
-                return state
-        for attempt in range(TRIES_OF_AN_ANSWER - left, TRIES_OF_AN_ANSWER):
-            outcome = self._climb(question, attempt)
+            tries = slot.answers
+            state = self.judge(question, verdict, last=tries >= TRIES_OF_AN_ANSWER)
+        while state is None and tries < TRIES_OF_AN_ANSWER:
+            outcome = self._climb(question, tries)
             if outcome is None:
-                return None
+                break
+            tries += 1
             line = self.keep(question.id, outcome, {}) if isinstance(outcome, Problem) else outcome
-            last = attempt + 1 == TRIES_OF_AN_ANSWER
-            if (state := self.judged(question, verdict, last, line)) is not None:
-                return state
-        return None
+            state = self.judge(question, verdict, tries == TRIES_OF_AN_ANSWER, line)
+        return state
 
     def give_up(self) -> None:
-        """Count the requests that are open as charged for, at their dearest: nobody waits for their answers."""
+        """Charge for the open requests, at their maximum price: their answers are not awaited."""
         for question, amount in list(self._open.items()):
             self.journal.charge(question, amount, "left open when the program was stopped")
 
-    def judged(self, question: Question, verdict: Verdict, last: bool, line: Line | None = None) -> State | None:
+    def judge(self, question: Question, verdict: Verdict, last: bool, line: Line | None = None) -> State | None:
         """Settle a question by its last line in the journal; None if it should be asked again."""
         state = verdict(question, answer_of(line or self.journal.last(question.id)), last)
         if state is not None:
@@ -212,32 +207,33 @@ class Asker:
 
     def _climb(self, question: Question, attempt: int) -> Outcome:
         """Ask on the rung known to work; until one is known, try each from the top."""
-        ladder = self.ladder(question)
-        if self.knows_how(question):
-            rung = self.capability if self.capability in ladder else ladder[0]
-            known = self._retried(question, rung, attempt, self._retries)
-            if len(ladder) == 1 or not isinstance(known, Problem) or not known.about_the_form:
-                return self._unless_of_all(known)
-            self.capability = None  # the server is not the one it was
+        ladder, known = self.ladder(question), self.knows_how(question)
+        rungs = (self.capability,) if self.capability in ladder else ladder
         outcome: Outcome = None
-        for rung in ladder:
-            outcome = self._retried(question, rung, attempt, self._retries if rung == ladder[0] else 1)
-            if isinstance(outcome, Problem) and outcome.kind == "unreachable":
-                raise UserError(outcome.message, "is the server running? check critic.prompted.base_url")
-            if isinstance(outcome, dict):
-                self.capability = rung
-                self.journal.note("capability", {**self._here, "is": rung})
-                if rung != ladder[0]:
-                    warn_once(f"{self.endpoint.name} takes no {ladder[0]}: it is asked for {rung}")
-            if not (isinstance(outcome, Problem) and outcome.may_be_the_form):
+        for rung in rungs:
+            outcome = self._ask(question, rung, attempt, self._retries if rung == rungs[0] else 1)
+            if not known:
+                self._note_rung(rung, ladder[0], outcome)
+            if known or not (isinstance(outcome, Problem) and outcome.may_be_the_form):
                 break
-        return self._unless_of_all(outcome)
-
-    def _unless_of_all(self, outcome: Outcome) -> Outcome:
-        """The outcome, unless a server refused that has answered nothing yet: it would refuse the next, too."""
-        if isinstance(outcome, Problem) and outcome.kind == "unfit" and not self.heard:
+        if not isinstance(outcome, Problem):
+            return outcome
+        if known and len(ladder) > 1 and outcome.about_the_form:  # the server is not the one it was
+            self.capability = None
+            return self._climb(question, attempt)
+        if outcome.kind == "unfit" and not self.server_answers:  # it would refuse the next, too
             raise UserError(outcome.message, outcome.cure)
         return outcome
+
+    def _note_rung(self, rung: Capability, strictest: Capability, outcome: Outcome) -> None:
+        """Remember the first rung on which the server answers."""
+        if isinstance(outcome, Problem) and outcome.kind == "unreachable":
+            raise UserError(outcome.message, "is the server running? check critic.prompted.base_url")
+        if isinstance(outcome, dict):
+            self.capability = rung
+            self.journal.note("capability", {**self._here, "is": rung})
+            if rung != strictest:
+                warn_once(f"{self.endpoint.name} takes no {strictest}: it is asked for {rung}")
 
     def adapt(self, problem: Problem, asked: Form) -> bool:
         """Whether what was refused can be asked in another form, which is then the form of the job."""
@@ -258,11 +254,11 @@ class Asker:
             warn_once(f"{self.endpoint.name} takes no temperature: it draws at its own, which the records say")
         return True
 
-    def _retried(self, question: Question, rung: Capability, attempt: int, retries: int) -> Outcome:
+    def _ask(self, question: Question, rung: Capability, attempt: int, retries: int) -> Outcome:
         waited, retry = 0.0, 0
         while True:
             form = self.questioner.form
-            outcome = self._asked(question, self.questioner.request(question, rung, attempt))
+            outcome = self._ask_once(question, self.questioner.request(question, rung, attempt))
             if not isinstance(outcome, Problem):
                 return outcome
             if outcome.kind == "fatal":
@@ -279,19 +275,19 @@ class Asker:
                 return None
             retry += 1
 
-    def _asked(self, question: Question, body: str) -> Outcome:
+    def _ask_once(self, question: Question, body: str) -> Outcome:
         """Send one request, if its most expensive answer fits the budget, and keep the result."""
         most = self.most(question)
-        amount = self.budget.dearest(most)
-        if not self.budget.take(amount):
+        amount = self.budget.maximum(most)
+        if not self.budget.reserve(amount):
             self.pace.stop()
             return None
         if amount:
             self._open[question.id] = amount
         try:
-            outcome = self._sent(body)
+            outcome = self._send(body)
             if isinstance(outcome, Reply):
-                self.heard = True
+                self.server_answers = True
                 # The raw answer is written to the journal before it is read.
                 return self.keep(question.id, outcome, most)
             if outcome is not None and outcome.may_cost and amount:
@@ -299,9 +295,9 @@ class Asker:
             return outcome
         finally:
             self._open.pop(question.id, None)
-            self.budget.give_back(amount)
+            self.budget.release(amount)
 
-    def _sent(self, body: str) -> Reply | Problem | None:
+    def _send(self, body: str) -> Reply | Problem | None:
         if not self.pace.enter():
             return None
         asked_at = time.monotonic()
@@ -317,7 +313,8 @@ class Asker:
 
 
 def pause_for_all(wait: float | None) -> float:
-    """Seconds nobody sends after a server asked one request to wait. A wait that is too long ends that question
-    alone: the others find out for themselves.
+    """Seconds for which no request is sent after a server asked for a wait.
+
+    A wait that is too long ends its own question only.
     """
     return FIRST_PAUSE if wait is None or wait > LONGEST_WAIT else wait

@@ -13,15 +13,19 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from text2grad.chat.asking import Verdict
 from text2grad.chat.client import OpenAIChat, Questions
 from text2grad.chat.complaint import complaint_of
-from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint, Problem, Reply
+from text2grad.chat.endpoint import LONGEST_MESSAGE, Endpoint
+from text2grad.chat.reply import Problem, Reply
 from text2grad.errors import UserError
 from text2grad.feedback import ExcessiveJSONError, from_json, writing
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 MOST_REQUESTS, MOST_BYTES = 50_000, 150_000_000
 """Of one batch: the service takes 50,000 requests and 200 MB."""
@@ -35,7 +39,7 @@ class NoOutputError(UserError):
 
 
 def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool = False) -> int:
-    """Write what is still to be asked, as much as one batch and the budget allow; how many requests.
+    """Write the remaining questions, as many as one batch and the budget allow; their number.
 
     With `add`, after those that the file already holds; they count towards the limits of the batch.
     """
@@ -50,8 +54,12 @@ def write_requests(chat: OpenAIChat, questions: Questions, file: Path, add: bool
             attempt = chat.journal.slot(question.id).answers
             body = asker.questioner.request(question, asker.ladder(question)[0], attempt)
             line = f'{head[:-1]}, "body": {body}}}\n'
-            amount = asker.budget.dearest(asker.most(question))
-            if count == MOST_REQUESTS or size + len(line) > MOST_BYTES or not asker.budget.take(amount, wait=False):
+            amount = asker.budget.maximum(asker.most(question))
+            if (
+                count == MOST_REQUESTS
+                or size + len(line) > MOST_BYTES
+                or not asker.budget.reserve(amount, wait=False)
+            ):
                 break
             out.write(line)
             count, size = count + 1, size + len(line)
@@ -69,22 +77,22 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
     Raises:
         NoOutputError: no line is a line of a batch's output.
     """
-    asked = {question.id: chat.asker.most(question) for question in questions()}
+    maxima = {question.id: chat.asker.most(question) for question in questions()}
     count, bad, good = 0, 0, 0
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        found = _outcome(chat.asker.endpoint, line)
-        if found is None:
+        result = _outcome(chat.asker.endpoint, line)
+        if result is None:
             bad = bad or number
             continue
         good += 1
-        id, outcome = found
+        id, outcome = result
         slot = chat.journal.slot(id)
-        if id in asked and not slot.answers and slot.state in (None, "exhausted"):
+        if id in maxima and not slot.answers and slot.state in (None, "exhausted"):
             if isinstance(outcome, Problem) and outcome.options:
                 chat.asker.adapt(outcome, chat.asker.questioner.form)  # the next batch is asked so
-            chat.asker.keep(id, outcome, asked[id], batch=True)
+            chat.asker.keep(id, outcome, maxima[id], batch=True)
             count += 1
     if bad and not good:
         raise NoOutputError(f"line {bad} is not one of a batch's output", "give the file the batch wrote")
@@ -93,7 +101,7 @@ def read_answers(chat: OpenAIChat, questions: Questions, verdict: Verdict, lines
     for question in questions():
         slot = chat.journal.slot(question.id)
         if slot.state is None and slot.offset >= 0:  # answered, and never judged
-            chat.asker.judged(question, verdict, last=slot.answers > 1)
+            chat.asker.judge(question, verdict, last=slot.answers > 1)
     return count
 
 
@@ -108,8 +116,8 @@ def _outcome(endpoint: Endpoint, line: str) -> tuple[str, Reply | Problem] | Non
             message = endpoint.redact(complaint.words or f"status {status}")[:LONGEST_MESSAGE]
             return id, Problem("broken", message, options=complaint.refused)
     except ExcessiveJSONError as error:
-        asked = _CUSTOM_ID.search(line)
-        return (asked[1], Problem("oversized", f"the answer is not read: {error.msg}")) if asked else None
+        id_match = _CUSTOM_ID.search(line)
+        return (id_match[1], Problem("oversized", f"the answer is not read: {error.msg}")) if id_match else None
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
     return id, endpoint.reply_of(body)
@@ -119,107 +127,80 @@ def run_batch(chat: OpenAIChat, questions: Questions, verdict: Verdict, say: Cal
     """Collect the batch that was submitted, or submit one; True while one is pending.
 
     Raises:
-        UserError: the service failed the batch.
+        UserError: the service failed the batch, or what it says against a request.
     """
-    with closing(OpenAIBatches(chat.asker.endpoint)) as service:
-        return _run_batch(chat, service, questions, verdict, say)
+    import openai
 
-
-def _run_batch(
-    chat: OpenAIChat,
-    service: OpenAIBatches,
-    questions: Questions,
-    verdict: Verdict,
-    say: Callable[[str], None],
-) -> bool:
-    journal = chat.journal
-    if tag := journal.notes.get("submitting"):  # by a process that died before it could write down the id
-        if not journal.notes.get("batch") and (found := service.find(tag)):
-            journal.note("batch", {"id": found})
-        journal.note("submitting", None)
-    waiting: dict[str, Any] | None = journal.notes.get("batch")
-    if waiting:
-        status = service.status(waiting["id"])
-        if status in PENDING:
-            say(f"batch {waiting['id']}: {status}")
+    endpoint, journal = chat.asker.endpoint, chat.journal
+    # Local servers take any key, but the SDK insists on one.
+    key = endpoint.key or "none"
+    service = openai.OpenAI(api_key=key, base_url=endpoint.url, timeout=endpoint.timeout, max_retries=5)
+    with closing(service), _one_line(endpoint.redact):
+        if tag := journal.notes.get("submitting"):  # by a process that died before it could write down the id
+            newest = [] if journal.notes.get("batch") else service.batches.list(limit=100).data
+            batch = next((batch for batch in newest if (batch.metadata or {}).get(TAG) == tag), None)
+            if batch is not None:
+                journal.note("batch", {"id": _name(batch.id, endpoint)})
+            journal.note("submitting", None)
+        if journal.notes.get("batch") and not _collect(chat, service, questions, verdict, say):
             return True
-        try:
-            read_answers(chat, questions, verdict, service.results(waiting["id"]))
-        except NoOutputError:
-            say(f"batch {waiting['id']} has no readable output: its questions are asked again")
-        journal.note("batch", None)
-        if status == "failed":
-            raise UserError(f"the service failed batch {waiting['id']}", "see its page for the reason, run again")
+        return _submit(chat, service, questions, say)
+
+
+def _collect(
+    chat: OpenAIChat, service: OpenAI, questions: Questions, verdict: Verdict, say: Callable[[str], None]
+) -> bool:
+    """Read the answers of the batch; False while it is pending.
+
+    Raises:
+        UserError: the service failed it.
+    """
+    id = chat.journal.notes["batch"]["id"]
+    batch = service.batches.retrieve(id)
+    if batch.status in PENDING:
+        say(f"batch {id}: {batch.status}")
+        return False
+    files = filter(None, (batch.output_file_id, batch.error_file_id))
+    # Split at line breaks only: JSON may hold other ones.
+    lines = (line for file in files for line in service.files.content(file).text.split("\n"))
+    try:
+        read_answers(chat, questions, verdict, lines)
+    except NoOutputError:
+        say(f"batch {id} has no readable output: its questions are asked again")
+    chat.journal.note("batch", None)
+    if batch.status == "failed":
+        raise UserError(f"the service failed batch {id}", "see its page for the reason, run again")
+    return True
+
+
+def _submit(chat: OpenAIChat, service: OpenAI, questions: Questions, say: Callable[[str], None]) -> bool:
+    """Submit what is still to be asked; False if that is nothing."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "requests.jsonl"
         count = write_requests(chat, questions, file)
         if not count:
             return False
         tag = uuid4().hex
-        journal.note("submitting", tag)
-        id = service.submit(file, tag)
-    journal.note("batch", {"id": id, "requests": count})
-    journal.note("submitting", None)
+        chat.journal.note("submitting", tag)
+        batch = service.batches.create(
+            input_file_id=service.files.create(file=file, purpose="batch").id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            metadata={TAG: tag},
+        )
+    id = _name(batch.id, chat.asker.endpoint)
+    chat.journal.note("batch", {"id": id, "requests": count})
+    chat.journal.note("submitting", None)
     say(f"batch {id}: {count} requests submitted; run the same command again to collect them")
     return True
 
 
-class OpenAIBatches:
-    """The batch API of OpenAI and of servers that have one.
-
-    Raises:
-        UserError: from every method, what the service says against it.
-    """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        import openai
-
-        self._redact = endpoint.redact
-        # Local servers take any key, but the SDK insists on one.
-        key, timeout = endpoint.key or "none", endpoint.timeout
-        self._client = openai.OpenAI(api_key=key, base_url=endpoint.url, timeout=timeout, max_retries=5)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-    def submit(self, file: Path, tag: str) -> str:
-        """Upload, then create."""
-        with _one_line(self._redact):
-            batch = self._client.batches.create(
-                input_file_id=self._client.files.create(file=file, purpose="batch").id,
-                endpoint="/v1/chat/completions",
-                completion_window="24h",
-                metadata={TAG: tag},
-            )
-        return self._named(batch.id)
-
-    def find(self, tag: str) -> str | None:
-        """Look through the newest hundred."""
-        with _one_line(self._redact):
-            page = self._client.batches.list(limit=100)
-        return next((self._named(b.id) for b in page.data if (b.metadata or {}).get(TAG) == tag), None)
-
-    def _named(self, id: object) -> str:
-        """An id as it may be written down and shown."""
-        name = str(id)
-        if self._redact(name) != name or not name.isprintable():
-            raise UserError("the batch API names a batch by the key", "check critic.prompted.base_url")
-        return name
-
-    def status(self, id: str) -> str:
-        """As the service says it."""
-        with _one_line(self._redact):
-            return self._redact(str(self._client.batches.retrieve(id).status))
-
-    def results(self, id: str) -> Iterator[str]:
-        """Answers, then errors."""
-        with _one_line(self._redact):
-            batch = self._client.batches.retrieve(id)
-        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
-            with _one_line(self._redact):
-                text = str(self._client.files.content(file).text)
-            yield from text.split("\n")  # JSON may hold other line breaks
+def _name(id: object, endpoint: Endpoint) -> str:
+    """An id as it may be written down and shown."""
+    name = str(id)
+    if endpoint.redact(name) != name or not name.isprintable():
+        raise UserError("the batch API names a batch by the key", "check critic.prompted.base_url")
+    return name
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, NamedTuple, NoReturn, Self
 
-from text2grad.chat.asking import Asker, Verdict, answer_of, as_it_came
+from text2grad.chat.asking import Asker, Verdict, accept, answer_of
 from text2grad.chat.base import Answer, Conversation
 from text2grad.chat.endpoint import Endpoint
 from text2grad.chat.journal import STATES, Journal, State
@@ -31,7 +31,7 @@ GUESSED_ANSWER, GUESSED_SECONDS = 300, 5.0
 """Tokens of an answer, and what it takes, where nothing has been answered yet to tell from."""
 
 
-class Found(NamedTuple):
+class PaidAnswer(NamedTuple):
     """What the journal has of a settled question; `usage`: tokens by name, and USD where it is known.
 
     `asked_without`: what of the decoding the server did not take, and decided itself.
@@ -47,7 +47,7 @@ class OpenAIChat:
 
     Every answer goes to the journal before it is read, and a question that is answered there is not
     asked again; without a place for it the journal is forgotten at the end. The key is read from
-    the environment and goes nowhere else: it is struck out of all that a server says. With `again`,
+    the environment and goes nowhere else: it is redacted from everything a server sends. With `again`,
     what was refused or unreadable is asked once more; `asks` False needs no key. `progress` says on
     stderr how far a long job is.
 
@@ -101,9 +101,9 @@ class OpenAIChat:
 
     def complete_about(self, conversations: Sequence[Conversation], texts: Sequence[str]) -> list[Answer]:
         """The same; with `settings.grounded`, answer i is a critique that can only quote `texts[i]`."""
-        asked = zip(conversations, texts, strict=True)
-        questions = [self.asker.questioner.questions(turns, about=text) for turns, text in asked]
-        return self.answers(list(chain(*questions)), as_it_came)
+        pairs = zip(conversations, texts, strict=True)
+        questions = [self.asker.questioner.questions(turns, about=text) for turns, text in pairs]
+        return self.answers(list(chain(*questions)), accept)
 
     def answers(self, questions: Sequence[Question], verdict: Verdict) -> list[Answer]:
         """The answers to all questions, in their order.
@@ -112,40 +112,40 @@ class OpenAIChat:
             UserError: the budget does not allow one of them (exit code 4).
         """
         self.settle(questions, verdict)
-        found = [self.found(question) for question in questions]
-        answers = [each.answer for each in found if each is not None]
-        if len(answers) < len(found):
+        paid = [self.paid_answer(question) for question in questions]
+        answers = [each.answer for each in paid if each is not None]
+        if len(answers) < len(paid):
             cure = "raise critic.prompted.budget_usd and run the same command again"
             raise UserError(f"the budget of {self.settings.budget_usd:g} USD is reached", cure, EXIT_BUDGET)
         return answers
 
-    def found(self, question: Question) -> Found | None:
+    def paid_answer(self, question: Question) -> PaidAnswer | None:
         """The answer to a question that is settled; None if it is not."""
         if self.journal.slot(question.id).state is None:
             return None
         line = self.journal.last(question.id)
         usd = {"usd": line["usd"]} if line.get("usd") else {}
         usage = {**line.get("usage", {}), **usd}
-        return Found(answer_of(line), usage, tuple(map(str, line.get("asked_without", ()))))
+        return PaidAnswer(answer_of(line), usage, tuple(map(str, line.get("asked_without", ()))))
 
     def settle(self, questions: Iterable[Question], verdict: Verdict) -> None:
         """Have every question settled that is not: one by one until the server has answered one.
 
         Raises:
-            UserError: as said of the class; `settings.most_failures` questions in a row had no useful answer.
+            UserError: see the class; `settings.most_failures` questions in a row had no useful answer.
         """
-        waiting = _Waiting(self.asker, questions)
+        queue = _Queue(self.asker, questions)
         with StopRequest():
             try:
-                self._in_threads(waiting, self._first, verdict, 1)
-                self._in_threads(waiting, self._work, verdict, self.settings.concurrency)
+                self._in_threads(queue, verdict, 1, first=True)
+                self._in_threads(queue, verdict, self.settings.concurrency)
             finally:
                 self.asker.endpoint.close()
 
     def plan(self, questions: Iterable[Question]) -> dict[str, Any]:
-        """What is still to be asked would cost: tokens at 4 characters each of the requests as they will be sent.
+        """Cost of the remaining questions: tokens at 4 characters each of the requests as they will be sent.
 
-        How long answers are is known from those in the journal. Nothing is sent.
+        The length of answers is the mean of those in the journal. Nothing is sent.
         """
         settings, totals, price = self.settings, self.journal.totals, self.asker.price
         answer, seconds = float(min(GUESSED_ANSWER, settings.max_tokens)), GUESSED_SECONDS
@@ -155,8 +155,8 @@ class OpenAIChat:
         for question in self.asker.unsettled(questions):
             requests += 1
             characters += sum(len(message["content"]) for message in question.messages)
-        asked = math.ceil(characters / CHARACTERS_PER_TOKEN)
-        usage = {"prompt_tokens": asked, "completion_tokens": round(requests * answer)}
+        prompt_tokens = math.ceil(characters / CHARACTERS_PER_TOKEN)
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": round(requests * answer)}
         return {
             "requests": requests,
             **usage,
@@ -185,28 +185,28 @@ class OpenAIChat:
             "usd_without_answer": round(totals.charged, 6),
         }
 
-    def _in_threads(self, waiting: _Waiting, work: Work, verdict: Verdict, count: int) -> None:
+    def _in_threads(self, queue: _Queue, verdict: Verdict, count: int, first: bool = False) -> None:
         def run() -> None:
             try:
-                work(waiting, verdict)
+                self._work(queue, verdict, first)
             except BaseException as error:
-                waiting.error = waiting.error or error
+                queue.error = queue.error or error
                 self.asker.pace.stop()
 
-        pool = [] if waiting.over else [Thread(target=run, daemon=True) for _ in range(count)]
+        pool = [] if queue.over else [Thread(target=run, daemon=True) for _ in range(count)]
         for thread in pool:
             thread.start()
-        said = time.monotonic()
+        shown_at = time.monotonic()
         for thread in pool:
             while thread.is_alive():
                 thread.join(LOOK_SECONDS)
                 if (request := stop_wanted()) is not None:
                     self._stop(pool, request)
-                if self._progress and time.monotonic() - said >= PROGRESS_SECONDS:
-                    said, totals = time.monotonic(), self.journal.totals
+                if self._progress and time.monotonic() - shown_at >= PROGRESS_SECONDS:
+                    shown_at, totals = time.monotonic(), self.journal.totals
                     _say(f"{totals.answers} answers, {self.asker.pace.limit:.0f} at a time, ${totals.usd:.4f}")
-        if waiting.error is not None:
-            raise waiting.error
+        if queue.error is not None:
+            raise queue.error
 
     def _stop(self, pool: Sequence[Thread], request: StopRequest) -> NoReturn:
         """Send nothing more, and wait for the answers that are on their way."""
@@ -218,27 +218,18 @@ class OpenAIChat:
         self.asker.give_up()
         raise Stopped(request.signal)
 
-    def _first(self, waiting: _Waiting, verdict: Verdict) -> None:
-        while (question := waiting.next()) is not None:
-            if self.asker.heard and self.asker.knows_how(question):
-                waiting.questions = chain((question,), waiting.questions)
+    def _work(self, queue: _Queue, verdict: Verdict, first: bool) -> None:
+        """Settle questions; if `first`, only until the server has answered, in a way that holds for the rest."""
+        most_misses = max(self.settings.most_failures or 20, 2 * self.settings.concurrency)
+        while queue.error is None and (question := queue.next()) is not None:
+            if first and self.asker.server_answers and self.asker.knows_how(question):
+                queue.questions = chain((question,), queue.questions)
                 return
             state = self.asker.settle(question, verdict)
             if state is None:
                 break
-            self._count(question, state, MISSES_AT_FIRST)
-        waiting.over = True
-
-    def _work(self, waiting: _Waiting, verdict: Verdict) -> None:
-        most_misses = max(self.settings.most_failures or 20, 2 * self.settings.concurrency)
-        try:
-            while waiting.error is None and (question := waiting.next()) is not None:
-                state = self.asker.settle(question, verdict)
-                if state is None:
-                    return
-                self._count(question, state, most_misses)
-        finally:
-            self.asker.endpoint.close()
+            self._count(question, state, MISSES_AT_FIRST if first else most_misses)
+        queue.over = True
 
     def _count(self, question: Question, state: State, most_misses: int) -> None:
         """Note how a question ended.
@@ -271,7 +262,7 @@ class OpenAIChat:
         return f"{count} answers in a row failed, the last {what}", where
 
 
-class _Waiting:
+class _Queue:
     """The questions still to be settled, each once, handed out to threads. `over`: there are no more to ask."""
 
     def __init__(self, asker: Asker, questions: Iterable[Question]) -> None:
@@ -283,9 +274,6 @@ class _Waiting:
     def next(self) -> Question | None:
         with self._guard:
             return next(self.questions, None)
-
-
-Work = Callable[[_Waiting, Verdict], None]
 
 
 def _say(line: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -109,14 +110,14 @@ def read_complaint(text: str) -> Complaint:
         value = from_json(text)
     except ValueError:
         value = text
-    found = complaint_of(value)
-    return found if found.words else replace(found, words=_line(text))
+    complaint = complaint_of(value)
+    return complaint if complaint.words else replace(complaint, words=_line(text))
 
 
 def complaint_of(value: Any) -> Complaint:
     """What an error says that came as a value of JSON."""
-    said = list(_said(value, _DEEPEST))
-    codes, words, params = ([text for kind, text in said if kind == name] for name in ("code", "", "param"))
+    parts = list(_parts(value))
+    codes, words, params = ([text for kind, text in parts if kind == name] for name in ("code", "", "param"))
     whole = _ECHO.sub("", "\n".join(words).replace("’", "'"))
     refused = _refused(_SENTENCE.split(whole), params, codes)
     everything = "\n".join([*codes, whole])
@@ -127,7 +128,7 @@ def complaint_of(value: Any) -> Complaint:
 
 
 def _line(text: str) -> str:
-    """A text in one line, without characters that a terminal obeys or that nobody sees."""
+    """A text in one line, without control characters or invisible ones."""
     return "".join(filter(str.isprintable, " ".join(text.split())))
 
 
@@ -145,52 +146,45 @@ def error_in(body: Any) -> Complaint | None:
     message = choice.get("message")
     if isinstance(message, dict) and (message.get("content") or message.get("refusal")):
         return None
-    found = whole.get("error") or whole.get("errors") or (whole if whole.get("object") == "error" else None)
-    return complaint_of(found) if found else None
+    error = whole.get("error") or whole.get("errors") or (whole if whole.get("object") == "error" else None)
+    return complaint_of(error) if error else None
 
 
-def _said(value: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """("code", a code), ("param", an option) and ("", a message), the outermost first."""
+def _parts(value: Any, depth: int = _DEEPEST) -> Iterator[tuple[str, str]]:
+    """("code", a code), ("param", an option) and ("", a message) in an error, the outermost first."""
     if isinstance(value, str):
-        yield from _in_text(value, depth)
+        yield from _parts_of_text(value, depth)
     elif isinstance(value, list) and depth:
         for each in value[:8]:
-            yield from _said(each, depth - 1)
-    elif isinstance(value, dict) and depth:
-        yield from _in_object(value, depth)
-
-
-def _in_object(value: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    if isinstance(value.get("loc"), list):
+            yield from _parts(each, depth - 1)
+    elif isinstance(value, dict) and isinstance(value.get("loc"), list) and depth:
         place = ".".join(map(str, value["loc"]))
         yield "", f"{place}: {value.get('type', '')} {value.get('msg', '')}".strip()
-        return
-    for name in ("code", "type", "status"):
-        if isinstance(value.get(name), str | int) and str(value[name]).strip().lower() not in ("", "none", "error"):
-            yield "code", str(value[name])
-    for name in ("error", "errors", "message", "msg", "detail", "innererror", "metadata", "raw"):
-        if name in value:
-            yield from _said(value[name], depth - 1)
-    if isinstance(value.get("param"), str) and value["param"]:
-        yield "param", value["param"]
+    elif isinstance(value, dict) and depth:
+        for name in ("code", "type", "status"):
+            code = value.get(name)
+            if isinstance(code, str | int) and str(code).strip().lower() not in ("", "none", "error"):
+                yield "code", str(code)
+        for name in ("error", "errors", "message", "msg", "detail", "innererror", "metadata", "raw"):
+            yield from _parts(value.get(name), depth - 1)
+        if isinstance(value.get("param"), str) and value["param"]:
+            yield "param", value["param"]
 
 
-def _in_text(text: str, depth: int) -> Iterator[tuple[str, str]]:
+def _parts_of_text(text: str, depth: int) -> Iterator[tuple[str, str]]:
     """A message; where it is, or ends in, another error as JSON, what that says."""
     start = min((at for at in map(text.find, ("{", "[{")) if at >= 0), default=-1)
+    inner: list[tuple[str, str]] = []
     if depth and start >= 0:
-        try:
-            inner = list(
-                _said(from_json(text[start : text.rindex("]" if text[start] == "[" else "}") + 1]), depth - 1)
-            )
-        except ValueError:
-            inner = []
-        if any(kind == "" for kind, _ in inner):
-            text = text[:start].strip(" :-")
-            yield from [("", text)] if text else []
-            yield from inner
-            return
-    yield "", text
+        with suppress(ValueError):
+            end = text.rindex("]" if text[start] == "[" else "}") + 1
+            inner = list(_parts(from_json(text[start:end]), depth - 1))
+    if any(kind == "" for kind, _ in inner):
+        text = text[:start].strip(" :-")
+        yield from [("", text)] if text else []
+        yield from inner
+    else:
+        yield "", text
 
 
 def _refused(sentences: Sequence[str], params: Sequence[str], codes: Sequence[str]) -> frozenset[str]:
@@ -199,13 +193,13 @@ def _refused(sentences: Sequence[str], params: Sequence[str], codes: Sequence[st
     nameless += [code for code in codes if code.startswith(("unsupported", "unknown"))]
     of_params = [f"{param}: {words}" for param in params for words in nameless]
     about = [*sentences, *of_params]
-    found = {"response_format"} if any(map(_FORMS.search, about)) else set()
+    refused = {"response_format"} if any(map(_FORMS.search, about)) else set()
     for sentence in about:
         if _OF_A_VALUE.search(sentence):
             continue
         named = {name for name, pattern in _NAMED.items() if pattern.search(sentence)}
         if _NOT_TAKEN.search(sentence):
-            found |= named
+            refused |= named
         elif _OTHER_LIMIT.search(sentence):
-            found |= {other for one, other in (LIMITS, LIMITS[::-1]) if one in named}
-    return frozenset(found)
+            refused |= {other for one, other in (LIMITS, LIMITS[::-1]) if one in named}
+    return frozenset(refused)

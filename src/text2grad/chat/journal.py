@@ -6,7 +6,7 @@ After a crash the file holds every answer that arrived, but at most the last lin
 the journal is opened again. One process writes at a time (a lock that dies with its owner). A write that fails is
 taken back and is the last one: no line can follow half a line.
 
-What a server said is not trusted when it is read again either: counts and prices that are no finite numbers from
+Text of a server is not trusted when it is read again either: counts and prices that are no finite numbers from
 0 on are left out, and an answer that cannot be read is an empty one, which is judged as invalid.
 """
 
@@ -41,7 +41,6 @@ STATE_OF: Mapping[FailureKind, State] = {
 """How a question ends whose answer is such a failure."""
 SYNC_SECONDS = 0.5
 """At most so long an answer waits for its fsync: what a loss of power may cost, not a crash of the program."""
-_PIECE = 1 << 14
 _ANSWER = re.compile(rb'\{"is": ?"answer", ?"id": ?"([^"\\]+)"')
 _REQUIRED = {
     "note": {"name", "value"},
@@ -54,14 +53,16 @@ _REQUIRED = {
 
 @dataclass(slots=True)
 class Slot:
-    """What is known of one request: how often it was answered, how it ended, and where its last line begins.
+    """What is known of one request: how often it was answered, how it ended, and where its last line is.
 
-    `state` is None while it is pending: not asked yet, or answered and not judged. `offset` is -1 without a line.
+    `state` is None while it is pending: not asked yet, or answered and not judged. `offset` is -1 without a line;
+    `size` counts bytes.
     """
 
     state: State | None = None
     answers: int = 0
     offset: int = -1
+    size: int = 0
 
 
 @dataclass
@@ -151,7 +152,7 @@ class Journal:
                 except (ValueError, KeyError, TypeError) as error:
                     message = f"{self.path}:{number}: not a line of a journal"
                     raise UserError(message, f"remove line {number}") from error
-                self._index(self._end, line)
+                self._index(line, self._end, len(raw))
                 self._end += len(raw)
 
     def __enter__(self) -> Self:
@@ -189,7 +190,7 @@ class Journal:
         line = {"is": "state", "id": id, "state": state}
         with self._guard:
             self._states.append(_encoded(line))
-            self._index(-1, line)
+            self._index(line)
 
     def note(self, name: str, value: Any) -> None:
         """Remember something about the job itself; the last value of a name counts."""
@@ -205,22 +206,17 @@ class Journal:
         Raises:
             KeyError: there is none.
         """
-        return self._read(self.slots[id].offset)
-
-    def _read(self, offset: int) -> dict[str, Any]:
-        pieces, size = [os.pread(self._handle, _PIECE, offset)], _PIECE
-        while b"\n" not in pieces[-1]:
-            size *= 2  # an answer of any length is read in linear time
-            pieces.append(os.pread(self._handle, size, offset + sum(map(len, pieces))))
-            if not pieces[-1]:
-                raise UserError(f"{self.path} has become shorter", "leave the journal alone while it is written")
-        return _line_of(b"".join(pieces).partition(b"\n")[0])
+        slot = self.slots[id]
+        data = os.pread(self._handle, slot.size, slot.offset)
+        if len(data) < slot.size:
+            raise UserError(f"{self.path} has become shorter", "leave the journal alone while it is written")
+        return _line_of(data)
 
     def _append(self, line: dict[str, Any]) -> dict[str, Any]:
         line = _clean(line)
         data = _encoded(line)
         with self._guard:
-            self._index(self._write(data), line)
+            self._index(line, self._write(data), len(data))
             late = time.monotonic() - self._synced > SYNC_SECONDS
             if late:
                 self._synced = time.monotonic()
@@ -231,15 +227,17 @@ class Journal:
     def _write(self, data: bytes) -> int:
         """Write the waiting states and `data` at once; where `data` begins."""
         states, self._states = b"".join(self._states), []
-        if self._broken:
-            raise self._failed(self._broken)
-        try:
-            written = os.write(self._handle, states + data) if states or data else 0
-        except OSError as error:
-            raise self._failed(str(error.strerror)) from error
-        if written < len(states) + len(data):
-            raise self._failed("the disk is full")
-        self._end += written
+        if not self._broken and (states or data):
+            try:
+                written = os.write(self._handle, states + data)
+                self._broken = "" if written == len(states) + len(data) else "the disk is full"
+            except OSError as error:
+                self._broken = str(error.strerror)
+            if self._broken:
+                with suppress(OSError):  # then the torn line is cut at the next start
+                    os.ftruncate(self._handle, self._end)
+        self._raise_if_broken()
+        self._end += len(states) + len(data)
         return self._end - len(data)
 
     def _sync(self) -> None:
@@ -247,17 +245,13 @@ class Journal:
             os.fsync(self._handle)
         except OSError as error:
             self._broken = str(error.strerror)
-            raise self._failed(self._broken) from error
+        self._raise_if_broken()
 
-    def _failed(self, reason: str) -> UserError:
-        """Take back what was written of a line, and write nothing any more."""
-        if not self._broken:
-            self._broken = reason
-            with suppress(OSError):  # then the torn line is cut at the next start
-                os.ftruncate(self._handle, self._end)
-        return UserError(f"cannot write {self.path}: {reason}", "make room and run the same command again")
+    def _raise_if_broken(self) -> None:
+        if self._broken:
+            raise UserError(f"cannot write {self.path}: {self._broken}", "make room and run the same command again")
 
-    def _index(self, offset: int, line: Mapping[str, Any]) -> None:
+    def _index(self, line: Mapping[str, Any], offset: int = -1, size: int = 0) -> None:
         kind = line["is"]
         if kind == "note":
             self.notes[line["name"]] = line["value"]
@@ -269,7 +263,7 @@ class Journal:
         if kind == "state":
             slot.state = line["state"]
             return
-        slot.offset, slot.state = offset, None
+        slot.offset, slot.size, slot.state = offset, size, None
         if kind == "answer":
             slot.answers += 1
             self.totals.add(line)

@@ -54,7 +54,7 @@ class Form:
 class Questioner:
     """Writes questions for one model, as it is asked to decode. `temperature` None leaves the server's own.
 
-    `form` is no part of a question's id: what was asked for is, not what a server made of it.
+    `form` is no part of a question's id: what was requested is, not what the server accepts of it.
     """
 
     model: str

@@ -1,20 +1,23 @@
-"""HTTP/1.1 for JSON services: one POST at a time over one kept connection, read by `http.client`.
+"""The openai SDK's client over connections whose answers end in time and in size.
 
-Head and body go out in one `send`. Nothing is followed, retried or stored. An answer ends in time and in size,
-whatever the server does.
+Nothing is followed, retried or decompressed. The SDK takes .4 s of CPU to import: only what asks a
+server imports this module.
 """
 
 from __future__ import annotations
 
-import io
-import socket
 import time
 import urllib.request
-from dataclasses import dataclass
-from email.message import Message
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead, LineTooLong
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import parse_qsl, urlsplit
+
+import httpcore2
+import httpx2
+import openai
+
+from text2grad.chat.reply import NoReplyError, Trouble
+from text2grad.errors import UserError
 
 MOST_BYTES = (1 << 24) + (1 << 16)
 """Of an answer: 16 MiB and its headers."""
@@ -22,118 +25,172 @@ WHOLE = 5.0
 """A whole request may take this many times the time a server may be silent."""
 
 
-class CutError(OSError):
-    """The connection ended before the answer was whole, or what came is not HTTP. `empty`: nothing came at all."""
-
-    def __init__(self, message: str, empty: bool = False) -> None:
-        super().__init__(message)
-        self.empty = empty
-
-
-class OversizedError(CutError):
+class OversizedError(Exception):
     """The answer is longer than any that is read."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Status, headers (names in any case) and the body; whether the connection stays open."""
-
-    status: int
-    headers: Message
-    body: bytes
-    keep: bool
+class StaleError(Exception):
+    """The server had closed a kept connection: the request was not read."""
 
 
-class Connection:
-    """An open connection to the server of a URL, through the proxy that the environment names.
+KINDS: Mapping[object, Trouble] = {
+    OversizedError: "oversized",
+    httpcore2.ReadTimeout: "timeout",
+    httpcore2.WriteTimeout: "timeout",
+    httpcore2.RemoteProtocolError: "cut",
+    httpcore2.ReadError: "cut",
+    httpcore2.WriteError: "cut",
+}
+"""What the end of a request without a reply means; of any other error: that the server was not reached."""
+NETWORK_ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.ProxyError)
 
-    `timeout` is seconds without a byte; a whole request may take `WHOLE` times as long. Raises OSError
-    (`TimeoutError` among them) when it cannot be made.
+
+class Client:
+    """The SDK's client for chat requests to the server at `url`; without a `key` it sends none.
+
+    Raises:
+        UserError: the environment names a proxy that is none.
     """
 
-    def __init__(self, url: SplitResult, timeout: float) -> None:
-        self._timeout = timeout
-        host, secure = str(url.hostname), url.scheme == "https"
-        port = url.port or (443 if secure else 80)
-        made = HTTPSConnection if secure else HTTPConnection
-        proxy = urllib.request.getproxies().get(url.scheme, "")
-        if proxy and not urllib.request.proxy_bypass(host):
-            between = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-            opened = made(str(between.hostname), between.port or 80, timeout=timeout)
-            opened.set_tunnel(host, port)
-        else:
-            opened = made(host, port, timeout=timeout)
-        try:
-            opened.connect()
-        except HTTPException as error:
-            raise OSError(f"the proxy answered: {error}") from error
-        self._socket: socket.socket = opened.sock
+    def __init__(self, url: str, key: str, headers: Mapping[str, str], timeout: float) -> None:
+        place = urlsplit(url)
+        self._options: openai.RequestOptions = {} if key else {"headers": {"Authorization": openai.Omit()}}
+        self._transport = Transport(url, timeout)
+        self._sdk = openai.OpenAI(
+            api_key=key or "none",
+            base_url=place._replace(query="", fragment="").geturl(),
+            default_query=dict(parse_qsl(place.query)),
+            default_headers={"Accept-Encoding": "identity", **headers},
+            timeout=timeout,
+            max_retries=0,
+            http_client=httpx2.Client(transport=self._transport, follow_redirects=False),
+        )
 
-    def close(self) -> None:
-        """Close it."""
-        self._socket.close()
-
-    def post(self, head: bytes, body: bytes) -> Answer:
-        """Send one request and read its answer. `head` ends before Content-Length, which is added.
+    def post(self, body: bytes) -> httpx2.Response:
+        """Send one chat request and wait for the end of its answer, of any status.
 
         Raises:
-            CutError: the answer is not whole. OversizedError: it is too long. TimeoutError, OSError: as of sockets.
+            NoReplyError: there is none, or none that is read.
         """
-        received = _Received(self._socket, self._timeout)
-        self._socket.settimeout(self._timeout)
-        self._socket.sendall(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
         try:
-            return _answer(received)
-        except (HTTPException, ValueError) as error:
-            if type(error) in (LineTooLong, HTTPException):
-                raise OversizedError(str(error)) from error
-            message = "the connection was closed" if received.ended else f"not HTTP: {type(error).__name__}"
-            raise CutError(message, empty=not received.count) from error
+            return self._sdk.post("/chat/completions", cast_to=httpx2.Response, content=body, options=self._options)
+        except openai.APIStatusError as error:
+            return error.response
+        except (openai.APIConnectionError, OversizedError, *NETWORK_ERRORS) as error:
+            cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else error
+            kind = KINDS.get(type(cause), "unreachable")
+            raise NoReplyError(kind, str(cause) or type(cause).__name__) from error
+
+    def close(self) -> None:
+        """Close the connections that are idle; others are opened when needed."""
+        self._transport.close()
 
 
-class _Received(io.RawIOBase):
-    """The bytes of one answer, as a file for `http.client`, with limits to their number and their time."""
+class Transport(httpx2.BaseTransport):
+    """Kept connections to the server of a URL, through the proxy that the environment names."""
 
-    def __init__(self, source: socket.socket, timeout: float) -> None:
-        self._socket, self._timeout = source, timeout
-        self._until = time.monotonic() + WHOLE * timeout
-        self.count = 0
-        self.ended = False
+    def __init__(self, url: str, timeout: float) -> None:
+        self._pool = httpcore2.ConnectionPool(
+            ssl_context=httpcore2.default_ssl_context() if urlsplit(url).scheme == "https" else None,
+            proxy=_proxy(url),
+            max_connections=None,
+            network_backend=_Backend(WHOLE * timeout),
+        )
+        self._closed = False
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """What `http.client` asks of a socket."""
-        return io.BufferedReader(self)
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request, and read its whole answer as it comes over the wire."""
+        self._closed = False
+        while True:
+            try:
+                response = self._pool.request(
+                    request.method,
+                    str(request.url),
+                    headers=request.headers.raw,
+                    content=request.read(),
+                    extensions=request.extensions,
+                )
+            except StaleError:
+                continue
+            if self._closed:  # this answer was no longer awaited
+                self.close()
+            headers = [pair for pair in response.headers if pair[0].lower() != b"content-encoding"]
+            return httpx2.Response(response.status, headers=headers, content=response.content)
 
-    def readable(self) -> bool:
-        return True
+    def close(self) -> None:
+        """Close the idle connections now, and the others after their answers."""
+        self._closed = True
+        for connection in self._pool.connections:
+            if connection.is_idle():
+                connection.close()
 
-    def readinto(self, buffer: Any) -> int:
+
+def _proxy(url: str) -> httpcore2.Proxy | None:
+    """The proxy that the environment names for a URL."""
+    place = urlsplit(url)
+    address = urllib.request.getproxies().get(place.scheme, "")
+    if not address or urllib.request.proxy_bypass(str(place.hostname)):
+        return None
+    try:
+        proxy = httpx2.Proxy(address if "//" in address else f"http://{address}")
+    except (ValueError, httpx2.InvalidURL):
+        proxy = None
+    if proxy is None or proxy.url.scheme not in ("http", "https"):
+        cure = f"export {place.scheme}_proxy=http://HOST:PORT, or no_proxy={place.hostname}"
+        raise UserError(f"the proxy of {place.scheme}_proxy is not an http(s) address", cure)
+    return httpcore2.Proxy(str(proxy.url), auth=proxy.raw_auth)
+
+
+class _Backend(httpcore2.SyncBackend):
+    """Opens connections whose answers may take `whole` seconds."""
+
+    def __init__(self, whole: float) -> None:
+        self._whole = whole
+
+    def connect_tcp(self, *given: Any, **named: Any) -> httpcore2.NetworkStream:
+        return _Connection(super().connect_tcp(*given, **named), self._whole)
+
+
+class _Connection(httpcore2.NetworkStream):
+    """A connection with limits to the bytes and to the time of every answer.
+
+    The first write after a read begins the next request.
+    """
+
+    def __init__(self, stream: httpcore2.NetworkStream, whole: float) -> None:
+        self._stream, self._whole = stream, whole
+        self._requests = self._bytes = 0
+        self._until = 0.0
+        self._reads = True
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if self._reads:
+            self._reads, self._bytes, self._until = False, 0, time.monotonic() + self._whole
+            self._requests += 1
+        self._stream.write(buffer, timeout)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self._reads = True
         left = self._until - time.monotonic()
         if left <= 0:
-            raise TimeoutError
-        if left < self._timeout:
-            self._socket.settimeout(left)
-        size = self._socket.recv_into(buffer)
-        self.count += size
-        self.ended = not size
-        if self.count > MOST_BYTES:
+            raise httpcore2.ReadTimeout
+        stale = self._requests > 1 and not self._bytes
+        try:
+            data = self._stream.read(max_bytes, left if timeout is None else min(left, timeout))
+        except httpcore2.ReadError as error:
+            raise StaleError if stale else error from error
+        if stale and not data:
+            raise StaleError
+        self._bytes += len(data)
+        if self._bytes > MOST_BYTES:
             raise OversizedError(f"an answer of more than {MOST_BYTES >> 20} MiB")
-        return size
+        return data
 
+    def close(self) -> None:
+        self._stream.close()
 
-def _answer(received: _Received) -> Answer:
-    response = HTTPResponse(received, method="POST")  # type: ignore[arg-type]  # it only calls makefile
-    try:
-        response.begin()
-        length = response.headers.get("content-length")
-        delimited = response.chunked or response.length is not None
-        if received.ended or (length is not None and not delimited):
-            raise IncompleteRead(b"")
-        if (response.length or 0) > MOST_BYTES:
-            raise OversizedError(f"an answer of {response.length} bytes")
-        body = response.read()
-        if delimited and received.ended:
-            raise IncompleteRead(body)
-        return Answer(response.status, response.headers, body, not response.will_close)
-    finally:
-        response.close()
+    def start_tls(self, *given: Any, **named: Any) -> httpcore2.NetworkStream:
+        return _Connection(self._stream.start_tls(*given, **named), self._whole)
+
+    def get_extra_info(self, info: str) -> object:
+        return self._stream.get_extra_info(info)

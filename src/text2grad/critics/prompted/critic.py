@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 from text2grad.chat.base import Answer, Chat, Completion, GroundedChat, LimitedChat
-from text2grad.chat.client import Found, OpenAIChat
+from text2grad.chat.client import OpenAIChat, PaidAnswer
 from text2grad.chat.journal import STATE_OF, State
 from text2grad.chat.questions import Question
 from text2grad.critics.prompted.messages import Prompt, fitted_messages, judge_messages
@@ -113,11 +113,11 @@ class PromptedCritic:
         """The records of those pairs that an endpoint has answered, in their order; nothing is asked."""
         assert isinstance(self.chat, OpenAIChat), "only an endpoint has a journal"
         for pair in pairs:
-            found = [each for each in map(self.chat.found, self.questions(*pair)) if each]
+            found = [each for each in map(self.chat.paid_answer, self.questions(*pair)) if each]
             if found:
                 yield self._record(pair, found)
 
-    def _record(self, pair: Pair, found: Sequence[Found]) -> Feedback:
+    def _record(self, pair: Pair, found: Sequence[PaidAnswer]) -> Feedback:
         usage: Counter[str] = Counter()
         for each in found:
             usage.update(each.usage)

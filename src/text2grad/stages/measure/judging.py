@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from text2grad.chat import Answer, Chat, Conversation, EndpointSettings, OpenAIChat
-from text2grad.chat.asking import as_it_came
+from text2grad.chat.asking import accept
 from text2grad.chat.journal import State
 from text2grad.chat.questions import Question
 from text2grad.config import Config
@@ -64,7 +64,7 @@ class Judge:
         return self._chat.answers(list(chain(*map(ask, conversations))), self._verdict)
 
     def _verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
-        state = as_it_came(question, answer, last)
+        state = accept(question, answer, last)
         if state != "ok" or self._readable(answer):
             return state
         return "invalid" if last else None
