@@ -11,22 +11,13 @@ from typing import Any, Protocol
 
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl, to_json
-from text2grad.formats import (
-    argilla,
-    defacto,
-    drafts,
-    finegrained,
-    label_studio,
-    mqm,
-    platforms,
-    prodigy,
-    remarks,
-    squality,
-)
-from text2grad.formats.columns import parse_map, plain_name
+from text2grad.formats.datasets import defacto, drafts, finegrained, mqm, squality
+from text2grad.formats.importer import Names, Opinion, Tool, mapped, records_of
 from text2grad.formats.marks import subject_of
-from text2grad.formats.opinions import Names, Opinion, Tool, mapped, records_of
+from text2grad.formats.remarks import rows as remarks
+from text2grad.formats.remarks.columns import parse_map, plain_name
 from text2grad.formats.scale import Scale, parse_scales
+from text2grad.formats.tools import argilla, label_studio, platforms, prodigy
 from text2grad.tasks.loaders import Row, RowError, bad_record, convert_rows, placed_rows
 from text2grad.tasks.sheets import is_table
 

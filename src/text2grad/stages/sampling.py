@@ -9,9 +9,9 @@ from typing import Any
 from text2grad.align import TokenTable
 from text2grad.durable.progress import counting
 from text2grad.feedback import Example, Failure, Feedback, Source, write_jsonl
-from text2grad.formats import table
 from text2grad.formats.export import write_rows
-from text2grad.formats.markup import unmarked
+from text2grad.formats.remarks import table
+from text2grad.formats.remarks.markup import unmarked
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy

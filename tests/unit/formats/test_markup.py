@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad.formats.marks import Mark
-from text2grad.formats.markup import marked_up, unmarked
+from text2grad.formats.remarks.markup import marked_up, unmarked
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, write_jsonl
 from text2grad.formats.export import export
 from text2grad.formats.intake import Imported, import_feedback, merged
-from text2grad.formats.markup import unmarked
+from text2grad.formats.remarks.markup import unmarked
 from text2grad.report.quality import report_quality
 
 DUE = "It is due next week."

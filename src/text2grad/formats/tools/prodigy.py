@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from text2grad.feedback import Feedback
+from text2grad.formats.importer import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, text_in
 from text2grad.formats.marks import CODE_POINTS, LABELS, Mark
-from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, text_in
 from text2grad.formats.scale import of_options
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row, RowError

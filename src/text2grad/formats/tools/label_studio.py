@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, from_json
+from text2grad.formats.importer import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, unfolded
 from text2grad.formats.marks import BROWSER, LABELS, Mark, fits, settled
-from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, unfolded
 from text2grad.formats.scale import Scale, number_of, of_options, verdict
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import UsageError
 from text2grad.feedback import Message, from_json
-from text2grad.formats.columns import RATINGS
 from text2grad.formats.marks import POLARITY
+from text2grad.formats.remarks.columns import RATINGS
 from text2grad.formats.scale import Scale, number_of, read_values, share_of, verdict
 from text2grad.tasks.loaders import Row
 

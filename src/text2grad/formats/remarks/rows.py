@@ -1,7 +1,7 @@
 """Remarks as people write them: a response with what somebody said of it, in a table or as JSON objects.
 
 Poor and good words are told by quotes (`good`, `poor`, or `spans` with a `text`), by offsets, or by mark-up in the
-response itself (`formats.markup`). A critique alone will do.
+response itself (`formats.remarks.markup`). A critique alone will do.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from text2grad.feedback import (
     leads_out,
     to_json,
 )
-from text2grad.formats.cells import Scores, is_filled, kind_of, list_of, scores_of, text_of, turns_of
-from text2grad.formats.columns import RATINGS, SAYS, check_names, plain_name, renamed
 from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed, subject_of
-from text2grad.formats.markup import BRACKETS, Unmarked, has_markup, unmarked
+from text2grad.formats.remarks.cells import Scores, is_filled, kind_of, list_of, scores_of, text_of, turns_of
+from text2grad.formats.remarks.columns import RATINGS, SAYS, check_names, plain_name, renamed
+from text2grad.formats.remarks.markup import BRACKETS, Unmarked, has_markup, unmarked
 from text2grad.formats.scale import Scale
 from text2grad.tasks.loaders import Row
 from text2grad.tasks.sheets import bad_rows

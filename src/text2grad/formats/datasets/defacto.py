@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from text2grad.feedback import Critique, Feedback
-from text2grad.formats.finegrained import span_score
+from text2grad.formats.datasets.finegrained import span_score
 from text2grad.formats.marks import edits, human_record
 from text2grad.tasks.loaders import Row, optional_text, text_of
 

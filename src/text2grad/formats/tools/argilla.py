@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, from_json, reading
-from text2grad.formats.marks import LABELS, Mark, fits
-from text2grad.formats.opinions import (
+from text2grad.formats.importer import (
     SCORE_SCALE,
     Names,
     Opinion,
@@ -26,6 +25,7 @@ from text2grad.formats.opinions import (
     text_in,
     unfolded,
 )
+from text2grad.formats.marks import LABELS, Mark, fits
 from text2grad.formats.scale import Scale, of_options
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row

@@ -17,8 +17,8 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Feedback, Label, Message
-from text2grad.formats.cells import is_turn, turns_of
 from text2grad.formats.marks import POLARITY, Counting, Mark, human_record, placed, settled
+from text2grad.formats.remarks.cells import is_turn, turns_of
 from text2grad.formats.scale import BY_FILE, Scale, Scales, parse_scale, verdict
 from text2grad.tasks.loaders import Row, RowError
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import reading
+from text2grad.formats.importer import Names, Opinion, Tool, answered, skipped, text_in
 from text2grad.formats.marks import BROWSER, CODE_POINTS, Mark
-from text2grad.formats.opinions import Names, Opinion, Tool, answered, skipped, text_in
 from text2grad.tasks.loaders import Row, RowError
 
 _DOCCANO = ("label", "labels", "entities", "cats", "annotations")

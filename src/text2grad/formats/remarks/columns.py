@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from text2grad.errors import UsageError, UserError
-from text2grad.formats.markup import has_markup
+from text2grad.formats.remarks.markup import has_markup
 from text2grad.tasks.loaders import Row
 from text2grad.tasks.sheets import bad_rows
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, QuoteCounts, Span
-from text2grad.formats.finegrained import shortened
+from text2grad.formats.datasets.finegrained import shortened
+from text2grad.formats.datasets.polarity import polarity
 from text2grad.formats.marks import human_record
-from text2grad.formats.polarity import polarity
 from text2grad.tasks.loaders import Row, optional_text, read_rows, text_of
 
 NESTED_KEYS = frozenset({"passage-id", "questions"})
