@@ -1,8 +1,8 @@
-"""What one person said of one response in a tool, and how all that a file has becomes records.
+"""An importer: how the rows of one kind of file become records of what people said.
 
-A tool's module turns its rows into opinions: marks with the tool's own offsets, comments, and ratings by question.
-Only the whole file tells on which scale the ratings are (`scale`), and only the text how offsets count
-(`marks.settled`).
+It turns each row into opinions: what one person said of one response, with the file's own offsets,
+ratings and words. What only the whole file tells comes after, alike for every importer: on which
+scale its ratings are (`scale`), how its offsets count (`marks.in_code_points`), what is not used.
 """
 
 from __future__ import annotations
@@ -10,41 +10,47 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Failure, Feedback, Label, Message
-from text2grad.formats.marks import POLARITY, Counting, Mark, human_record, placed, settled
+from text2grad.feedback import Critique, Failure, Feedback, Label, Message, QuoteCounts, Source, Span
+from text2grad.formats.marks import (
+    HUMAN,
+    POLARITY,
+    Counting,
+    Mark,
+    human_record,
+    in_code_points,
+    spans_of,
+    without_empty,
+)
 from text2grad.formats.remarks.cells import is_turn, turns_of
 from text2grad.formats.scale import BY_FILE, Scale, Scales, parse_scale, verdict
 from text2grad.tasks.loaders import Row, RowError
 
 RESPONSE_KEYS = ("response", "text", "completion", "answer", "summary", "candidate", "output")
 PROMPT_KEYS = ("prompt", "question", "instruction", "source", "post", "input")
-COMMENT_KEYS = (
-    "critique",
-    "comment",
-    "comments",
-    "feedback",
-    "reason",
-    "explanation",
-    "note",
-    "notes",
-    "user_input",
+COMMENT_KEYS = tuple(
+    ["critique", "comment", "comments", "feedback", "reason", "explanation", "note", "notes", "user_input"]
 )
 CORRECTED_KEYS = ("corrected", "correction", "corrected_response", "improved", "improved_response", "rewrite")
 MAPPED = ("response", "prompt", "score", "critique", "corrected", "good", "poor")
 """What `--map` may name in the files of tools: fields, questions, and (good, poor) labels."""
+NO_COUNTS = QuoteCounts()
+NO_ERROR = "No error was found."
+"""The critique of a data set whose annotators looked for errors and marked none."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """Where a tool's file has what: `chosen` by `--map` (ours -> theirs), `declared` by the file (a question or a
-    tag -> the text that it is about), the `scales` and the `options` of its questions, those that are answered in
-    words (`written`), and `source`: the file that declares them.
+    """Where a file has what: `chosen` by `--map` (ours -> theirs), `declared` by the file (a question
+    or a tag -> the text that it is about), the `scales` and the `options` of its questions, those
+    that are answered in words (`written`), and `source`: the file that declares them. `beside` is
+    what another file beside it says (texts of questions, by key), `context_characters` what the
+    policy's task shows of a long prompt.
     """
 
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -53,6 +59,8 @@ class Names:
     options: Mapping[str, Sequence[str]] = field(default_factory=dict)
     written: frozenset[str] = frozenset()
     source: str = ""
+    beside: Mapping[Any, Any] = field(default_factory=dict)
+    context_characters: int | None = None
 
     def key(self, row: Mapping[str, Any], ours: str, keys: Sequence[str]) -> str:
         """The key of `row` that has this text; "" if there is none."""
@@ -102,73 +110,80 @@ class Names:
 
     def labels(self) -> dict[str, Label]:
         """The labels that praise and blame, in lower case."""
-        told: dict[str, Label] = {name.casefold(): 1 for name in self.chosen.get("good", ())}
-        return {**POLARITY, **told, **{name.casefold(): -1 for name in self.chosen.get("poor", ())}}
+        good: dict[str, Label] = {name.casefold(): 1 for name in self.chosen.get("good", ())}
+        return {**POLARITY, **good, **{name.casefold(): -1 for name in self.chosen.get("poor", ())}}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Opinion:
-    """What one person said of one response.
+    """What one person said of one response; an importer fills it in.
 
-    `ratings` by question, as they were given; `written` are comments by question; `aside` is what is neither a mark
-    nor a rating nor words (a ranking, say): it is kept in `meta`. `skipped` says why it is no opinion at all,
-    `failure` why it is a record without one. `misplaced` counts marks on another text or on none that is known.
+    `marks` have the file's own offsets, `comments` are what was written of the whole response,
+    `ratings` are values by question, as they were given. Where the verdict or the spans are known
+    already they are `score` and `spans` (with `counts` of the marks that gave none). `omissions` is
+    what the response leaves out, `meta` what else is to be kept of the row. `part` is added to the
+    id where a row has several opinions.
+
+    `answer` fills in the rest: `written` are comments by question; `aside` is what is neither a mark
+    nor a rating nor words (a ranking, say), kept in `meta`. `skipped` says why it is no opinion at
+    all, `failure` why it is a record without one. `misplaced` counts marks on another text or on
+    none that is known.
     """
 
     id: str
     response: str = ""
     prompt: str | tuple[Message, ...] = ""
-    marks: tuple[Mark, ...] = ()
-    comments: tuple[str, ...] = ()
-    ratings: Mapping[str, object] = field(default_factory=dict)
-    aside: Mapping[str, object] = field(default_factory=dict)
-    written: Mapping[str, str] = field(default_factory=dict)
     annotator: str = ""
+    marks: list[Mark] = field(default_factory=list)
+    comments: list[str] = field(default_factory=list)
+    ratings: dict[str, object] = field(default_factory=dict)
+    score: float | None = None
+    spans: tuple[Span, ...] = ()
+    counts: QuoteCounts = NO_COUNTS
+    omissions: Sequence[str] = ()
     corrected: str = ""
+    meta: Mapping[str, object] = field(default_factory=dict)
+    source: Source = HUMAN
+    part: str | None = None
+    aside: dict[str, object] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
     failure: str = ""
     skipped: str = ""
-    misplaced: Mapping[str, int] = field(default_factory=dict)
+    misplaced: Counter[str] = field(default_factory=Counter)
 
     @property
     def says_something(self) -> bool:
         """Whether there is anything in it."""
-        return bool(self.marks or self.comments or self.ratings or self.aside or self.corrected or self.failure)
+        said = (self.marks, self.spans, self.comments, self.ratings, self.aside, self.corrected, self.failure)
+        return any(said) or self.score is not None
 
-    def without_mark(self, about: str) -> Opinion:
-        """This opinion, with one more mark that is on the text `about`, or ("") that may be on any."""
+    def misplace(self, about: str) -> None:
+        """Count a mark that is on the text `about`, or ("") that may be on any."""
         why = f"on {about!r} and not on the response" if about else "that may be on any of several texts"
         cure = "" if about else " (if they are on the response, name it: --map response=KEY)"
-        return replace(self, misplaced={**self.misplaced, why + cure: self.misplaced.get(why + cure, 0) + 1})
+        self.misplaced[why + cure] += 1
+
+    def answer(self, question: str, value: object, names: Names) -> None:
+        """Add what was answered to a question: words of a comment, a correction, a rating, or something aside."""
+        one = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is None or value == "" or value == []:
+            return
+        if isinstance(value, str) and names.is_corrected(question):
+            self.corrected = value
+        elif isinstance(value, str) and names.is_comment(question):
+            self.comments.append(value)
+        elif isinstance(value, str) and not _is_label(value):
+            self.comments.append(value)
+            self.written[question] = value
+        elif isinstance(one, str | int | float) or (isinstance(one, list) and all(isinstance(e, str) for e in one)):
+            self.ratings[question] = one
+        else:
+            self.aside[question] = value
 
 
-def unfolded(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row whose one text is a conversation that ends with the assistant, as its last turn and those before."""
-    talks = [value for value in row.values() if isinstance(value, list) and value and all(map(is_turn, value))]
-    if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):
-        return row
-    return {**row, "prompt": talks[0][:-1], "response": turns_of(talks[0], "conversation")[-1].content}
-
-
-def skipped(id: str, why: str) -> Opinion:
+def skip(id: str, why: str) -> Opinion:
     """Something in a file that nobody meant as an opinion."""
     return Opinion(id, skipped=why)
-
-
-def answered(question: str, value: object, names: Names, opinion: Opinion) -> Opinion:
-    """The opinion with one more answer: words of a comment, a correction, a rating, or something aside."""
-    if value is None or value == "" or value == []:
-        return opinion
-    if isinstance(value, str) and names.is_corrected(question):
-        return replace(opinion, corrected=value)
-    if isinstance(value, str) and names.is_comment(question):
-        return replace(opinion, comments=(*opinion.comments, value))
-    if isinstance(value, str) and not _is_label(value):
-        written = {**opinion.written, question: value}
-        return replace(opinion, comments=(*opinion.comments, value), written=written)
-    one = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if isinstance(one, str | int | float) or (isinstance(one, list) and all(isinstance(each, str) for each in one)):
-        return replace(opinion, ratings={**opinion.ratings, question: one})
-    return replace(opinion, aside={**opinion.aside, question: value})
 
 
 LONGEST_LABEL = 30
@@ -184,76 +199,110 @@ def _is_label(value: str) -> bool:
     return verdict(word) is not None or bool(_LABEL.fullmatch(word))
 
 
-def settled_labels(opinions: Sequence[Opinion]) -> list[Opinion]:
-    """The opinions with short texts as ratings, where others answered the same question by a label: of correct,
+def _read_choices(opinions: Sequence[Opinion]) -> None:
+    """Take short texts as ratings where others answered the same question by a label: of correct,
     partly correct and wrong, all are choices.
     """
     rated = {question for each in opinions for question in each.ratings}
     long = {question for each in opinions for question, text in each.written.items() if len(text) > LONGEST_LABEL}
-    return [_with_labels(each, rated - long) for each in opinions]
+    for each in opinions:
+        labels = {question: text for question, text in each.written.items() if question in rated - long}
+        each.ratings |= labels
+        each.comments = [text for text in each.comments if text not in labels.values()]
 
 
-def _with_labels(opinion: Opinion, questions: Container[str]) -> Opinion:
-    labels = {question: text for question, text in opinion.written.items() if question in questions}
-    comments = tuple(text for text in opinion.comments if text not in labels.values())
-    return replace(opinion, ratings={**opinion.ratings, **labels}, comments=comments) if labels else opinion
+def no_names(path: Path, rows: Sequence[Row]) -> Names:
+    """What a file declares that declares nothing."""
+    return Names()
 
 
 @dataclass(frozen=True)
-class Tool:
-    """A tool whose exports are read. `known` tells a row of it from any other; `opinions` reads one row and raises
-    ValueError on one that is none; `declared` reads what the file, or one beside it, says of its questions.
-    `counting` is how its offsets count, as far as that is known.
+class Importer:
+    """How the rows of one kind of file are recognised and read.
+
+    `opinions(row, id, names)` reads one row; `id` is for one that brings none. It raises ValueError on a row that
+    cannot be read. A row is of this kind if it has `keys` and is `known`. `declared` reads what the file, or one
+    beside it, says of its questions; `counting` is how its offsets count, as far as that is known. `joined` makes
+    one opinion of several rows. `noun` names a row in errors.
     """
 
     name: str
-    known: Callable[[Row], bool]
     opinions: Callable[[Row, str, Names], Iterable[Opinion]]
-    declared: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
+    keys: frozenset[str] = frozenset()
+    known: Callable[[Row], bool] = lambda row: True
+    declared: Callable[[Path, Sequence[Row]], Names] = no_names
     counting: Counting | None = None
+    joined: Callable[[Sequence[Opinion], Path], Sequence[Opinion]] = lambda opinions, path: opinions
+    noun: str = ""
+
+    def knows(self, row: Row) -> bool:
+        """Whether a row is of this kind."""
+        return self.keys <= row.keys() and self.known(row)
+
+    def read(self, row: Row, fallback_id: str, names: Names) -> list[Opinion]:
+        """The opinions of a row; several that judge one response have ids of their own.
+
+        Raises:
+            ValueError: the row is of another kind, or cannot be read.
+        """
+        if not self.knows(row):
+            raise RowError(f"not a record of {self.name}", "leave --kind out, or mend the file")
+        found = list(self.opinions(row, fallback_id, names))
+        if odd := [each for each in found if not isinstance(each, Opinion)]:
+            raise ValueError(f"the importer {self.name} yields {type(odd[0]).__name__}, and no Opinion")
+        meant = [each for each in found if not each.skipped]
+        if not all(isinstance(each.response, str) for each in meant):
+            raise ValueError("the response is not text")
+        for each in meant if len(meant) > 1 else ():
+            each.id += "" if each.part is None else f"-{each.part}"
+        return found
 
 
 @dataclass(frozen=True)
-class Told:
-    """The records of a tool's file, what of its ratings was read and how, and what was not used."""
+class Records:
+    """The records of a file, how its ratings were read, and what of it was not used."""
 
     records: list[Feedback]
-    lines: tuple[str, ...]
+    scales: tuple[str, ...]
     losses: tuple[str, ...]
 
 
-def records_of(tool: Tool, opinions: Sequence[Opinion], names: Names, given: Mapping[str, Scale]) -> Told:
+def records_of(
+    importer: Importer, opinions: Sequence[Opinion], names: Names, given: Mapping[str, Scale]
+) -> Records:
     """All opinions of a file as records.
 
     Raises:
         UserError: `given` (by `--scale`) or `--map score` does not fit the ratings of the file.
     """
-    meant = settled_labels([each for each in opinions if not each.skipped])
+    meant = [each for each in opinions if not each.skipped]
+    _read_choices(meant)
     values: dict[str, list[object]] = {}
     for question, value in ((q, v) for each in meant for q, v in each.ratings.items()):
         values.setdefault(question, []).append(value)
     scales = Scales.of(values, given, names.scales, next(iter(names.chosen.get("score", ())), ""), names.options)
     labels = names.labels()
-    records = [_record(tool, each, scales, labels) for each in meant]
-    return Told(records, scales.lines, (*_left(opinions), *_unlabelled(meant, labels), *scales.problems))
+    records = [_record(importer, each, scales, labels) for each in meant]
+    return Records(records, scales.lines, (*_left(opinions), *_unlabelled(meant, labels), *scales.problems))
 
 
-def _record(tool: Tool, opinion: Opinion, scales: Scales, labels: Mapping[str, Label]) -> Feedback:
-    meta: dict[str, Any] = {"dataset": tool.name, "annotator": opinion.annotator, "corrected": opinion.corrected}
-    meta |= {"ratings": dict(opinion.ratings), "aside": dict(opinion.aside)}
-    if opinion.failure:
-        failure = Failure(kind="unsupported", message=opinion.failure)
-        return human_record(opinion.id, opinion.prompt, opinion.response, failure, meta)
-    marks = settled(opinion.marks, opinion.response, tool.counting)
-    spans, counts = placed(marks, opinion.response, labels)
-    lost = sum(opinion.misplaced.values())
-    critique = Critique(
-        text="\n".join(opinion.comments),
-        spans=spans,
-        score=scales.score(opinion.ratings),
-        quotes=counts.model_copy(update={"unmatched": counts.unmatched + lost}),
-    )
-    return human_record(opinion.id, opinion.prompt, opinion.response, critique, meta)
+def _record(importer: Importer, opinion: Opinion, scales: Scales, labels: Mapping[str, Label]) -> Feedback:
+    """The record of an opinion."""
+    said = without_empty(corrected=opinion.corrected, ratings=opinion.ratings, aside=opinion.aside)
+    meta = {**without_empty(dataset=importer.name, annotator=opinion.annotator), **said, **opinion.meta}
+    judgement: Critique | Failure = Failure(kind="unsupported", message=opinion.failure)
+    if not opinion.failure:
+        marks = in_code_points(opinion.marks, opinion.response, importer.counting)
+        spans, lost = spans_of(marks, opinion.response, labels)
+        counts = Counter(why for why, _ in lost) + Counter(unmatched=opinion.misplaced.total())
+        judgement = Critique(
+            text="\n".join(opinion.comments),
+            spans=opinion.spans or spans,
+            score=scales.score(opinion.ratings) if opinion.score is None else opinion.score,
+            quotes=opinion.counts + QuoteCounts(**counts),
+            omissions=tuple(opinion.omissions),
+        )
+    return human_record(opinion.id, opinion.prompt, opinion.response, judgement, meta, opinion.source)
 
 
 def _left(opinions: Sequence[Opinion]) -> Iterator[str]:
@@ -269,7 +318,7 @@ def _left(opinions: Sequence[Opinion]) -> Iterator[str]:
         cure = f" (if it is a critique: --map critique={name})" if name in texts else ""
         yield f"{name}: kept in meta.aside, as no verdict on the response: {count}{cure}"
     yield from (f"marks {reason}: {count}" for reason, count in misplaced.items())
-    if empty := sum(not (o.skipped or o.says_something) for o in opinions):
+    if empty := sum(not (each.skipped or each.says_something) for each in opinions):
         yield f"records in which nothing was marked, rated or written: {empty}"
 
 
@@ -283,7 +332,7 @@ def _unlabelled(opinions: Iterable[Opinion], labels: Mapping[str, Label]) -> Ite
         yield f"labels that neither praise nor blame give no span: {shown} ({cure})"
 
 
-def mapped(words: Sequence[str], kind: str) -> dict[str, tuple[str, ...]]:
+def parse_tool_map(words: Sequence[str], kind: str) -> dict[str, tuple[str, ...]]:
     """`--map response=answer,poor=Typo,poor=Wrong` for the file of a tool: ours -> theirs.
 
     Raises:
@@ -298,6 +347,14 @@ def mapped(words: Sequence[str], kind: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def last_turn(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row whose one text is a conversation that ends with the assistant, as its last turn and those before."""
+    talks = [value for value in row.values() if isinstance(value, list) and value and all(map(is_turn, value))]
+    if len(talks) != 1 or talks[0][-1]["role"] != "assistant" or any(key in row for key in RESPONSE_KEYS[:3]):
+        return row
+    return {**row, "prompt": talks[0][:-1], "response": turns_of(talks[0], "conversation")[-1].content}
+
+
 SCORE_SCALE = {"score_scale": "-1..1"}
 """What files of our own say in a row's `meta`, so that they can be read again: their scores are scores."""
 
@@ -305,8 +362,8 @@ SCORE_SCALE = {"score_scale": "-1..1"}
 def own_scales(rows: Sequence[Row]) -> dict[str, Scale]:
     """The scale of `score`, where the first row's `meta` (or `metadata`) has a `score_scale`."""
     found = [row[key] for row in rows[:1] for key in ("meta", "metadata") if isinstance(row.get(key), dict)]
-    said = next((meta["score_scale"] for meta in found if "score_scale" in meta), None)
-    return {"score": parse_scale(said, BY_FILE)} if isinstance(said, str) else {}
+    scale = next((meta["score_scale"] for meta in found if "score_scale" in meta), None)
+    return {"score": parse_scale(scale, BY_FILE)} if isinstance(scale, str) else {}
 
 
 def text_in(row: Mapping[str, Any], *keys: str) -> str:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from text2grad.feedback import (
-    Critique,
     Example,
     Feedback,
     Judgement,
     Label,
     Message,
     Place,
-    QuoteCounts,
     Source,
     Span,
 )
@@ -33,6 +30,7 @@ POLARITY: dict[str, Label] = {
     **dict.fromkeys(("strength", "+", "+1", "1"), 1),
     **dict.fromkeys(("error", "weakness", "fault", "-", "-1"), -1),
 }
+HUMAN = Source(kind="human")
 _PIECE = re.compile(r"\r\n|[\s\S]")
 
 
@@ -44,19 +42,25 @@ class Mark(NamedTuple):
     label: str
     text: str = ""
     reason: str = ""
+    weight: Any = 1.0
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Mark:
-        """A mark written with these names as keys.
+    def of(cls, value: Mapping[str, Any], **keys: str) -> Mark:
+        """A mark written with these names as keys, or with other `keys`: `label="tag"`.
 
         Raises:
             ValueError: its offsets are not whole numbers.
         """
-        start, end = _whole(value["start"]), _whole(value["end"])
+        places = [value[keys.get(name, name)] for name in ("start", "end")]
+        start, end = map(_whole, places)
         if start is None or end is None:
-            raise ValueError(f"offsets {value['start']!r} and {value['end']!r} are not whole numbers")
-        label, text, reason = (str(value.get(name) or "") for name in ("label", "text", "reason"))
+            raise ValueError(f"offsets {places[0]!r} and {places[1]!r} are not whole numbers")
+        label, text, reason = (str(value.get(keys.get(name, name)) or "") for name in ("label", "text", "reason"))
         return cls(start, end, label, text, reason)
+
+    def at(self, start: int, end: int) -> Mark:
+        """The same mark in another place."""
+        return self._replace(start=start, end=end)
 
 
 def _whole(value: Any) -> int | None:
@@ -80,7 +84,7 @@ CODE_POINTS, BROWSER = Counting(), Counting(utf16=True, crlf_is_one=True)
 COUNTINGS = (CODE_POINTS, Counting(utf16=True), BROWSER, Counting(crlf_is_one=True))
 
 
-def settled(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
+def in_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
     """The marks in code points of `text`, whatever their offsets count; -1 where that cannot be told.
 
     What a mark quotes tells: its offsets are counted so that they have the quote, else it is the quote's only
@@ -93,15 +97,15 @@ def settled(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> l
     tables = {counting: _steps(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
     bare = [mark for mark in marks if not mark.text]
     found: dict[Counting | None, tuple[Place, ...]] = {
-        each: tuple(_interval(mark, tables[each]) for mark in bare) for each in _live(marks, tables, text, tool)
+        each: tuple(_interval(mark, tables[each]) for mark in bare) for each in _possible(marks, tables, text, tool)
     }
     edged = {places for places in found.values() if all(_on_edges(text, *place) for place in places)}
     ways = [ways for ways in (edged, set(found.values()), {found.get(tool)}) if len(ways) == 1]
     places = iter((ways[0].pop() if ways else None) or [(-1, -1)] * len(bare))
-    return [_quoted(mark, tables, text) if mark.text else _moved(mark, *next(places)) for mark in marks]
+    return [_quoted(mark, tables, text) if mark.text else mark.at(*next(places)) for mark in marks]
 
 
-def _live(
+def _possible(
     marks: Sequence[Mark], tables: Mapping[Counting, Mapping[int, int]], text: str, tool: Counting | None
 ) -> Sequence[Counting]:
     """The countings by which all quotes are where they say; that of the tool, unless it is a browser's (there a
@@ -110,10 +114,6 @@ def _live(
     if tool is not None and tool != BROWSER:
         return [tool]
     return [each for each in COUNTINGS if all(not m.text or _at(m, tables[each], text) for m in marks)] or COUNTINGS
-
-
-def _moved(mark: Mark, start: int, end: int) -> Mark:
-    return mark._replace(start=start, end=end)
 
 
 def _steps(text: str, counting: Counting) -> dict[int, int]:
@@ -141,14 +141,11 @@ def _on_edges(text: str, start: int, end: int) -> bool:
 
 
 def _quoted(mark: Mark, tables: Mapping[Counting, Mapping[int, int]], text: str) -> Mark:
-    for steps in tables.values():
-        if _at(mark, steps, text):
-            start, end = _interval(mark, steps)
-            return _moved(mark, start, end)._replace(text=text[start:end])
-    places = list(_places(_one_line(mark.text), text))
-    if len(places) == 1:
-        return mark._replace(start=places[0][0], end=places[0][1], text=text[slice(*places[0])])
-    return _moved(mark, -1, -1)
+    places = [_interval(mark, steps) for steps in tables.values() if _at(mark, steps, text)][:1]
+    places = places or list(_places(_one_line(mark.text), text))
+    if len(places) != 1:
+        return mark.at(-1, -1)
+    return mark.at(*places[0])._replace(text=text[slice(*places[0])])
 
 
 def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
@@ -179,41 +176,47 @@ def _one_line(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\\n").replace("\xa0", " ")
 
 
-def placed(
+def spans_of(
     marks: Iterable[Mark], response: str, labels: Mapping[str, Label] = POLARITY
-) -> tuple[tuple[Span, ...], QuoteCounts]:
-    """The spans of marks, in order, and how many marks gave none and why. `labels`: their names in lower case."""
-    counts: Counter[str] = Counter()
+) -> tuple[tuple[Span, ...], list[tuple[str, Mark]]]:
+    """The spans of marks, in order, and the marks that gave none, each with why (a name of `QuoteCounts`).
+
+    `labels` are the names of labels in lower case.
+    """
+    lost: list[tuple[str, Mark]] = []
     spans: dict[tuple[int, int, int], Span] = {}
-    for start, end, name, text, reason in marks:
+    for mark in marks:
+        start, end, name, text, reason, weight = mark
         label = labels.get(name.strip().casefold())
         found = response[start:end]
         if not 0 <= start < end <= len(response) or (text and found != text):
-            counts["unmatched"] += 1
+            lost.append(("unmatched", mark))
         elif label is None:
-            counts["no_polarity"] += 1
+            lost.append(("no_polarity", mark))
         elif (start, end, label) in spans:
-            counts["repeated"] += 1
+            lost.append(("repeated", mark))
         else:
-            spans[start, end, label] = Span(start=start, end=end, label=label, text=found, reason=reason)
-    return in_order(spans.values()), QuoteCounts(**counts)
-
-
-def marked_record(
-    id: str, prompt: str, response: str, critique: Critique, marks: Iterable[Mark], meta: Mapping[str, Any]
-) -> Feedback:
-    """`human_record` of a critique whose spans are marks; the results of the marks are counted."""
-    spans, counts = placed(marks, response)
-    return human_record(id, prompt, response, critique.model_copy(update={"spans": spans, "quotes": counts}), meta)
+            span = Span(start=start, end=end, label=label, text=found, reason=reason, weight=weight)
+            spans[start, end, label] = span
+    return in_order(spans.values()), lost
 
 
 def human_record(
-    id: str, prompt: str | tuple[Message, ...], response: str, judgement: Judgement, meta: Mapping[str, Any]
+    id: str,
+    prompt: str | tuple[Message, ...],
+    response: str,
+    judgement: Judgement,
+    meta: Mapping[str, Any],
+    source: Source = HUMAN,
 ) -> Feedback:
-    """A record of what a person said. Of `meta`, what is empty or zero is left out (False is kept)."""
+    """A record of what a person said, with `meta` as it is; a prompt in plain text is the user's turn."""
     turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-    told = {name: value for name, value in meta.items() if value or isinstance(value, bool)}
-    return Feedback.of(Example(id=id, prompt=turns, meta=told), response, judgement, Source(kind="human"))
+    return Feedback.of(Example(id=id, prompt=turns, meta=dict(meta)), response, judgement, source)
+
+
+def without_empty(**meta: object) -> dict[str, object]:
+    """What is known, without what is empty or zero (False is kept)."""
+    return {name: value for name, value in meta.items() if value or isinstance(value, bool)}
 
 
 def subject_of(record: Feedback) -> object:

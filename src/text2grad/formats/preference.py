@@ -14,7 +14,7 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Preference, to_json
-from text2grad.formats.intake import KNOWN_BY
+from text2grad.formats.intake import OWN_KEYS
 from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import Row, convert_rows, load_rows, text_of
 
@@ -37,7 +37,7 @@ def read_pairs(data: str, split: str = "") -> Pairs:
         UserError: it cannot be read or has no records, or a record is no pair (which one, and why).
     """
     rows = load_rows(data, None, split)
-    if rows[0].keys() >= KNOWN_BY["feedback"]:
+    if rows[0].keys() >= OWN_KEYS:
         cure = f"text2grad export {data} --as preference --out pairs.jsonl"
         raise UserError(f"{data} has feedback and no pairs", cure)
     found = list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair"))

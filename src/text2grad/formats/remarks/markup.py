@@ -208,7 +208,7 @@ def _never_closed(text: str, found: re.Match[str]) -> bool:
 
 def marked_up(text: str, marks: Iterable[Mark]) -> str:
     """A text with its marks written into it; `unmarked` takes them out again unless text or marks are unlucky."""
-    for start, end, label, _, reason in sorted(marks, reverse=True):
+    for start, end, label, _, reason, _ in sorted(marks, reverse=True):
         sign = "+" if label == "+1" else "-"
         why = f"{{{reason}}}" if reason else ""
         text = f"{text[:start]}[{sign}{text[start:end]}{sign}]{why}{text[end:]}"

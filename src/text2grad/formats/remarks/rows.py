@@ -7,6 +7,7 @@ response itself (`formats.remarks.markup`). A critique alone will do.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -26,7 +27,7 @@ from text2grad.feedback import (
     leads_out,
     to_json,
 )
-from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed, subject_of
+from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, spans_of, subject_of, without_empty
 from text2grad.formats.remarks.cells import Scores, is_filled, kind_of, list_of, scores_of, text_of, turns_of
 from text2grad.formats.remarks.columns import RATINGS, SAYS, check_names, plain_name, renamed
 from text2grad.formats.remarks.markup import BRACKETS, Unmarked, has_markup, unmarked
@@ -175,10 +176,9 @@ def _remark(row: Mapping[str, Any]) -> Remark:
         found = Unmarked(text)  # they are text, as a quote has them, too
     by_label = {label: tuple(_bare(quote, found.text) for quote, of in quotes if of == label) for label in LABELS}
     resolved = {label: resolve(by_label[label], found.text, label, "skip", AS_PEOPLE_QUOTE) for label in LABELS}
-    given = [(Mark.of({**span, "label": _name(span)}), span.get("weight")) for span in spans if _has_offsets(span)]
-    marks = (*(mark for mark, _ in given), *found.marks)
-    of_marks, counts = placed(marks, found.text)
-    marked = tuple(_weighted(of_marks, given))
+    given = [_mark(span) for span in spans if _has_offsets(span)]
+    marked, lost = spans_of([*given, *found.marks], found.text)
+    counts = QuoteCounts(**Counter(why for why, _ in lost))
     return Remark(
         prompt,
         found,
@@ -187,7 +187,7 @@ def _remark(row: Mapping[str, Any]) -> Remark:
         marked,
         in_order([*(span for each in resolved.values() for span in each.spans), *marked]),
         sum((each.counts for each in resolved.values()), counts + QuoteCounts(no_polarity=len(nameless))),
-        (*map(_no_label, nameless), *_misplaced(marks, found.text)),
+        (*map(_no_label, nameless), *_misplaced(lost, found.text)),
         exact,
     )
 
@@ -233,7 +233,7 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
         omissions=omissions,
     )
     annotator = text_of(row, "annotator")
-    meta = {"dataset": dataset, "corrected": corrected, "annotator": annotator}
+    meta = without_empty(dataset=dataset, corrected=corrected, annotator=annotator)
     id = text_of(row, "id") or content_id(remark.prompt, remark.response.text, annotator)
     return human_record(id, remark.prompt, remark.response.text, critique, meta)
 
@@ -278,12 +278,9 @@ def _name(span: Mapping[str, Any]) -> str:
     return str(span.get("label", "")).strip()
 
 
-def _weighted(of_marks: Iterable[Span], given: Sequence[tuple[Mark, object]]) -> Iterator[Span]:
-    """The spans of marks, with the weights that were given beside their offsets."""
-    weights = {(mark.start, mark.end, POLARITY.get(mark.label.casefold())): weight for mark, weight in given}
-    for span in of_marks:
-        weight = weights.get((span.start, span.end, span.label))
-        yield span if weight is None else Span.model_validate({**span.model_dump(), "weight": weight})
+def _mark(span: Mapping[str, Any]) -> Mark:
+    weight = span.get("weight")
+    return Mark.of({**span, "label": _name(span)})._replace(weight=1.0 if weight is None else weight)
 
 
 def _quotes(
@@ -337,15 +334,15 @@ def _no_label(span: Mapping[str, Any]) -> str:
     return f'{text} has {f"the label {label!r}" if label else "no label"}; write "label": "good" or "poor"'
 
 
-def _misplaced(marks: Iterable[Mark], response: str) -> Iterator[str]:
+def _misplaced(lost: Iterable[tuple[str, Mark]], response: str) -> Iterator[str]:
     """The marks with offsets that yield no span, and why."""
-    for start, end, name, text, _ in marks:
-        if not 0 <= start < end <= len(response):
+    for why, (start, end, label, text, *_) in lost:
+        if why == "no_polarity":
+            yield _no_label({"text": response[start:end], "label": label})
+        elif not 0 <= start < end <= len(response):
             yield f"[{start}, {end}) is not inside the {len(response)} characters of the response"
-        elif text and response[start:end] != text:
+        elif why == "unmatched":
             yield f"[{start}, {end}) is {_short(response[start:end])} and not {_short(text)}; leave the offsets out"
-        elif name.casefold() not in POLARITY:
-            yield _no_label({"text": response[start:end], "label": name})
 
 
 def _repeated(quote: str, response: str) -> str:

@@ -14,17 +14,7 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, from_json, reading
-from text2grad.formats.importer import (
-    SCORE_SCALE,
-    Names,
-    Opinion,
-    Tool,
-    answered,
-    own_scales,
-    skipped,
-    text_in,
-    unfolded,
-)
+from text2grad.formats.importer import SCORE_SCALE, Importer, Names, Opinion, last_turn, own_scales, skip, text_in
 from text2grad.formats.marks import LABELS, Mark, fits
 from text2grad.formats.scale import Scale, of_options
 from text2grad.tasks.base import conversation_text
@@ -114,36 +104,34 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     Raises:
         ValueError: the record has no text.
     """
-    fields = unfolded(_fields(row))
+    fields = last_turn(_fields(row))
     field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
+    prompt = names.prompt({name: text for name, text in fields.items() if name != field})
     people: dict[str, Opinion] = {}
     answers = list(_answers(row))
-    meant = [each for each in answers if each.status == "submitted"]
-    prompt = names.prompt({name: text for name, text in fields.items() if name != field})
-    for each in meant:
-        found = people.get(each.who, Opinion(id, texts[field], prompt, annotator=each.who))
-        people[each.who] = _with(found, each, texts, field, names)
-    several = len(people) > 1
-    yield from (replace(each, id=f"{id}-{each.annotator}" if several else id) for each in people.values())
-    yield from (skipped(id, f"answers with the status {each.status!r}") for each in answers if each not in meant)
+    for each in answers:
+        if each.status == "submitted":
+            opinion = people.setdefault(each.who, Opinion(id, texts[field], prompt, each.who, part=each.who))
+            _add(opinion, each, texts, field, names)
+    yield from people.values()
+    yield from (skip(id, f"answers with the status {e.status!r}") for e in answers if e.status != "submitted")
     if not answers:
         suggested = row.get("suggestions") or any(name.endswith(".suggestion") for name in row)
-        yield skipped(id, "records with suggestions alone" if suggested else "records that nobody answered")
+        yield skip(id, "records with suggestions alone" if suggested else "records that nobody answered")
 
 
-def _with(opinion: Opinion, answer: Answer, texts: Mapping[str, str], field: str, names: Names) -> Opinion:
+def _add(opinion: Opinion, answer: Answer, texts: Mapping[str, str], field: str, names: Names) -> None:
     question, value = answer.question, answer.value
     if not (isinstance(value, list) and any(isinstance(each, dict) for each in value)):
-        return answered(question, value, names, opinion)
-    if not all("start" in each for each in value):
-        return replace(opinion, aside={**opinion.aside, question: value})
-    about = names.about(question, texts, field)
-    if about == field:
-        return replace(opinion, marks=(*opinion.marks, *map(Mark.of, value)))
-    for _ in value:
-        opinion = opinion.without_mark(about)
-    return opinion
+        opinion.answer(question, value, names)
+    elif not all("start" in each for each in value):
+        opinion.aside[question] = value
+    elif (about := names.about(question, texts, field)) == field:
+        opinion.marks += map(Mark.of, value)
+    else:
+        for _ in value:
+            opinion.misplace(about)
 
 
 def declared(path: Path, rows: Sequence[Row]) -> Names:
@@ -201,8 +189,7 @@ def _only_text(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     yield from ((question, next(iter(held))) for question, held in possible.items() if len(held) == 1)
 
 
-NESTED = Tool("argilla", _is_nested, opinions, declared)
-FLAT = Tool("argilla", _is_flat, opinions, declared)
+IMPORTER = Importer("argilla", opinions, known=lambda row: _is_nested(row) or _is_flat(row), declared=declared)
 
 
 def row_of(record: Feedback) -> Row:
