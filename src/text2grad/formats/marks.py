@@ -209,9 +209,13 @@ def human_record(
     meta: Mapping[str, Any],
     source: Source = HUMAN,
 ) -> Feedback:
-    """A record of what a person said, with `meta` as it is; a prompt in plain text is the user's turn."""
-    turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-    return Feedback.of(Example(id=id, prompt=turns, meta=dict(meta)), response, judgement, source)
+    """A record of what a person said, with `meta` as it is."""
+    return Feedback.of(Example(id=id, prompt=as_turns(prompt), meta=dict(meta)), response, judgement, source)
+
+
+def as_turns(prompt: str | tuple[Message, ...]) -> tuple[Message, ...]:
+    """A prompt as turns: in plain text it is the user's."""
+    return (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
 
 
 def without_empty(**meta: object) -> dict[str, object]:

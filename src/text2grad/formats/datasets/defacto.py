@@ -16,11 +16,7 @@ from text2grad.tasks.loaders import Row, optional_text, text_of
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion on a summary.
-
-    Raises:
-        ValueError: a text is missing.
-    """
+    """The opinion on a summary."""
     feedback: Mapping[str, Any] = row["feedback"] if isinstance(row["feedback"], dict) else {}
     response, article = text_of(row, "candidate"), text_of(row, "article")
     explanation, instruction, corrected, evidence = (

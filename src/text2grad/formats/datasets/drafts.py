@@ -18,11 +18,7 @@ GPT_4 = Source(kind="llm", model="gpt-4")
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """What a person wrote about the draft of a row; nothing where nobody did.
-
-    Raises:
-        ValueError: the row lacks a text.
-    """
+    """What a person wrote about the draft of a row; nothing where nobody did."""
     for each in responses_of(row) or ():
         if each.feedback.strip():
             id, said, corrected = each.id or fallback_id, [each.feedback], each.reference
@@ -30,11 +26,7 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 
 def completions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """UltraFeedback: GPT-4's critique of every completion that has one, and its score of 1 to 10 as -1 to 1.
-
-    Raises:
-        ValueError: the row lacks a text.
-    """
+    """UltraFeedback: GPT-4's critique of every completion that has one, and its score of 1 to 10 as -1 to 1."""
     for each, completion in zip(responses_of(row) or (), row["completions"], strict=True):
         if words := optional_text(completion, "critique"):
             opinion = Opinion(each.id, each.response, each.prompt, comments=[words], meta=each.meta, source=GPT_4)

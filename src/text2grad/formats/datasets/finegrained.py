@@ -29,11 +29,7 @@ SENTENCES = {
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion on a published answer.
-
-    Raises:
-        ValueError: text is missing, an offset lies outside the answer, or a pointer outside the passages.
-    """
+    """The opinion on a published answer."""
     example = finegrained_example(row, fallback_id, names.context_characters)
     response, passages = text_of(row, "prediction 1"), row["passages"]
     errors, missing = (_objects(row["feedback"], key) for key in ("errors", "missing-info"))

@@ -24,11 +24,7 @@ _TAG = re.compile(r"</?v>")
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """What one line says of a segment, with its place and severity in `aside`.
-
-    Raises:
-        ValueError: a text is missing, or the marks are not a pair.
-    """
+    """What one line says of a segment, with its place and severity in `aside`."""
     response, found = _marked(text_of(row, "target"))
     prompt, left_out = _marked(str(row.get("source") or ""))
     segment = (*(str(row.get(name, "")) for name in _PLACE), prompt, response, rater := str(row.get("rater", "")))

@@ -43,11 +43,7 @@ def find(selection: str, response: str) -> list[tuple[int, int]]:
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion of each review of a row. The published rows have no question texts: `names.beside` has them.
-
-    Raises:
-        ValueError: a text is missing, or a rating is not from 0 to 100.
-    """
+    """The opinion of each review of a row. The published rows have no question texts: `names.beside` has them."""
     return (_opinion(each, names.beside) for each in (_reviews(row, names.beside) if _is_nested(row) else [row]))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,13 +30,13 @@ from text2grad.feedback import (
 from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, spans_of, subject_of, without_empty
 from text2grad.formats.remarks.cells import Scores, is_filled, kind_of, list_of, scores_of, text_of, turns_of
 from text2grad.formats.remarks.columns import RATINGS, SAYS, check_names, plain_name, renamed
-from text2grad.formats.remarks.markup import BRACKETS, Unmarked, has_markup, unmarked
+from text2grad.formats.remarks.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.formats.scale import Scale
 from text2grad.tasks.loaders import Row
 from text2grad.tasks.sheets import bad_rows
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.nearest import nearest
-from text2grad.wire.quotes import Quote, Resolved, in_order, occurrences, resolve
+from text2grad.wire.quotes import Quote, in_order, occurrences, resolve
 
 KEYS = frozenset({"response"})
 AS_PEOPLE_QUOTE = LocateSettings(ignore_case=True)
@@ -47,25 +47,26 @@ AS_IT_IS = '""'
 _OPENING, _CLOSING = "\"'“‘„«`", "\"'”’“»`"
 
 
-Placed = tuple[str, str]
-"""The place of a row, and what is wrong there."""
-
-
-class Remark(NamedTuple):
-    """A row that was read: its response without mark-up, what was quoted, and what came of it.
-
-    `marked` are the spans of marks. `exact`: all spans are given by offsets, or it is said that there are none.
+@dataclass
+class Remark:
+    """A row that was read: its response without mark-up, each quote with its label and the spans it gave, and the
+    spans of marks. `losses` says what gave no span and what would mend it. `exact`: all spans are given by offsets,
+    or it is said that there are none.
     """
 
     prompt: tuple[Message, ...]
-    response: Unmarked
-    quotes: Mapping[Label, tuple[Quote, ...]]
-    resolved: Mapping[Label, Resolved]
-    marked: tuple[Span, ...]
-    spans: tuple[Span, ...]
-    counts: QuoteCounts
-    problems: tuple[str, ...]
+    response: MarkedText
     exact: bool
+    marked: tuple[Span, ...]
+    counts: QuoteCounts
+    quoted: list[tuple[Quote, Label, list[Span]]] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All spans, in order."""
+        return in_order([*(span for *_, spans in self.quoted for span in spans), *self.marked])
 
 
 class Read(NamedTuple):
@@ -111,13 +112,13 @@ def read(
 
 def _read_all(
     places: Sequence[str], rows: Sequence[Row], scores: Scores, dataset: str
-) -> tuple[list[Feedback], list[str], list[Placed]]:
+) -> tuple[list[Feedback], list[str], list[tuple[str, str]]]:
     """The records, what was not used, and the rows that cannot be read, each with its place."""
     kept: dict[str, tuple[str, list[str]]] = {}
     subjects: dict[str, tuple[object, str]] = {}
     records: list[Feedback] = []
     losses: list[str] = []
-    bad: list[Placed] = []
+    bad: list[tuple[str, str]] = []
     asks = any(is_filled(row.get("prompt")) for row in rows)
     for place, row in zip(places, rows, strict=True):
         try:
@@ -141,7 +142,7 @@ def _read_all(
     return records, losses, bad
 
 
-def _cure(bad: Iterable[Placed]) -> str:
+def _cure(bad: Iterable[tuple[str, str]]) -> str:
     scores = any("is not between" in fault for _, fault in bad)
     return "of another scale, say it from worst to best: --scale 1..5" if scores else "correct these rows"
 
@@ -160,36 +161,43 @@ def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | No
             f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"
         ]
     remark = _remark(row)
-    return _record(row, remark, score, dataset), list(_losses(remark))
+    return _record(row, remark, score, dataset), remark.losses
 
 
 def _remark(row: Mapping[str, Any]) -> Remark:
     none = row.get("spans") == NO_SPANS
     spans = [] if none else _objects(list_of(row.get("spans"), "spans"))
-    exact = none or (bool(spans) and all(map(_has_offsets, spans)))
+    marks = [_mark(span) for span in spans if _has_offsets(span)]
+    exact = none or 0 < len(marks) == len(spans)
     prompt, text, is_turn = _conversation(row, exact)
     if not (text.strip() or exact):
         raise ValueError("the response is empty")
     quotes, nameless = _quotes(row, [span for span in spans if not _has_offsets(span)])
-    found = Unmarked(text) if exact or is_turn or any(map(_has_offsets, spans)) else unmarked(text)
-    if any(BRACKETS.search(quote.text) and quote.text in text for quote, _ in quotes):
-        found = Unmarked(text)  # they are text, as a quote has them, too
-    by_label = {label: tuple(_bare(quote, found.text) for quote, of in quotes if of == label) for label in LABELS}
-    resolved = {label: resolve(by_label[label], found.text, label, "skip", AS_PEOPLE_QUOTE) for label in LABELS}
-    given = [_mark(span) for span in spans if _has_offsets(span)]
-    marked, lost = spans_of([*given, *found.marks], found.text)
-    counts = QuoteCounts(**Counter(why for why, _ in lost))
-    return Remark(
-        prompt,
-        found,
-        by_label,
-        resolved,
-        marked,
-        in_order([*(span for each in resolved.values() for span in each.spans), *marked]),
-        sum((each.counts for each in resolved.values()), counts + QuoteCounts(no_polarity=len(nameless))),
-        (*map(_no_label, nameless), *_misplaced(lost, found.text)),
-        exact,
-    )
+    has_brackets = any(BRACKETS.search(quote.text) and quote.text in text for quote, _ in quotes)
+    # What has offsets, is a turn, or is quoted with its brackets is text as it stands.
+    response = MarkedText(text) if exact or is_turn or marks or has_brackets else read_markup(text)
+    marked, unplaced = spans_of([*marks, *response.marks], response.text)
+    counts = QuoteCounts(**Counter(why for why, _ in unplaced)) + QuoteCounts(no_polarity=len(nameless))
+    remark = Remark(prompt, response, exact, marked, counts)
+    for label in LABELS:
+        _find(remark, [_bare(quote, response.text) for quote, of in quotes if of == label], label)
+    remark.losses += [*map(_no_label, nameless), *_misplaced(unplaced, response.text)]
+    remark.losses += [
+        f"{_short(doubt)} stays in the response as text; marks are written [-next week-]{{why}}"
+        for doubt in response.doubts
+    ]
+    return remark
+
+
+def _find(remark: Remark, quotes: Sequence[Quote], label: Label) -> None:
+    """Add the quotes of one label, with the spans that they give."""
+    text = remark.response.text
+    found = resolve(quotes, text, label, "skip", AS_PEOPLE_QUOTE)
+    remark.quoted += [(quote, label, spans) for quote, spans in zip(quotes, found.by_quote, strict=True)]
+    remark.counts += found.counts
+    remark.lost += found.lost
+    remark.losses += [not_there(quote, text) for quote in found.lost]
+    remark.losses += [_repeated(quote, text) for quote in found.unclear]
 
 
 def _conversation(row: Mapping[str, Any], exact: bool) -> tuple[tuple[Message, ...], str, bool]:
@@ -219,8 +227,8 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
     turns = turns_of(row.get("corrected"), "corrected") if not remark.exact else ()
     corrected = turns[-1].content if turns else text_of(row, "corrected") or remark.response.corrected
     spans, omissions = remark.spans, remark.response.omissions
-    marked = any(remark.quotes.values()) or spans or remark.problems or remark.exact
-    if not marked and corrected and not omissions:
+    is_marked = remark.quoted or spans or remark.counts.no_polarity + remark.counts.unmatched or remark.exact
+    if not is_marked and corrected and not omissions:
         spans, omissions = edits(remark.response.text, corrected)
     written = text_of(row, "critique")
     literal = remark.exact and written.startswith(AS_IT_IS)
@@ -229,7 +237,7 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
         spans=spans,
         score=score,
         quotes=remark.counts,
-        lost=tuple(chain.from_iterable(each.lost for each in remark.resolved.values())),
+        lost=tuple(remark.lost),
         omissions=omissions,
     )
     annotator = text_of(row, "annotator")
@@ -242,15 +250,6 @@ def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
     """The id of a remark that brings none: the same for what the same person says of the same response."""
     told = to_json([[turn.model_dump() for turn in prompt], response, annotator])
     return f"remark-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
-
-
-def _losses(remark: Remark) -> Iterator[str]:
-    """What of a row gave no span, and what would mend it."""
-    for resolved in remark.resolved.values():
-        yield from (not_there(quote, remark.response.text) for quote in resolved.lost)
-        yield from (_repeated(quote, remark.response.text) for quote in resolved.unclear)
-    yield from remark.problems
-    yield from map(_doubt, remark.response.doubts)
 
 
 def not_there(quote: str, response: str) -> str:
@@ -351,10 +350,6 @@ def _repeated(quote: str, response: str) -> str:
     return f'{_short(quote)} is in the response {times}: quote more of it, or say which by "occurrence"'
 
 
-def _doubt(text: str) -> str:
-    return f"{_short(text)} stays in the response as text; marks are written [-next week-]{{why}}"
-
-
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return repr(line if len(line) <= 60 else f"{line[:57]}...")
@@ -364,9 +359,6 @@ def _of_reasons(remark: Remark) -> str:
     """What was said of each quote as it stands in the response, or as it was written where it is not found there:
     the reason, else whether it is good or poor.
     """
-    said: list[tuple[str, Label, str]] = []
-    for label, quotes in remark.quotes.items():
-        for quote, spans in zip(quotes, remark.resolved[label].by_quote, strict=True):
-            said.append((spans[0].text if spans else quote.text, label, quote.reason))
-    said += [(span.text, span.label, span.reason) for span in remark.marked]
-    return "\n".join(f'"{text}": {reason or LABELS[label]}' for text, label, reason in dict.fromkeys(said))
+    said = [(spans[0].text if spans else quote.text, quote.reason, label) for quote, label, spans in remark.quoted]
+    said += [(span.text, span.reason, span.label) for span in remark.marked]
+    return "\n".join(f'"{text}": {reason or LABELS[label]}' for text, reason, label in dict.fromkeys(said))

@@ -99,11 +99,7 @@ def _answer(question: str, of: Mapping[str, Any]) -> Answer:
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per person who submitted something; what is a draft, was discarded, or was suggested is skipped.
-
-    Raises:
-        ValueError: the record has no text.
-    """
+    """One opinion per person who submitted something; drafts, discarded and suggested answers are skipped."""
     fields = last_turn(_fields(row))
     field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}

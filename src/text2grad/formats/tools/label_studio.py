@@ -36,11 +36,7 @@ def _is_flat(row: Row) -> bool:
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per annotation of a task; those that were cancelled, and predictions of a model, are skipped.
-
-    Raises:
-        ValueError: the task has no text.
-    """
+    """One opinion per annotation of a task; those that were cancelled, and predictions of a model, are skipped."""
     data = last_turn(row["data"])
     names.response(data)
     id = str(data.get("id") or row.get("id") or fallback_id)
@@ -82,12 +78,13 @@ def _opinion(id: str, data: Mapping[str, Any], results: Sequence[Result], who: A
 def _regions(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Region -> its own result, then what else was said of it (which repeats its id)."""
     found: dict[str, list[Result]] = {}
+    notes = [result for result in results if result.get("type") == "textarea"]
     for result in results:
-        if "start" in _value(result) and result.get("type") != "textarea":
+        if "start" in _value(result) and result not in notes:
             found.setdefault(str(result.get("id")), []).append(result)
-    for result in results:
-        if result.get("type") == "textarea" and str(result.get("id")) in found:
-            found[str(result.get("id"))].append(result)
+    for note in notes:
+        if str(note.get("id")) in found:
+            found[str(note.get("id"))].append(note)
     return {id: sorted(group, key=lambda each: not _labels(each)) for id, group in found.items()}
 
 
@@ -166,11 +163,7 @@ def _add_answer(opinion: Opinion, result: Result, texts: Mapping[str, str], fiel
 
 
 def flat_opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion of a flat row.
-
-    Raises:
-        ValueError: it has no text.
-    """
+    """The opinion of a flat row."""
     data = {name: _decoded(value) for name, value in row.items() if name not in _OWN_COLUMNS}
     field = names.response({name: value for name, value in data.items() if name not in names.scales})
     others = {field, names.key(data, "prompt", ("prompt", "question", "instruction"))}

@@ -26,11 +26,7 @@ def _is_doccano(row: Row) -> bool:
 
 
 def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion of a line of doccano: spans `[0, 5, "poor"]` or `entities`, categories, comments.
-
-    Raises:
-        ValueError: it has no text.
-    """
+    """The opinion of a line of doccano: spans `[0, 5, "poor"]` or `entities`, categories, comments."""
     in_data = "text" not in row and "data" in row and "response" not in names.chosen
     field = "data" if in_data else names.response(row)
     known = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
@@ -101,11 +97,7 @@ def brat(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 
 def labelbox(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per label of a data row; an entity's `end` is its last character.
-
-    Raises:
-        ValueError: it has no text.
-    """
+    """One opinion per label of a data row; an entity's `end` is its last character."""
     data = row["data_row"]
     id = text_in(data, "global_key", "external_id", "id") or fallback_id
     labels = [label for project in row["projects"].values() for label in project.get("labels") or ()]
@@ -136,11 +128,7 @@ def _labelbox_answer(value: Mapping[str, Any]) -> Any:
 
 
 def lighttag(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per annotator of an example.
-
-    Raises:
-        ValueError: it has no text.
-    """
+    """One opinion per annotator of an example."""
     id = text_in(row, "example_id", "id") or fallback_id
     prompt = names.prompt(row["metadata"] if isinstance(row.get("metadata"), dict) else {})
     people: dict[str, Opinion] = {}
@@ -161,11 +149,7 @@ def lighttag(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
 
 
 def inception(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion in a UIMA CAS as JSON, as INCEpTION exports it: annotations of one's own types are marks.
-
-    Raises:
-        ValueError: it has no text.
-    """
+    """The opinion in a UIMA CAS as JSON, as INCEpTION exports it: annotations of one's own types are marks."""
     features = row["%FEATURE_STRUCTURES"]
     found = features if isinstance(features, list) else list(features.values())
     text = next((each["sofaString"] for each in found if isinstance(each.get("sofaString"), str)), "")
@@ -184,11 +168,7 @@ def _cas_words(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def langsmith(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per source of feedback on a run: `feedback` has `key`, `score`, `value` and `comment`.
-
-    Raises:
-        ValueError: it has no text.
-    """
+    """One opinion per source of feedback on a run: `feedback` has `key`, `score`, `value` and `comment`."""
     id, outputs, inputs = text_in(row, "id", "run_id") or fallback_id, row["outputs"], row.get("inputs") or {}
     if not row["feedback"]:
         yield skip(id, "runs without feedback")
@@ -222,11 +202,7 @@ _PHOENIX = ("attributes.input.value", "attributes.output.value")
 
 
 def phoenix(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion on a span of Phoenix: columns `annotation.<name>.label`, `.score` and `.explanation`.
-
-    Raises:
-        ValueError: it has no text.
-    """
+    """The opinion on a span of Phoenix: columns `annotation.<name>.label`, `.score` and `.explanation`."""
     prompt, response = (text_in(row, key) for key in _PHOENIX)
     if not response:
         raise ValueError(f"no text in {_PHOENIX[1]!r}")

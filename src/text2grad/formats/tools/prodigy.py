@@ -26,9 +26,6 @@ def _is_task(row: Row) -> bool:
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """The opinion of a line. What the annotator ignored is skipped; spans, or a choice, that were rejected are kept
     as a failure: what is right instead is not said. A label that was rejected is the opposite of one accepted.
-
-    Raises:
-        ValueError: the line has no text, or an offset is not a whole number.
     """
     known = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
     own = replace(names, chosen={"response": _TEXTS, **names.chosen})
