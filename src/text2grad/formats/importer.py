@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from text2grad.errors import UserError
 from text2grad.feedback import Critique, Failure, Feedback, Label, Message, QuoteCounts, Source, Span
 from text2grad.formats.marks import (
     HUMAN,
@@ -330,21 +329,6 @@ def _unlabelled(opinions: Iterable[Opinion], labels: Mapping[str, Label]) -> Ite
         example = next(iter(found)) or "LABEL"
         cure = f"say which do: --map {shlex.quote(f'poor={example}')}"
         yield f"labels that neither praise nor blame give no span: {shown} ({cure})"
-
-
-def parse_tool_map(words: Sequence[str], kind: str) -> dict[str, tuple[str, ...]]:
-    """`--map response=answer,poor=Typo,poor=Wrong` for the file of a tool: ours -> theirs.
-
-    Raises:
-        UserError: it is written otherwise, or names what a tool's file does not have.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for ours, equals, theirs in (pair.partition("=") for word in words for pair in word.split(",")):
-        if not (equals and theirs.strip()) or ours.strip() not in MAPPED:
-            cure = f"write --map response=FIELD; for {kind}: {', '.join(MAPPED)}"
-            raise UserError(f"--map {ours.strip()!r} cannot be read", cure, 2)
-        found[ours.strip()] = (*found.get(ours.strip(), ()), theirs.strip())
-    return found
 
 
 def last_turn(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl, to_json
 from text2grad.formats.datasets import defacto, drafts, finegrained, mqm, squality
-from text2grad.formats.importer import Importer, Names, parse_tool_map, records_of
+from text2grad.formats.importer import MAPPED, Importer, Names, records_of
 from text2grad.formats.marks import subject_of
 from text2grad.formats.remarks import rows as remarks
 from text2grad.formats.remarks.columns import parse_map, plain_name
@@ -177,7 +177,7 @@ def _import_rows(path: Path, importer: Importer, rows: list[Row], options: Optio
         declared = importer.declared(path, rows)
     except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
         declared = Names()
-    chosen = parse_tool_map(options.names, importer.name)
+    chosen = parse_map(options.names, MAPPED)
     names = replace(declared, chosen=chosen, context_characters=options.context_characters)
     noun = importer.noun or f"record of {importer.name}"
     found = convert_rows(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun)
@@ -204,7 +204,7 @@ def _imported(
 
 
 def _import_remarks(path: Path, kind: str, places: Sequence[str], rows: list[Row], options: Options) -> Imported:
-    names = parse_map(options.names)
+    names = {ours: theirs[-1] for ours, theirs in parse_map(options.names).items()}
     read = remarks.read(path, places, [_with_paths(row, names) for row in rows], kind, names, options.scales)
     return Imported(report=_report(kind, read.records), **read._asdict())
 

@@ -313,9 +313,9 @@ def test_what_cannot_be_read_names_its_cure(tmp_path: Path, rows: list[Any], wor
     [
         (
             ["respons=a"],
-            r"--map 'respons' cannot be read .*response, prompt, score, critique, corrected, good, poor",
+            r"no field 'respons', did you mean 'response'\? .*response, prompt, score, critique, corrected, good, poor",
         ),
-        (["response"], "cannot be read"),
+        (["response"], "is not a pair"),
         (["score=stars"], "no rating 'stars'"),
     ],
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from text2grad.errors import UsageError
 from text2grad.feedback import Message, from_json
 from text2grad.formats.marks import POLARITY
 from text2grad.formats.remarks.columns import RATINGS
-from text2grad.formats.scale import Scale, number_of, read_values, share_of, verdict
+from text2grad.formats.scale import Reading, Scale, number_of, share_of, verdict
 from text2grad.tasks.loaders import Row
 
 DECLARED = Scale(-1, 1, "as scores of this format are")
@@ -134,41 +134,27 @@ def scores_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scores:
     if given and not set(given) & {"", *there}:
         known = f"ratings there: {', '.join(there) or 'none'}"
         raise UsageError(f"--scale: the file has no rating {next(iter(given))!r}", known)
-    if not there:
-        return Scores("", lambda row: None)
-    name = next((name for name in there if name in given), there[0])
+    name = next((name for name in there if name in given), next(iter(there), ""))
+    values = [row[name] for row in rows if is_filled(row.get(name))]
+    shares = [(value, share) for value in values if (share := _of_maximum(value)) is not None][:1]
+    notes = [
+        f"{str(v).strip()} read as {s:g}: of 0 to its own maximum (1 is worst: --scale 1..5)" for v, s in shares
+    ]
+    scale = given.get(name) or given.get("")
     if name == "score":
-        return _declared(rows, given.get("score") or given.get(""))
-    values = [row[name] for row in rows if is_filled(row.get(name)) and _of_maximum(row[name]) is None]
-    reading = read_values(name, values, given.get(name) or given.get(""))
+        if scale and not scale.words:
+            notes.insert(0, f"ratings {scale} read as -1 to 1 (score: {scale.declared})")
+        elif not scale and len(rows) > 1 and {number_of(row.get(name)) for row in rows} - {None} == {0.0, 1.0}:
+            thumbs = "scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)"
+            notes.insert(0, thumbs)
+        return Scores(name, lambda row: score_of(row.get(name), scale or DECLARED), tuple(notes))
+    reading = Reading(name, [value for value in values if _of_maximum(value) is None], scale)
 
     def score(row: Row) -> float | None:
-        value = row.get(name)
-        if not is_filled(value):
-            return None
-        share = _of_maximum(value, reading.scale)
-        return reading.score(value) if share is None else share
+        share = _of_maximum(row.get(name), reading.scale)
+        return reading.score(row.get(name)) if share is None and is_filled(row.get(name)) else share
 
-    lines = [reading.line, *_shares(row.get(name) for row in rows)]
-    return Scores(name, score, tuple(filter(None, lines)), tuple(filter(None, [reading.problem])))
-
-
-def _declared(rows: Sequence[Row], given: Scale | None) -> Scores:
-    scale = given or DECLARED
-    numbers = {number_of(row.get("score")) for row in rows} - {None}
-    notes = [f"ratings {scale} read as -1 to 1 (score: {scale.declared})"] if given and not scale.words else []
-    if not given and len(rows) > 1 and numbers == {0.0, 1.0}:
-        notes.append("scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)")
-    notes += _shares(row.get("score") for row in rows)
-    return Scores("score", lambda row: score_of(row.get("score"), scale), tuple(notes))
-
-
-def _shares(values: Iterable[Any]) -> list[str]:
-    """That a rating brought its own maximum, by the first that did."""
-    for value in values:
-        if is_filled(value) and (share := _of_maximum(value)) is not None:
-            return [f"{str(value).strip()} read as {share:g}: of 0 to its own maximum (1 is worst: --scale 1..5)"]
-    return []
+    return Scores(name, score, tuple(filter(None, [reading.line, *notes])), tuple(filter(None, [reading.problem])))
 
 
 def score_of(value: Any, scale: Scale = DECLARED) -> float | None:
