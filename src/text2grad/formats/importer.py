@@ -210,11 +210,6 @@ def _read_choices(opinions: Sequence[Opinion]) -> None:
         each.comments = [text for text in each.comments if text not in labels.values()]
 
 
-def no_names(path: Path, rows: Sequence[Row]) -> Names:
-    """What a file declares that declares nothing."""
-    return Names()
-
-
 @dataclass(frozen=True)
 class Importer:
     """How the rows of one kind of file are recognised and read.
@@ -229,7 +224,7 @@ class Importer:
     opinions: Callable[[Row, str, Names], Iterable[Opinion]]
     keys: frozenset[str] = frozenset()
     known: Callable[[Row], bool] = lambda row: True
-    declared: Callable[[Path, Sequence[Row]], Names] = no_names
+    declared: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
     counting: Counting | None = None
     joined: Callable[[Sequence[Opinion], Path], Sequence[Opinion]] = lambda opinions, path: opinions
     noun: str = ""
@@ -259,11 +254,12 @@ class Importer:
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a file, how its ratings were read, and what of it was not used."""
+    """The records of a file, how its ratings were read, what of it was not used, and columns that were not read."""
 
     records: list[Feedback]
     scales: tuple[str, ...]
     losses: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
 
 
 def records_of(
@@ -287,8 +283,8 @@ def records_of(
 
 def _record(importer: Importer, opinion: Opinion, scales: Scales, labels: Mapping[str, Label]) -> Feedback:
     """The record of an opinion."""
-    said = without_empty(corrected=opinion.corrected, ratings=opinion.ratings, aside=opinion.aside)
-    meta = {**without_empty(dataset=importer.name, annotator=opinion.annotator), **said, **opinion.meta}
+    answers = without_empty(corrected=opinion.corrected, ratings=opinion.ratings, aside=opinion.aside)
+    meta = {**without_empty(dataset=importer.name, annotator=opinion.annotator), **answers, **opinion.meta}
     judgement: Critique | Failure = Failure(kind="unsupported", message=opinion.failure)
     if not opinion.failure:
         marks = in_code_points(opinion.marks, opinion.response, importer.counting)

@@ -11,7 +11,7 @@ from typing import Any
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl, to_json
 from text2grad.formats.datasets import defacto, drafts, finegrained, mqm, squality
-from text2grad.formats.importer import MAPPED, Importer, Names, records_of
+from text2grad.formats.importer import MAPPED, Importer, Names, Records, records_of
 from text2grad.formats.marks import subject_of
 from text2grad.formats.remarks import rows as remarks
 from text2grad.formats.remarks.columns import parse_map, plain_name
@@ -88,8 +88,8 @@ class Options:
         """Stop where names or scales are given for a kind of file that needs none."""
         for option, given in (("--map", self.names), ("--scale", self.scales)):
             if given:
-                said = f"{option} is for tables and remarks, and for tools, not for {kind}"
-                raise UsageError(said, "leave it out")
+                why = f"{option} is for tables and remarks, and for tools, not for {kind}"
+                raise UsageError(why, "leave it out")
 
 
 def import_feedback(
@@ -183,30 +183,28 @@ def _import_rows(path: Path, importer: Importer, rows: list[Row], options: Optio
     found = convert_rows(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun)
     read = records_of(importer, importer.joined(list(found), path), names, options.scales)
     if read.losses and not read.records:
-        said = f"{path}: nobody's opinion is in it: {'; '.join(read.losses)}"
-        raise UserError(said, "export what people answered")
-    return _imported(path, importer.name, read.records, read.scales, read.losses)
+        why = f"{path}: nobody's opinion is in it: {'; '.join(read.losses)}"
+        raise UserError(why, "export what people answered")
+    return _imported(path, importer.name, read)
 
 
-def _imported(
-    path: Path, kind: str, records: list[Feedback], scales: tuple[str, ...], losses: tuple[str, ...]
-) -> Imported:
+def _imported(path: Path, kind: str, read: Records) -> Imported:
     """The records with their figures, after a look at their ids; the same remark of one person twice is one."""
     subjects: dict[str, object] = {}
-    for number, record in enumerate(_checked(path, records), start=1):
+    for number, record in enumerate(_checked(path, read.records), start=1):
         if subjects.setdefault(record.id, subject_of(record)) != subject_of(record):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice, for another text"))
-    kept = list({to_json(each.model_dump()): each for each in records}.values())
-    lost = [line for record in kept for line in _losses(record)]
-    if again := len(records) - len(kept):
-        lost.append(f"the same remark of the same person again, left out: {again}")
-    return Imported(records=kept, report=_report(kind, kept), scales=scales, losses=(*lost, *losses))
+    kept = list({to_json(each.model_dump()): each for each in read.records}.values())
+    losses = [line for record in kept for line in _losses(record)]
+    if again := len(read.records) - len(kept):
+        losses.append(f"the same remark of the same person again, left out: {again}")
+    return Imported(records=kept, report=_report(kind, kept), scales=read.scales, losses=(*losses, *read.losses))
 
 
 def _import_remarks(path: Path, kind: str, places: Sequence[str], rows: list[Row], options: Options) -> Imported:
     names = {ours: theirs[-1] for ours, theirs in parse_map(options.names).items()}
     read = remarks.read(path, places, [_with_paths(row, names) for row in rows], kind, names, options.scales)
-    return Imported(report=_report(kind, read.records), **read._asdict())
+    return Imported(report=_report(kind, read.records), **vars(read))
 
 
 def _with_paths(row: Row, names: Mapping[str, str]) -> Row:
@@ -283,16 +281,11 @@ def _numbered(records: Iterable[Feedback]) -> dict[tuple[object, ...], Feedback]
     return found
 
 
-def data_set_of(record: Feedback) -> str:
-    """Which published data set a record comes from; `feedback` for records that were ours already."""
-    return str(record.meta.get("dataset") or "feedback")
-
-
 def reports_by_data_set(records: Iterable[Feedback]) -> dict[str, ImportReport]:
-    """What a feedback file holds of each data set, the data sets in order of appearance."""
+    """What a feedback file holds of each data set, in order of appearance; `feedback` where none is named."""
     groups: dict[str, list[Feedback]] = {}
     for record in records:
-        groups.setdefault(data_set_of(record), []).append(record)
+        groups.setdefault(str(record.meta.get("dataset") or "feedback"), []).append(record)
     return {name: _report(name, group) for name, group in groups.items()}
 
 

@@ -21,8 +21,9 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """What a person wrote about the draft of a row; nothing where nobody did."""
     for each in responses_of(row) or ():
         if each.feedback.strip():
-            id, said, corrected = each.id or fallback_id, [each.feedback], each.reference
-            yield Opinion(id, each.response, each.prompt, comments=said, corrected=corrected, meta=each.meta)
+            opinion = Opinion(each.id or fallback_id, each.response, each.prompt, meta=each.meta)
+            opinion.comments, opinion.corrected = [each.feedback], each.reference
+            yield opinion
 
 
 def completions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:

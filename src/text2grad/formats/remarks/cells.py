@@ -18,7 +18,6 @@ from text2grad.tasks.loaders import Row
 DECLARED = Scale(-1, 1, "as scores of this format are")
 _ROLES = ("system", "user", "assistant", "tool")
 _REPR_OF_TURNS = re.compile(r"""\s*\[?\s*\{\s*'(?:role|content)'\s*:""")
-Score = Callable[[Row], float | None]
 
 
 def is_filled(value: Any) -> bool:
@@ -99,25 +98,26 @@ def _turn(value: Any, name: str) -> Message:
     return Message(role=value["role"], content=content)
 
 
-def list_of(value: Any, name: str) -> list[Any]:
-    """The list in a cell, or in its JSON text; empty where the cell is.
+def spans_in(value: Any) -> list[dict[str, Any]]:
+    """The spans in a cell, or in its JSON text; none where it is empty.
 
     Raises:
-        ValueError: it holds no list.
+        ValueError: it holds something else than objects.
     """
-    if not is_filled(value):
-        return []
-    found = _json(value) if isinstance(value, str) else value
+    found = (_json(value) if isinstance(value, str) else value) if is_filled(value) else []
     if not isinstance(found, list | dict):
-        raise ValueError(f"the {name} are no list of objects, as JSON: {str(value)[:40]!r}")
-    return found if isinstance(found, list) else [found]
+        raise ValueError(f"the spans are no list of objects, as JSON: {str(value)[:40]!r}")
+    spans = found if isinstance(found, list) else [found]
+    if odd := [span for span in spans if not isinstance(span, dict)]:
+        raise ValueError(f'a span is an object {{"text", "label", "reason"}}, not {odd[0]!r:.40}')
+    return spans
 
 
 class Scores(NamedTuple):
     """The column that has the scores, the score of a row, how the column was read, and what of it has no score."""
 
     name: str
-    of: Score
+    of: Callable[[Row], float | None]
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 

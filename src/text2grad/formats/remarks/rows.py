@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,8 +27,9 @@ from text2grad.feedback import (
     leads_out,
     to_json,
 )
+from text2grad.formats.importer import Records
 from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, spans_of, subject_of, without_empty
-from text2grad.formats.remarks.cells import Scores, is_filled, kind_of, list_of, scores_of, text_of, turns_of
+from text2grad.formats.remarks.cells import Scores, is_filled, kind_of, scores_of, spans_in, text_of, turns_of
 from text2grad.formats.remarks.columns import RATINGS, SAYS, check_names, plain_name, renamed
 from text2grad.formats.remarks.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.formats.scale import Scale
@@ -38,7 +39,6 @@ from text2grad.wire.locate import LocateSettings
 from text2grad.wire.nearest import nearest
 from text2grad.wire.quotes import Quote, in_order, occurrences, resolve
 
-KEYS = frozenset({"response"})
 AS_PEOPLE_QUOTE = LocateSettings(ignore_case=True)
 NO_SPANS = "none"
 """In the cell of spans: there are none, and none are made of anything else."""
@@ -69,17 +69,6 @@ class Remark:
         return in_order([*(span for *_, spans in self.quoted for span in spans), *self.marked])
 
 
-class Read(NamedTuple):
-    """A file of remarks: its records, the lines of which something was not used, columns that were not read, and
-    how the scores were read.
-    """
-
-    records: list[Feedback]
-    losses: tuple[str, ...]
-    ignored: tuple[str, ...]
-    scales: tuple[str, ...]
-
-
 def read(
     path: Path,
     places: Sequence[str],
@@ -87,7 +76,7 @@ def read(
     dataset: str,
     names: Mapping[str, str] | None = None,
     given: Mapping[str, Scale] | None = None,
-) -> Read:
+) -> Records:
     """All remarks of a file. `names` are columns by our names, `given` scales of ratings ("": of the score).
 
     A remark has its id from its prompt, response and annotator, wherever it stands; the same remark twice is one.
@@ -104,10 +93,12 @@ def read(
     ignored += [name for name in others if any(is_filled(row.get(name)) for row in rows)]
     records, losses, bad = _read_all(places, rows, scores, dataset)
     if bad:
-        raise bad_rows(path, bad, _cure(bad))
+        off_scale = any("is not between" in fault for _, fault in bad)
+        scale = "of another scale, say it from worst to best: --scale 1..5"
+        raise bad_rows(path, bad, scale if off_scale else "correct these rows")
     if not records:
         raise UserError(f"{path}: {[*scores.problems, *losses, 'no row says anything of a response'][0]}")
-    return Read(records, (*losses, *scores.problems), tuple(ignored), scores.notes)
+    return Records(records, scores.notes, (*losses, *scores.problems), tuple(ignored))
 
 
 def _read_all(
@@ -142,11 +133,6 @@ def _read_all(
     return records, losses, bad
 
 
-def _cure(bad: Iterable[tuple[str, str]]) -> str:
-    scores = any("is not between" in fault for _, fault in bad)
-    return "of another scale, say it from worst to best: --scale 1..5" if scores else "correct these rows"
-
-
 def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | None, list[str]]:
     """The record of a row and what of it gave no span; none of a row that says nothing.
 
@@ -155,18 +141,19 @@ def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | No
     """
     if row and all(plain_name(value) == name for name, value in row.items()):
         return None, ["the header again: left out"]
-    if not (_says_something(row) or score is not None):
+    response = row.get("response")
+    says = score is not None or any(is_filled(row.get(name)) for name in SAYS)
+    if not (says or (isinstance(response, str) and has_markup(response))):
         blank = not any(map(is_filled, row.values()))
-        return None, [] if blank else [
-            f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"
-        ]
+        loss = f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"
+        return None, [] if blank else [loss]
     remark = _remark(row)
     return _record(row, remark, score, dataset), remark.losses
 
 
 def _remark(row: Mapping[str, Any]) -> Remark:
     none = row.get("spans") == NO_SPANS
-    spans = [] if none else _objects(list_of(row.get("spans"), "spans"))
+    spans = [] if none else spans_in(row.get("spans"))
     marks = [_mark(span) for span in spans if _has_offsets(span)]
     exact = none or 0 < len(marks) == len(spans)
     prompt, text, is_turn = _conversation(row, exact)
@@ -182,10 +169,8 @@ def _remark(row: Mapping[str, Any]) -> Remark:
     for label in LABELS:
         _find(remark, [_bare(quote, response.text) for quote, of in quotes if of == label], label)
     remark.losses += [*map(_no_label, nameless), *_misplaced(unplaced, response.text)]
-    remark.losses += [
-        f"{_short(doubt)} stays in the response as text; marks are written [-next week-]{{why}}"
-        for doubt in response.doubts
-    ]
+    stays = "stays in the response as text; marks are written [-next week-]{why}"
+    remark.losses += [f"{_short(doubt)} {stays}" for doubt in response.doubts]
     return remark
 
 
@@ -196,7 +181,10 @@ def _find(remark: Remark, quotes: Sequence[Quote], label: Label) -> None:
     remark.quoted += [(quote, label, spans) for quote, spans in zip(quotes, found.by_quote, strict=True)]
     remark.counts += found.counts
     remark.lost += found.lost
-    remark.losses += [not_there(quote, text) for quote in found.lost]
+    for quote in found.lost:
+        near = nearest(quote, text)
+        hint = f"; nearest: {_short(near)}" if near else ""
+        remark.losses.append(f"{_short(quote)} is not in the response{hint}")
     remark.losses += [_repeated(quote, text) for quote in found.unclear]
 
 
@@ -248,25 +236,8 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
 
 def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
     """The id of a remark that brings none: the same for what the same person says of the same response."""
-    told = to_json([[turn.model_dump() for turn in prompt], response, annotator])
-    return f"remark-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
-
-
-def not_there(quote: str, response: str) -> str:
-    """That a quote is not in the response, and what in it is most like the quote."""
-    near = nearest(quote, response)
-    return f"{_short(quote)} is not in the response" + (f"; nearest: {_short(near)}" if near else "")
-
-
-def _says_something(row: Mapping[str, Any]) -> bool:
-    response = row.get("response")
-    return any(is_filled(row.get(name)) for name in SAYS) or (isinstance(response, str) and has_markup(response))
-
-
-def _objects(items: Sequence[Any]) -> list[dict[str, Any]]:
-    if odd := [item for item in items if not isinstance(item, dict)]:
-        raise ValueError(f'a span is an object {{"text", "label", "reason"}}, not {odd[0]!r:.40}')
-    return list(items)
+    content = to_json([[turn.model_dump() for turn in prompt], response, annotator])
+    return f"remark-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def _has_offsets(span: Mapping[str, Any]) -> bool:
@@ -359,6 +330,6 @@ def _of_reasons(remark: Remark) -> str:
     """What was said of each quote as it stands in the response, or as it was written where it is not found there:
     the reason, else whether it is good or poor.
     """
-    said = [(spans[0].text if spans else quote.text, quote.reason, label) for quote, label, spans in remark.quoted]
-    said += [(span.text, span.reason, span.label) for span in remark.marked]
-    return "\n".join(f'"{text}": {reason or LABELS[label]}' for text, reason, label in dict.fromkeys(said))
+    marks = [(spans[0].text if spans else quote.text, quote.reason, label) for quote, label, spans in remark.quoted]
+    marks += [(span.text, span.reason, span.label) for span in remark.marked]
+    return "\n".join(f'"{text}": {reason or LABELS[label]}' for text, reason, label in dict.fromkeys(marks))
