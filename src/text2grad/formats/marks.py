@@ -8,16 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from text2grad.feedback import (
-    Example,
-    Feedback,
-    Judgement,
-    Label,
-    Message,
-    Place,
-    Source,
-    Span,
-)
+from text2grad.feedback import Example, Feedback, Judgement, Label, Message, Place, Source, Span
 from text2grad.formats.scale import VERDICTS
 from text2grad.unicode_words import units
 from text2grad.wire.locate import every_place, inside_word
@@ -84,64 +75,58 @@ CODE_POINTS, BROWSER = Counting(), Counting(utf16=True, crlf_is_one=True)
 COUNTINGS = (CODE_POINTS, Counting(utf16=True), BROWSER, Counting(crlf_is_one=True))
 
 
+class _Ruler:
+    """The places of a text by offsets that count in one way."""
+
+    def __init__(self, text: str, counting: Counting) -> None:
+        self._text, self._steps = text, {0: 0}
+        offset = 0
+        for index, character in enumerate(text, start=1):
+            inside_crlf = counting.crlf_is_one and text[index - 1 : index + 1] == "\r\n"
+            offset += 0 if inside_crlf else 2 if counting.utf16 and ord(character) > 0xFFFF else 1
+            if not inside_crlf:
+                self._steps[offset] = index
+
+    def place(self, mark: Mark) -> Place:
+        """The code points of a mark; -1 for what is no place of the text."""
+        return self._steps.get(mark.start, -1), self._steps.get(mark.end, -1)
+
+    def fits(self, mark: Mark) -> bool:
+        """Whether its quote stands where a mark says; a mark without a quote begins and ends where words do."""
+        start, end = self.place(mark)
+        if not 0 <= start < end:
+            return False
+        if mark.text:
+            return _one_line(mark.text) == _one_line(self._text[start:end])
+        return not (inside_word(self._text, start) or inside_word(self._text, end))
+
+
 def in_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
     """The marks in code points of `text`, whatever their offsets count; -1 where that cannot be told.
 
     What a mark quotes tells: its offsets are counted so that they have the quote, else it is the quote's only
     place. Marks that quote nothing are counted as those of the same text are; if that leaves several ways, so that
-    they begin and end where words do, and else as the `tool` is known to count. What could still be one of several
-    is nothing.
+    they begin and end where words do, and else as the `tool` is known to count (of a browser's, a program may have
+    written the marks, too). What could still be one of several is nothing.
     """
     if not marks:
         return []
-    tables = {counting: _steps(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
-    bare = [mark for mark in marks if not mark.text]
-    found: dict[Counting | None, tuple[Place, ...]] = {
-        each: tuple(_interval(mark, tables[each]) for mark in bare) for each in _possible(marks, tables, text, tool)
-    }
-    edged = {places for places in found.values() if all(_on_edges(text, *place) for place in places)}
-    ways = [ways for ways in (edged, set(found.values()), {found.get(tool)}) if len(ways) == 1]
-    places = iter((ways[0].pop() if ways else None) or [(-1, -1)] * len(bare))
-    return [_quoted(mark, tables, text) if mark.text else mark.at(*next(places)) for mark in marks]
-
-
-def _possible(
-    marks: Sequence[Mark], tables: Mapping[Counting, Mapping[int, int]], text: str, tool: Counting | None
-) -> Sequence[Counting]:
-    """The countings by which all quotes are where they say; that of the tool, unless it is a browser's (there a
-    program may have written the marks, too).
-    """
+    rulers = {counting: _Ruler(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
+    bare, quoting = [mark for mark in marks if not mark.text], [mark for mark in marks if mark.text]
+    possible: Sequence[Counting] = [each for each in COUNTINGS if all(map(rulers[each].fits, quoting))] or COUNTINGS
     if tool is not None and tool != BROWSER:
-        return [tool]
-    return [each for each in COUNTINGS if all(not m.text or _at(m, tables[each], text) for m in marks)] or COUNTINGS
+        possible = [tool]
+    found = {each: tuple(map(rulers[each].place, bare)) for each in possible}
+    edged = {places for each, places in found.items() if all(map(rulers[each].fits, bare))}
+    own = {found[tool]} if tool in found else set()
+    ways = next((ways for ways in (edged, set(found.values()), own) if len(ways) == 1), set())
+    places = iter(ways.pop() if ways else [(-1, -1)] * len(bare))
+    return [_quoted(mark, rulers.values(), text) if mark.text else mark.at(*next(places)) for mark in marks]
 
 
-def _steps(text: str, counting: Counting) -> dict[int, int]:
-    """Offset -> code point, of every place that an offset can name."""
-    found, offset = {0: 0}, 0
-    for index, character in enumerate(text, start=1):
-        inside_crlf = counting.crlf_is_one and text[index - 1 : index + 1] == "\r\n"
-        offset += 0 if inside_crlf else 2 if counting.utf16 and ord(character) > 0xFFFF else 1
-        if not inside_crlf:
-            found[offset] = index
-    return found
-
-
-def _interval(mark: Mark, steps: Mapping[int, int]) -> tuple[int, int]:
-    return steps.get(mark.start, -1), steps.get(mark.end, -1)
-
-
-def _at(mark: Mark, steps: Mapping[int, int], text: str) -> bool:
-    start, end = _interval(mark, steps)
-    return 0 <= start < end and same_text(mark.text, text[start:end])
-
-
-def _on_edges(text: str, start: int, end: int) -> bool:
-    return 0 <= start < end and not (inside_word(text, start) or inside_word(text, end))
-
-
-def _quoted(mark: Mark, tables: Mapping[Counting, Mapping[int, int]], text: str) -> Mark:
-    places = [_interval(mark, steps) for steps in tables.values() if _at(mark, steps, text)][:1]
+def _quoted(mark: Mark, rulers: Iterable[_Ruler], text: str) -> Mark:
+    """A mark where its quote stands: as its offsets say, else in the quote's only place."""
+    places = [ruler.place(mark) for ruler in rulers if ruler.fits(mark)][:1]
     places = places or list(_places(_one_line(mark.text), text))
     if len(places) != 1:
         return mark.at(-1, -1)
@@ -163,16 +148,11 @@ def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
 
 def fits(mark: Mark, text: str) -> bool:
     """Whether a mark's offsets, in one counting or another, have its quote; one without a quote, whole words."""
-    tables = (_steps(text, counting) for counting in COUNTINGS)
-    return any(_at(mark, each, text) if mark.text else _on_edges(text, *_interval(mark, each)) for each in tables)
-
-
-def same_text(quote: str, found: str) -> bool:
-    """Whether a quote is a piece of text as it stands, or as an editor shows it: a line end as backslash and n."""
-    return quote == found or _one_line(quote) == _one_line(found)
+    return any(_Ruler(text, counting).fits(mark) for counting in COUNTINGS)
 
 
 def _one_line(text: str) -> str:
+    """A text as an editor shows it: a line end as backslash and n."""
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\\n").replace("\xa0", " ")
 
 
