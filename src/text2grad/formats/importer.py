@@ -45,15 +45,15 @@ NO_ERROR = "No error was found."
 
 @dataclass(frozen=True)
 class Names:
-    """Where a file has what: `chosen` by `--map` (ours -> theirs), `declared` by the file (a question
-    or a tag -> the text that it is about), the `scales` and the `options` of its questions, those
-    that are answered in words (`written`), and `source`: the file that declares them. `beside` is
-    what another file beside it says (texts of questions, by key), `context_characters` what the
-    policy's task shows of a long prompt.
+    """Where a file has what: `chosen` by `--map` (ours -> theirs); by the file's own declarations the
+    `texts` (a question or a tag -> the text that it is about), the `scales` and the `options` of its
+    questions, those that are answered in words (`written`), and `source`: the file that declares them.
+    `beside` is what another file beside it says (texts of questions, by key), `context_characters`
+    what the policy's task shows of a long prompt.
     """
 
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    declared: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     scales: Mapping[str, Scale] = field(default_factory=dict)
     options: Mapping[str, Sequence[str]] = field(default_factory=dict)
     written: frozenset[str] = frozenset()
@@ -103,8 +103,8 @@ class Names:
         """The text that the marks of a question (or tag) are on: as the file or `--map` says, else the only one;
         "" if nothing tells.
         """
-        if question in self.declared:
-            return self.declared[question]
+        if question in self.texts:
+            return self.texts[question]
         return response if len(texts) == 1 or "response" in self.chosen else ""
 
     def labels(self) -> dict[str, Label]:
@@ -214,19 +214,19 @@ def _read_choices(opinions: Sequence[Opinion]) -> None:
 class Importer:
     """How the rows of one kind of file are recognised and read.
 
-    `opinions(row, id, names)` reads one row; `id` is for one that brings none. It raises ValueError on a row that
-    cannot be read. A row is of this kind if it has `keys` and is `known`. `declared` reads what the file, or one
-    beside it, says of its questions; `counting` is how its offsets count, as far as that is known. `joined` makes
-    one opinion of several rows. `noun` names a row in errors.
+    `opinions(row, id, names)` reads one row; `id` is for one that brings none. It raises ValueError on
+    a row that cannot be read. A row is of this kind if it has `keys` and is `known`. `names` reads what
+    the file, or one beside it, says of its questions; `counting` is how its offsets count, as far as
+    that is known. `join` makes one opinion of several rows. `noun` names a row in errors.
     """
 
     name: str
     opinions: Callable[[Row, str, Names], Iterable[Opinion]]
     keys: frozenset[str] = frozenset()
     known: Callable[[Row], bool] = lambda row: True
-    declared: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
+    names: Callable[[Path, Sequence[Row]], Names] = lambda path, rows: Names()
     counting: Counting | None = None
-    joined: Callable[[Sequence[Opinion], Path], Sequence[Opinion]] = lambda opinions, path: opinions
+    join: Callable[[Sequence[Opinion], Path], Sequence[Opinion]] = lambda opinions, path: opinions
     noun: str = ""
 
     def knows(self, row: Row) -> bool:

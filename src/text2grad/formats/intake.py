@@ -125,7 +125,7 @@ def import_feedback(
     if read_as in REMARKS:
         return _import_remarks(path, read_as, places, rows, options)
     options.refuse("feedback")
-    records = _checked(path, list(read_jsonl(path, Feedback)))
+    records = _check(path, list(read_jsonl(path, Feedback)))
     return Imported(records=records, report=_report("feedback", records))
 
 
@@ -174,24 +174,24 @@ def _import_rows(path: Path, importer: Importer, rows: list[Row], options: Optio
     if importer in DATA_SETS:
         options.refuse(importer.name)
     try:
-        declared = importer.declared(path, rows)
+        declared = importer.names(path, rows)
     except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
         declared = Names()
     chosen = parse_map(options.names, MAPPED)
     names = replace(declared, chosen=chosen, context_characters=options.context_characters)
     noun = importer.noun or f"record of {importer.name}"
     found = convert_rows(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun)
-    read = records_of(importer, importer.joined(list(found), path), names, options.scales)
+    read = records_of(importer, importer.join(list(found), path), names, options.scales)
     if read.losses and not read.records:
         why = f"{path}: nobody's opinion is in it: {'; '.join(read.losses)}"
         raise UserError(why, "export what people answered")
-    return _imported(path, importer.name, read)
+    return _summary(path, importer.name, read)
 
 
-def _imported(path: Path, kind: str, read: Records) -> Imported:
+def _summary(path: Path, kind: str, read: Records) -> Imported:
     """The records with their figures, after a look at their ids; the same remark of one person twice is one."""
     subjects: dict[str, object] = {}
-    for number, record in enumerate(_checked(path, read.records), start=1):
+    for number, record in enumerate(_check(path, read.records), start=1):
         if subjects.setdefault(record.id, subject_of(record)) != subject_of(record):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice, for another text"))
     kept = list({to_json(each.model_dump()): each for each in read.records}.values())
@@ -233,7 +233,7 @@ def _paths(value: Any, name: str = "") -> Iterator[str]:
         yield name
 
 
-def _checked(path: Path, records: list[Feedback]) -> list[Feedback]:
+def _check(path: Path, records: list[Feedback]) -> list[Feedback]:
     """The records, if there are any and no id leads out of its folder.
 
     Raises:
@@ -264,10 +264,10 @@ def merged(existing: Iterable[Feedback], new: Iterable[Feedback]) -> list[Feedba
     So a second file adds to the first, and importing one file twice changes nothing. Of several remarks of one
     person on one response, the k-th replaces the k-th.
     """
-    return list((_numbered(existing) | _numbered(new)).values())
+    return list((_by_content(existing) | _by_content(new)).values())
 
 
-def _numbered(records: Iterable[Feedback]) -> dict[tuple[object, ...], Feedback]:
+def _by_content(records: Iterable[Feedback]) -> dict[tuple[object, ...], Feedback]:
     """The records by what they are about and their number there. A table and the same remarks from
     anywhere else are one data set: what is exported comes back edited.
     """

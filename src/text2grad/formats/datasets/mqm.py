@@ -40,15 +40,15 @@ def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     yield opinion
 
 
-def joined(lines: Sequence[Opinion], path: Path) -> list[Opinion]:
+def join(lines: Sequence[Opinion], path: Path) -> list[Opinion]:
     """One opinion per person, system and segment, its errors together. The verdict is 1 - points / 12.5."""
     groups: dict[object, list[Opinion]] = {}
     for line in lines:
         groups.setdefault(line.aside["segment"], []).append(line)
-    return [_joined(f"{path.stem}-{number}", group) for number, group in enumerate(groups.values(), start=1)]
+    return [_merge(f"{path.stem}-{number}", group) for number, group in enumerate(groups.values(), start=1)]
 
 
-def _joined(id: str, lines: Sequence[Opinion]) -> Opinion:
+def _merge(id: str, lines: Sequence[Opinion]) -> Opinion:
     points = sum(POINTS.get(str(line.aside["severity"]), 0.0) for line in lines)
     return replace(
         lines[-1],
@@ -75,7 +75,7 @@ IMPORTER = Importer(
     "mqm",
     opinions,
     frozenset({"system", "source", "target", "category", "severity"}),
-    joined=joined,
+    join=join,
     noun="MQM line",
 )
 

@@ -115,7 +115,7 @@ def _rating(name: str, value: object) -> float:
     return value
 
 
-def declared(path: Path, rows: Sequence[Row]) -> Names:
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
     """The question texts and references by (story, index of the question): of questions_and_references.jsonl beside
     the file, or of v1-3/txt/test.jsonl where the repository has it.
 
@@ -141,6 +141,6 @@ def _questions(row: Row) -> Iterator[tuple[tuple[str, str], Question]]:
 
 
 IMPORTERS = tuple(
-    Importer("squality", opinions, keys, declared=declared, noun="SQuALITY review")
+    Importer("squality", opinions, keys, names=read_names, noun="SQuALITY review")
     for keys in (NESTED_KEYS, FLAT_KEYS)
 )

@@ -46,7 +46,7 @@ def parse_map(words: Sequence[str], fields: Sequence[str] = FIELDS) -> dict[str,
     return found
 
 
-def renamed(
+def rename(
     path: Path, places: Sequence[str], rows: Sequence[Row], names: Mapping[str, str] | None = None
 ) -> list[Row]:
     """The rows under our names: the columns of `names` (ours -> theirs), and ours as they are written in the file.

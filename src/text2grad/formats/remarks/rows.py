@@ -30,7 +30,7 @@ from text2grad.feedback import (
 from text2grad.formats.importer import Records
 from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, spans_of, subject_of, without_empty
 from text2grad.formats.remarks.cells import Scores, is_filled, kind_of, scores_of, spans_in, text_of, turns_of
-from text2grad.formats.remarks.columns import RATINGS, SAYS, check_names, plain_name, renamed
+from text2grad.formats.remarks.columns import RATINGS, SAYS, check_names, plain_name, rename
 from text2grad.formats.remarks.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.formats.scale import Scale
 from text2grad.tasks.loaders import Row
@@ -86,7 +86,7 @@ def read(
     """
     ours = {theirs: name for name, theirs in (names or {}).items()}
     given = {ours.get(name, plain_name(name)): scale for name, scale in (given or {}).items()}
-    rows = renamed(path, places, rows, names)
+    rows = rename(path, places, rows, names)
     ignored = check_names(path, places, rows, guess=not names) if rows else []
     scores = scores_of(rows, given)
     others = [name for name in ("score", *RATINGS) if name != scores.name]

@@ -130,7 +130,7 @@ def _add(opinion: Opinion, answer: Answer, texts: Mapping[str, str], field: str,
             opinion.misplace(about)
 
 
-def declared(path: Path, rows: Sequence[Row]) -> Names:
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
     """What the settings say; without them, the one text in which all spans of a question can be."""
     for source in (path.parent / ".argilla" / "settings.json", path.with_name("settings.json"), path):
         if source.is_file() and source.suffix.lower() == ".json":
@@ -138,7 +138,7 @@ def declared(path: Path, rows: Sequence[Row]) -> Names:
                 found = _settings(from_json(source.read_text(encoding="utf-8-sig")))
             if found:
                 return _configured(found, str(source))
-    return Names(declared=dict(_only_text(rows)), scales=own_scales(rows))
+    return Names(texts=dict(_only_text(rows)), scales=own_scales(rows))
 
 
 def _settings(content: Any) -> list[Any]:
@@ -168,7 +168,7 @@ def _configured(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
             choices[name] = list(map(str, values))
         if of.get("type") == "text":
             written.add(name)
-    return Names(declared=fields, scales=scales, options=choices, written=frozenset(written), source=source)
+    return Names(texts=fields, scales=scales, options=choices, written=frozenset(written), source=source)
 
 
 def _only_text(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -185,7 +185,7 @@ def _only_text(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     yield from ((question, next(iter(held))) for question, held in possible.items() if len(held) == 1)
 
 
-IMPORTER = Importer("argilla", opinions, known=lambda row: _is_nested(row) or _is_flat(row), declared=declared)
+IMPORTER = Importer("argilla", opinions, known=lambda row: _is_nested(row) or _is_flat(row), names=read_names)
 
 
 def row_of(record: Feedback) -> Row:

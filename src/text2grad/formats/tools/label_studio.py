@@ -101,8 +101,8 @@ def _value(result: Result) -> Mapping[str, Any]:
 def _about(region: Result, texts: Mapping[str, str], field: str, names: Names) -> str:
     """The text a region is on: as the configuration says, by the name of what it marks, or where its quote is."""
     tag, quote = str(region.get("to_name") or ""), _value(region).get("text")
-    if not tag or tag in names.declared or tag in texts:
-        return names.declared.get(tag, tag or field)
+    if not tag or tag in names.texts or tag in texts:
+        return names.texts.get(tag, tag or field)
     if source := str(region.get("source") or "").removeprefix("$"):
         return source
     if len(texts) > 1 and isinstance(quote, str) and quote:
@@ -147,7 +147,7 @@ def _add_answer(opinion: Opinion, result: Result, texts: Mapping[str, str], fiel
     if kind in _ASIDE or not value:
         opinion.aside[name] = value.get("choices", [value or dict(result)])[0]
         return
-    if (about := names.declared.get(tag, tag)) in texts and about != field:
+    if (about := names.texts.get(tag, tag)) in texts and about != field:
         opinion.aside[f"{name} of {about}"] = value
         return
     for answer in ("rating", "number", "choices"):
@@ -188,13 +188,13 @@ def _decoded(value: Any) -> Any:
 def _results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any]]:
     """The answers to one question as JSON has them."""
     for number, each in enumerate(value if isinstance(value, list) else [value]):
-        common = {"from_name": name, "to_name": name * (name in names.declared), "id": f"{name}-{number}"}
+        common = {"from_name": name, "to_name": name * (name in names.texts), "id": f"{name}-{number}"}
         if isinstance(each, dict):
             yield {**common, "type": "textarea" if set(each) == {"text"} else "", "value": each}
         elif isinstance(each, str) and (names.is_comment(name) or names.is_corrected(name)):
             yield {**common, "type": "textarea", "value": {"text": [each]}}
         elif isinstance(each, str) and number_of(each) is None and each:
-            chosen = name in (*names.declared, *names.chosen.get("score", ())) or verdict(each) is not None
+            chosen = name in (*names.texts, *names.chosen.get("score", ())) or verdict(each) is not None
             yield {**common, "type": "choices" if chosen else "text", "value": {"choices": [each]}}
         elif each not in (None, ""):
             yield {**common, "type": "number", "value": {"number": each}}
@@ -203,7 +203,7 @@ def _results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any]]:
 # The labeling configuration.
 
 
-def declared(path: Path, rows: Sequence[Row]) -> Names:
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
     """What the labeling configuration says: the text that a tag shows, and the scale of a question."""
     for source, text in _configurations(path, rows):
         try:
@@ -245,11 +245,11 @@ def _configured(view: ElementTree.Element, source: str) -> Names:
                 scales[name] = replace(scale, declared=declared)
     about = {tag.get("name", ""): shown[tag.get("toName", "")] for tag in view.iter() if tag.get("toName") in shown}
     shown |= about
-    return Names(declared=shown, scales=scales, options=options, source=source)
+    return Names(texts=shown, scales=scales, options=options, source=source)
 
 
 TASKS, FLAT = (
-    Importer("label_studio", read, known=known, declared=declared, counting=BROWSER)
+    Importer("label_studio", read, known=known, names=read_names, counting=BROWSER)
     for read, known in ((opinions, _is_task), (flat_opinions, _is_flat))
 )
 

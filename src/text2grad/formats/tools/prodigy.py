@@ -74,14 +74,14 @@ def _opposite(label: str, names: Names) -> str:
     return f"not {label}" if sign is None else LABELS[-sign]
 
 
-def declared(path: Path, rows: Sequence[Row]) -> Names:
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
     """The options of a choice are its scale, where what they show is numbers, or words of a known order."""
     options: list[Row] = next((row["options"] for row in rows if row.get("options")), [])
     scale = of_options(each.get("text") or each.get("id") for each in options)
     return Names(scales={**own_scales(rows), **({"choice": scale} if scale else {})}, source=str(path))
 
 
-IMPORTER = Importer("prodigy", opinions, known=_is_task, declared=declared, counting=CODE_POINTS)
+IMPORTER = Importer("prodigy", opinions, known=_is_task, names=read_names, counting=CODE_POINTS)
 
 
 def row_of(record: Feedback) -> Row:
