@@ -80,11 +80,10 @@ def _regions(results: Sequence[Result]) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     notes = [result for result in results if result.get("type") == "textarea"]
     for result in results:
-        if "start" in _value(result) and result not in notes:
+        if "start" in _value(result) and result.get("type") != "textarea":
             found.setdefault(str(result.get("id")), []).append(result)
     for note in notes:
-        if str(note.get("id")) in found:
-            found[str(note.get("id"))].append(note)
+        found.get(str(note.get("id")), []).append(note)
     return {id: sorted(group, key=lambda each: not _labels(each)) for id, group in found.items()}
 
 
@@ -243,8 +242,9 @@ def _configured(view: ElementTree.Element, source: str) -> Names:
             options[name] = [each.get("alias") or each.get("value") or "" for each in tag.iter("Choice")]
             if scale := of_options(options[name]):
                 scales[name] = replace(scale, declared=declared)
-    about = {tag.get("name", ""): shown[tag.get("toName", "")] for tag in view.iter() if tag.get("toName") in shown}
-    shown |= about
+    shown |= {
+        tag.get("name", ""): shown[tag.get("toName", "")] for tag in view.iter() if tag.get("toName") in shown
+    }
     return Names(texts=shown, scales=scales, options=options, source=source)
 
 
