@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,21 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
 
 def test_the_three_are_there() -> None:
     assert {"own_critic", "own_task", "token_rewards"} <= {path.stem for path in EXAMPLES}
+
+
+def test_a_file_is_read_by_the_importer_of_ones_own(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "own_importer.py"
+    assert len(example.read_text(encoding="utf-8").splitlines()) < 50
+    (tmp_path / "own_importer.py").write_bytes(example.read_bytes())
+    tickets = runpy.run_path(str(example))["TICKETS"]
+    (tmp_path / "tickets.jsonl").write_text("\n".join(map(json.dumps, tickets)), encoding="utf-8")
+    words = ["import", "tickets.jsonl", "--kind", "own_importer:HELP_DESK", "--scale", "1..5", "--json"]
+    run("-m", "text2grad.cli", *words, "--out", "out.jsonl", cwd=tmp_path)
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(record["id"], record["score"]) for record in records] == [("7", -0.5), ("8", 1.0)]
+    (span,) = records[0]["spans"]
+    assert (span["text"], span["label"], span["reason"]) == ("next week", -1, "the letter says Friday")
+    assert records[1]["critique"] == "Quick and right." and records[0]["meta"]["dataset"] == "help_desk"
 
 
 def test_a_model_learns_from_the_critic_of_ones_own(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ Start = Annotated[
 ]
 READ_KINDS = (
     "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, brat, labelbox, lighttag, inception, "
-    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback."
+    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or module:NAME."
 )
 WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
 MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."

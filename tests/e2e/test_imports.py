@@ -58,4 +58,5 @@ def test_what_differs_is_a_fault(command: Command, imports: ModuleType, tmp_path
 
 
 def test_the_help_names_every_kind() -> None:
-    assert sorted(READ_KINDS.rstrip(".").split(", ")) == sorted(KINDS)
+    *kinds, own = READ_KINDS.rstrip(".").split(", ")
+    assert sorted(kinds) == sorted(KINDS) and own == "or module:NAME"

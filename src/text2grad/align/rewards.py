@@ -131,9 +131,7 @@ class TokenCredit:
                 judgement for each question. A critique that fails is no error: its trajectory is paid None.
         """
         owns = [own_tokens(self.table, trajectory) for trajectory in batch]
-        asked = [
-            _questions(trajectory, own, self.unit) for trajectory, own in zip(batch, owns, strict=True)
-        ]
+        asked = [_questions(trajectory, own, self.unit) for trajectory, own in zip(batch, owns, strict=True)]
         examples = [example for questions in asked for example, _ in questions]
         responses = [response for questions in asked for _, response in questions]
         answers = iter(judgements_of(self.critic, examples, responses) if examples else [])

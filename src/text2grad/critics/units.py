@@ -74,7 +74,8 @@ def _verdict(found: Sequence[LabelledPlace]) -> float | None:
     """1 - 2 · (share of the units' characters that are poor), in [-1, 1]; None for an answer without units.
 
     A share and no sum, for by a sum of what is wrong the shorter answer is the better one. People's
-    verdicts (`formats.finegrained`) count so, of all characters and with what is left out, which no unit shows.
+    verdicts (`formats.datasets.finegrained`) count so, of all characters and with what is left out, which no unit
+    shows.
     """
     whole = sum(end - start for start, end, _ in found)
     poor = sum(end - start for start, end, label in found if label < 0)

@@ -12,8 +12,10 @@ from text2grad import wire
 from text2grad.critics.prompted import judge_messages
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Critique, Example, Feedback, refuse_folder, to_json, writing
-from text2grad.formats import argilla, label_studio, mqm, prodigy, table
+from text2grad.formats.datasets import mqm
 from text2grad.formats.preference import pairs_of, preference_row
+from text2grad.formats.remarks import table
+from text2grad.formats.tools import argilla, label_studio, prodigy
 from text2grad.tasks.base import read_prompt
 from text2grad.tasks.loaders import Row
 

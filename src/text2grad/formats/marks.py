@@ -5,22 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from text2grad.feedback import (
-    Critique,
-    Example,
-    Feedback,
-    Judgement,
-    Label,
-    Message,
-    Place,
-    QuoteCounts,
-    Source,
-    Span,
-)
+from text2grad.feedback import Example, Feedback, Judgement, Label, Message, Place, Source, Span
 from text2grad.formats.scale import VERDICTS
 from text2grad.unicode_words import units
 from text2grad.wire.locate import every_place, inside_word
@@ -33,6 +21,7 @@ POLARITY: dict[str, Label] = {
     **dict.fromkeys(("strength", "+", "+1", "1"), 1),
     **dict.fromkeys(("error", "weakness", "fault", "-", "-1"), -1),
 }
+HUMAN = Source(kind="human")
 _PIECE = re.compile(r"\r\n|[\s\S]")
 
 
@@ -44,19 +33,25 @@ class Mark(NamedTuple):
     label: str
     text: str = ""
     reason: str = ""
+    weight: Any = 1.0
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Mark:
-        """A mark written with these names as keys.
+    def of(cls, value: Mapping[str, Any], **keys: str) -> Mark:
+        """A mark written with these names as keys, or with other `keys`: `label="tag"`.
 
         Raises:
             ValueError: its offsets are not whole numbers.
         """
-        start, end = _whole(value["start"]), _whole(value["end"])
+        places = [value[keys.get(name, name)] for name in ("start", "end")]
+        start, end = map(_whole, places)
         if start is None or end is None:
-            raise ValueError(f"offsets {value['start']!r} and {value['end']!r} are not whole numbers")
-        label, text, reason = (str(value.get(name) or "") for name in ("label", "text", "reason"))
+            raise ValueError(f"offsets {places[0]!r} and {places[1]!r} are not whole numbers")
+        label, text, reason = (str(value.get(keys.get(name, name)) or "") for name in ("label", "text", "reason"))
         return cls(start, end, label, text, reason)
+
+    def at(self, start: int, end: int) -> Mark:
+        """The same mark in another place."""
+        return self._replace(start=start, end=end)
 
 
 def _whole(value: Any) -> int | None:
@@ -80,75 +75,62 @@ CODE_POINTS, BROWSER = Counting(), Counting(utf16=True, crlf_is_one=True)
 COUNTINGS = (CODE_POINTS, Counting(utf16=True), BROWSER, Counting(crlf_is_one=True))
 
 
-def settled(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
+class _Ruler:
+    """The places of a text by offsets that count in one way."""
+
+    def __init__(self, text: str, counting: Counting) -> None:
+        self._text, self._steps = text, {0: 0}
+        offset = 0
+        for index, character in enumerate(text, start=1):
+            inside_crlf = counting.crlf_is_one and text[index - 1 : index + 1] == "\r\n"
+            offset += 0 if inside_crlf else 2 if counting.utf16 and ord(character) > 0xFFFF else 1
+            if not inside_crlf:
+                self._steps[offset] = index
+
+    def place(self, mark: Mark) -> Place:
+        """The code points of a mark; -1 for what is no place of the text."""
+        return self._steps.get(mark.start, -1), self._steps.get(mark.end, -1)
+
+    def fits(self, mark: Mark) -> bool:
+        """Whether its quote stands where a mark says; a mark without a quote begins and ends where words do."""
+        start, end = self.place(mark)
+        if not 0 <= start < end:
+            return False
+        if mark.text:
+            return _one_line(mark.text) == _one_line(self._text[start:end])
+        return not (inside_word(self._text, start) or inside_word(self._text, end))
+
+
+def in_code_points(marks: Sequence[Mark], text: str, tool: Counting | None = None) -> list[Mark]:
     """The marks in code points of `text`, whatever their offsets count; -1 where that cannot be told.
 
     What a mark quotes tells: its offsets are counted so that they have the quote, else it is the quote's only
     place. Marks that quote nothing are counted as those of the same text are; if that leaves several ways, so that
-    they begin and end where words do, and else as the `tool` is known to count. What could still be one of several
-    is nothing.
+    they begin and end where words do, and else as the `tool` is known to count (of a browser's, a program may have
+    written the marks, too). What could still be one of several is nothing.
     """
     if not marks:
         return []
-    tables = {counting: _steps(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
-    bare = [mark for mark in marks if not mark.text]
-    found: dict[Counting | None, tuple[Place, ...]] = {
-        each: tuple(_interval(mark, tables[each]) for mark in bare) for each in _live(marks, tables, text, tool)
-    }
-    edged = {places for places in found.values() if all(_on_edges(text, *place) for place in places)}
-    ways = [ways for ways in (edged, set(found.values()), {found.get(tool)}) if len(ways) == 1]
-    places = iter((ways[0].pop() if ways else None) or [(-1, -1)] * len(bare))
-    return [_quoted(mark, tables, text) if mark.text else _moved(mark, *next(places)) for mark in marks]
-
-
-def _live(
-    marks: Sequence[Mark], tables: Mapping[Counting, Mapping[int, int]], text: str, tool: Counting | None
-) -> Sequence[Counting]:
-    """The countings by which all quotes are where they say; that of the tool, unless it is a browser's (there a
-    program may have written the marks, too).
-    """
+    rulers = {counting: _Ruler(text, counting) for counting in dict.fromkeys([*filter(None, [tool]), *COUNTINGS])}
+    bare, quoting = [mark for mark in marks if not mark.text], [mark for mark in marks if mark.text]
+    possible: Sequence[Counting] = [each for each in COUNTINGS if all(map(rulers[each].fits, quoting))] or COUNTINGS
     if tool is not None and tool != BROWSER:
-        return [tool]
-    return [each for each in COUNTINGS if all(not m.text or _at(m, tables[each], text) for m in marks)] or COUNTINGS
+        possible = [tool]
+    found = {each: tuple(map(rulers[each].place, bare)) for each in possible}
+    edged = {places for each, places in found.items() if all(map(rulers[each].fits, bare))}
+    own = {found[tool]} if tool in found else set()
+    ways = next((ways for ways in (edged, set(found.values()), own) if len(ways) == 1), set())
+    places = iter(ways.pop() if ways else [(-1, -1)] * len(bare))
+    return [_quoted(mark, rulers.values(), text) if mark.text else mark.at(*next(places)) for mark in marks]
 
 
-def _moved(mark: Mark, start: int, end: int) -> Mark:
-    return mark._replace(start=start, end=end)
-
-
-def _steps(text: str, counting: Counting) -> dict[int, int]:
-    """Offset -> code point, of every place that an offset can name."""
-    found, offset = {0: 0}, 0
-    for index, character in enumerate(text, start=1):
-        inside_crlf = counting.crlf_is_one and text[index - 1 : index + 1] == "\r\n"
-        offset += 0 if inside_crlf else 2 if counting.utf16 and ord(character) > 0xFFFF else 1
-        if not inside_crlf:
-            found[offset] = index
-    return found
-
-
-def _interval(mark: Mark, steps: Mapping[int, int]) -> tuple[int, int]:
-    return steps.get(mark.start, -1), steps.get(mark.end, -1)
-
-
-def _at(mark: Mark, steps: Mapping[int, int], text: str) -> bool:
-    start, end = _interval(mark, steps)
-    return 0 <= start < end and same_text(mark.text, text[start:end])
-
-
-def _on_edges(text: str, start: int, end: int) -> bool:
-    return 0 <= start < end and not (inside_word(text, start) or inside_word(text, end))
-
-
-def _quoted(mark: Mark, tables: Mapping[Counting, Mapping[int, int]], text: str) -> Mark:
-    for steps in tables.values():
-        if _at(mark, steps, text):
-            start, end = _interval(mark, steps)
-            return _moved(mark, start, end)._replace(text=text[start:end])
-    places = list(_places(_one_line(mark.text), text))
-    if len(places) == 1:
-        return mark._replace(start=places[0][0], end=places[0][1], text=text[slice(*places[0])])
-    return _moved(mark, -1, -1)
+def _quoted(mark: Mark, rulers: Iterable[_Ruler], text: str) -> Mark:
+    """A mark where its quote stands: as its offsets say, else in the quote's only place."""
+    places = [ruler.place(mark) for ruler in rulers if ruler.fits(mark)][:1]
+    places = places or list(_places(_one_line(mark.text), text))
+    if len(places) != 1:
+        return mark.at(-1, -1)
+    return mark.at(*places[0])._replace(text=text[slice(*places[0])])
 
 
 def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
@@ -166,54 +148,59 @@ def _places(quote: str, text: str) -> Iterator[tuple[int, int]]:
 
 def fits(mark: Mark, text: str) -> bool:
     """Whether a mark's offsets, in one counting or another, have its quote; one without a quote, whole words."""
-    tables = (_steps(text, counting) for counting in COUNTINGS)
-    return any(_at(mark, each, text) if mark.text else _on_edges(text, *_interval(mark, each)) for each in tables)
-
-
-def same_text(quote: str, found: str) -> bool:
-    """Whether a quote is a piece of text as it stands, or as an editor shows it: a line end as backslash and n."""
-    return quote == found or _one_line(quote) == _one_line(found)
+    return any(_Ruler(text, counting).fits(mark) for counting in COUNTINGS)
 
 
 def _one_line(text: str) -> str:
+    """A text as an editor shows it: a line end as backslash and n."""
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\\n").replace("\xa0", " ")
 
 
-def placed(
+def spans_of(
     marks: Iterable[Mark], response: str, labels: Mapping[str, Label] = POLARITY
-) -> tuple[tuple[Span, ...], QuoteCounts]:
-    """The spans of marks, in order, and how many marks gave none and why. `labels`: their names in lower case."""
-    counts: Counter[str] = Counter()
+) -> tuple[tuple[Span, ...], list[tuple[str, Mark]]]:
+    """The spans of marks, in order, and the marks that gave none, each with why (a name of `QuoteCounts`).
+
+    `labels` are the names of labels in lower case.
+    """
+    lost: list[tuple[str, Mark]] = []
     spans: dict[tuple[int, int, int], Span] = {}
-    for start, end, name, text, reason in marks:
+    for mark in marks:
+        start, end, name, text, reason, weight = mark
         label = labels.get(name.strip().casefold())
         found = response[start:end]
         if not 0 <= start < end <= len(response) or (text and found != text):
-            counts["unmatched"] += 1
+            lost.append(("unmatched", mark))
         elif label is None:
-            counts["no_polarity"] += 1
+            lost.append(("no_polarity", mark))
         elif (start, end, label) in spans:
-            counts["repeated"] += 1
+            lost.append(("repeated", mark))
         else:
-            spans[start, end, label] = Span(start=start, end=end, label=label, text=found, reason=reason)
-    return in_order(spans.values()), QuoteCounts(**counts)
-
-
-def marked_record(
-    id: str, prompt: str, response: str, critique: Critique, marks: Iterable[Mark], meta: Mapping[str, Any]
-) -> Feedback:
-    """`human_record` of a critique whose spans are marks; the results of the marks are counted."""
-    spans, counts = placed(marks, response)
-    return human_record(id, prompt, response, critique.model_copy(update={"spans": spans, "quotes": counts}), meta)
+            span = Span(start=start, end=end, label=label, text=found, reason=reason, weight=weight)
+            spans[start, end, label] = span
+    return in_order(spans.values()), lost
 
 
 def human_record(
-    id: str, prompt: str | tuple[Message, ...], response: str, judgement: Judgement, meta: Mapping[str, Any]
+    id: str,
+    prompt: str | tuple[Message, ...],
+    response: str,
+    judgement: Judgement,
+    meta: Mapping[str, Any],
+    source: Source = HUMAN,
 ) -> Feedback:
-    """A record of what a person said. Of `meta`, what is empty or zero is left out (False is kept)."""
-    turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-    told = {name: value for name, value in meta.items() if value or isinstance(value, bool)}
-    return Feedback.of(Example(id=id, prompt=turns, meta=told), response, judgement, Source(kind="human"))
+    """A record of what a person said, with `meta` as it is."""
+    return Feedback.of(Example(id=id, prompt=as_turns(prompt), meta=dict(meta)), response, judgement, source)
+
+
+def as_turns(prompt: str | tuple[Message, ...]) -> tuple[Message, ...]:
+    """A prompt as turns: in plain text it is the user's."""
+    return (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+
+
+def without_empty(**meta: object) -> dict[str, object]:
+    """What is known, without what is empty or zero (False is kept)."""
+    return {name: value for name, value in meta.items() if value or isinstance(value, bool)}
 
 
 def subject_of(record: Feedback) -> object:

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Preference, to_json
-from text2grad.formats.intake import KNOWN_BY
+from text2grad.formats.intake import OWN_KEYS
+from text2grad.formats.marks import as_turns
 from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import Row, convert_rows, load_rows, text_of
 
@@ -37,7 +37,7 @@ def read_pairs(data: str, split: str = "") -> Pairs:
         UserError: it cannot be read or has no records, or a record is no pair (which one, and why).
     """
     rows = load_rows(data, None, split)
-    if rows[0].keys() >= KNOWN_BY["feedback"]:
+    if rows[0].keys() >= OWN_KEYS:
         cure = f"text2grad export {data} --as preference --out pairs.jsonl"
         raise UserError(f"{data} has feedback and no pairs", cure)
     found = list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair"))
@@ -61,12 +61,8 @@ def _distinct(found: Iterable[Preference | None]) -> Pairs:
 
 def _pairs_of(row: Row, fallback_id: str) -> Iterator[Preference | None]:
     if all(side in row for side in OPENAI_SIDES):
-        turns = {ours: row[theirs] for ours, theirs in zip(SIDES, OPENAI_SIDES, strict=True)}
-        row = {
-            "id": row.get("id"),
-            "prompt": row["input"]["messages"],
-            **{k: v[-1]["content"] for k, v in turns.items()},
-        }
+        chosen, rejected = (row[side][-1]["content"] for side in OPENAI_SIDES)
+        row = {"id": row.get("id"), "prompt": row["input"]["messages"], "chosen": chosen, "rejected": rejected}
     if any(side in row for side in SIDES):
         yield _pair(row, fallback_id)
         return
@@ -80,33 +76,25 @@ def _pair(row: Row, fallback_id: str) -> Preference:
     (before, chosen), (other, rejected) = (_answer(row, side) for side in SIDES)
     if before != other:
         raise ValueError("'chosen' and 'rejected' answer different prompts")
-    prompt = before or _prompt(row.get("prompt"))
     id = row.get("prompt_id") or row.get("id") or fallback_id
-    meta = row.get("meta") or {}
-    return Preference(id=str(id), prompt=prompt, chosen=chosen, rejected=rejected, meta=meta)
+    prompt = before or _turns(row.get("prompt")) or as_turns(text_of(row, "prompt"))
+    return Preference(id=str(id), prompt=prompt, chosen=chosen, rejected=rejected, meta=row.get("meta") or {})
 
 
 def _answer(row: Row, side: str) -> tuple[tuple[Message, ...], str]:
     """The turns before an answer, if it is a conversation, and its text."""
-    value = row.get(side)
-    if isinstance(value, list) and value:
-        *before, last = [_turn(turn) for turn in value]
-        if last.role != "assistant":
-            raise ValueError(f"{side!r} does not end with the assistant")
-        return tuple(before), last.content
-    if not isinstance(value, str):
+    turns = _turns(row.get(side))
+    if turns and turns[-1].role != "assistant":
+        raise ValueError(f"{side!r} does not end with the assistant")
+    if not turns and not isinstance(row.get(side), str):
         raise ValueError(f"no {side!r}")
-    return (), value
+    return (turns[:-1], turns[-1].content) if turns else ((), row[side])
 
 
-def _prompt(value: object) -> tuple[Message, ...]:
-    if isinstance(value, list) and value:
-        return tuple(_turn(turn) for turn in value)
-    return (Message(role="user", content=text_of({"prompt": value}, "prompt")),)
-
-
-def _turn(turn: Mapping[str, Any]) -> Message:
-    return Message(role=turn["role"], content=turn["content"])
+def _turns(value: object) -> tuple[Message, ...]:
+    """The turns of a list of some; of anything else, none."""
+    turns = value if isinstance(value, list) else []
+    return tuple(Message(role=turn["role"], content=turn["content"]) for turn in turns)
 
 
 def _published(responses: Sequence[Response]) -> Preference | None:
@@ -122,9 +110,7 @@ def _published(responses: Sequence[Response]) -> Preference | None:
 
 
 def _over(known: Response, chosen: str, rejected: str) -> Preference:
-    prompt = known.prompt
-    turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
-    return Preference(id=known.id, prompt=turns, chosen=chosen, rejected=rejected)
+    return Preference(id=known.id, prompt=as_turns(known.prompt), chosen=chosen, rejected=rejected)
 
 
 def pairs_of(records: Iterable[Feedback], most: int = 1) -> Pairs:

@@ -12,7 +12,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from text2grad.errors import UsageError
 
@@ -194,52 +194,75 @@ def verdict(word: object) -> float | None:
     )
 
 
-@dataclass(frozen=True)
 class Reading:
-    """How the values of one question are read: on a scale, else word by word. `line` says it, in the user's terms;
-    `problem` says what has no score and names the cure. `graded` words are on a scale whose order is not known.
-    `rates`: this is a rating at all.
+    """How the values of one question (or column) are read: on a scale, else word by word.
+
+    `scale` is as it was declared, else the one that all values show; `options` are all words that could have been
+    chosen. `graded` words are on a scale whose order is not known. `rates`: this is a rating at all.
     """
 
-    name: str
-    scale: Scale | None = None
-    graded: bool = False
-    line: str = ""
-    problem: str = ""
-    rates: bool = False
+    def __init__(
+        self, name: str, values: Iterable[object], scale: Scale | None = None, options: Sequence[str] = ()
+    ) -> None:
+        filled = [value for value in values if value is not None and str(value).strip()]
+        figures = [value for value in filled if _is_figure(value)]
+        words = [part for value in filled for part in _parts(value) if value not in figures]
+        by_option = scale is not None and scale.declared == BY_OPTION
+        if scale is None:
+            scale = fitting(number for value in figures if (number := number_of(value)) is not None) or _order(
+                words
+            )
+        alone = not any(isinstance(value, list) for value in filled)
+        self.name, self._sense = name, None if by_option else _sense(name)
+        self.graded = scale is None and _is_graded(options or words, alone)
+        self.scale = None if self._sense in (0, -1) else scale
+        self._scored = {_shown(value): score for value in filled if (score := self.score(value)) is not None}
+        self._without = [_shown(value) for value in filled if _shown(value) not in self._scored]
+        self._count = len(filled)
+        self.rates = bool(figures or self.graded or self._scored)
 
     def score(self, value: object) -> float | None:
         """The score of a value; None: it has none, and `problem` says so."""
         on_scale = self.scale.score(value) if self.scale else None
         if on_scale is not None or self.graded or (self.scale and self.scale.words):
             return on_scale
-        return _said(self.name, value)
+        words = value if isinstance(value, list) else [value]
+        if verdicts := {score for word in words if (score := verdict(word)) is not None}:
+            return verdicts.pop() if len(verdicts) == 1 else None
+        answer, sense = _YES_NO.get(str(value).strip().casefold()), _sense(self.name)
+        return None if answer is None or not sense else sense if answer else -sense
 
+    @property
+    def line(self) -> str:
+        """What was read as what, in the user's terms."""
+        scale, scored = self.scale, self._scored
+        on_scale = {value for value in scored if scale and scale.score(value) is not None}
+        pairs = [f"{word!r} read as {score:g}" for word, score in scored.items() if word not in on_scale]
+        if scale and on_scale:
+            pairs.insert(0, f"{'ratings ' * (not scale.words)}{scale} read as -1 to 1")
+        why = f"{self.name}: {scale.declared}" if scale and on_scale else self.name
+        return f"{', '.join(pairs)} ({why})" if pairs else ""
 
-def read_values(
-    name: str, values: Iterable[object], scale: Scale | None = None, options: Sequence[str] = ()
-) -> Reading:
-    """How all values that one question (or column) has in a file are read; `scale`: as it was declared. `options`
-    are all words that could have been chosen.
-    """
-    filled = [value for value in values if value is not None and str(value).strip()]
-    figures = [value for value in filled if _is_figure(value)]
-    words = [part for value in filled for part in _parts(value) if value not in figures]
-    sense = _sense(name) if scale is None or scale.declared != BY_OPTION else None
-    may_be_worse = sense is not None and sense < 1
-    if scale is None:
-        scale = fitting(number for value in figures if (number := number_of(value)) is not None) or _order(words)
-    alone = not any(isinstance(value, list) for value in filled)
-    graded = scale is None and _is_graded(options or words, alone)
-    reading = Reading(name, None if may_be_worse else scale, graded)
-    scored = {_shown(value): score for value in filled if (score := reading.score(value)) is not None}
-    without = [_shown(value) for value in filled if _shown(value) not in scored]
-    return replace(
-        reading,
-        line=_line(name, reading.scale, scored),
-        problem=_problem(reading, without, len(filled), sense) if without else "",
-        rates=bool(figures) or graded or bool(scored),
-    )
+    @property
+    def problem(self) -> str:
+        """What has no score, why, and what would give it one."""
+        name, without, shown = self.name, self._without, ", ".join(sorted(set(self._without))[:6])[:80]
+        if not without:
+            return ""
+        if self.scale is not None:
+            count = f"{len(without)} of {self._count}"
+            return f"{name}: not on the scale {self.scale}, so without a score: {shown} ({count})"
+        option = f"--scale {shlex.quote(f'{name}={_example(without, self._sense == -1)}')}"
+        if all(map(_is_figure, without)):
+            why, they = "nothing says on what scale", " are, so they"
+            if self._sense in (0, -1):
+                why, they = "more may not be better, so", ""
+            ratings = f"ratings such as {shown}{they} give no score"
+            return f"{name}: {why} {ratings} (say worst..best, such as {option})"
+        why = "steps of a scale whose order is not known" if self.graded else "neither praise nor blame by itself"
+        return (
+            f"{name}: {why}, so without a score: {shown} (if they rate, name them from the worst, such as {option})"
+        )
 
 
 def _is_figure(value: object) -> bool:
@@ -260,28 +283,15 @@ def _is_graded(words: Iterable[str], alone: bool) -> bool:
     three and more, one to a response, of which only one side is known (of meh, good, superb, good is the middle).
     """
     known = {word.casefold(): verdict(word) for word in words if number_of(word) is None}
-    said = {word: score for word, score in known.items() if score}
-    beside = any(word in DEGREES and list(said.values()).count(score) > 1 for word, score in said.items())
-    return beside or (alone and len(known) > 2 and len(set(said.values())) == 1)
+    scores = {word: score for word, score in known.items() if score}
+    beside = any(word in DEGREES and list(scores.values()).count(score) > 1 for word, score in scores.items())
+    return beside or (alone and len(known) > 2 and len(set(scores.values())) == 1)
 
 
 def _order(words: Sequence[str]) -> Scale | None:
     """The known order of exactly these words."""
-    said = {word.casefold() for word in words}
-    return next((ordered(order, "a known order, worst first") for order in ORDERS if set(order) == said), None)
-
-
-def _said(name: str, value: object) -> float | None:
-    """The score of a verdict (or of several labels, if they agree), or of yes and no as the answer to a question
-    whose name is a verdict.
-    """
-    words = value if isinstance(value, list) else [value]
-    found = {score for word in words if (score := verdict(word)) is not None}
-    if found:
-        return found.pop() if len(found) == 1 else None
-    answer = _YES_NO.get(str(value).strip().casefold())
-    sense = _sense(name)
-    return None if answer is None or not sense else sense if answer else -sense
+    folded = {word.casefold() for word in words}
+    return next((ordered(order, "a known order, worst first") for order in ORDERS if set(order) == folded), None)
 
 
 def _sense(name: str) -> float | None:
@@ -291,48 +301,15 @@ def _sense(name: str) -> float | None:
     return next((sense for sense, known in senses if any(map(known.fullmatch, words))), None)
 
 
-def _line(name: str, scale: Scale | None, scored: Mapping[str, float]) -> str:
-    """What was read as what."""
-    on_scale = {value for value in scored if scale and scale.score(value) is not None}
-    said = [f"{word!r} read as {score:g}" for word, score in scored.items() if word not in on_scale]
-    if scale and on_scale:
-        said.insert(0, f"{'ratings ' * (not scale.words)}{scale} read as -1 to 1")
-    why = f"{name}: {scale.declared}" if scale and on_scale else name
-    return f"{', '.join(said)} ({why})" if said else ""
-
-
-def _problem(reading: Reading, without: Sequence[str], of: int, sense: float | None) -> str:
-    """What gives no score, why, and what would."""
-    name, shown = reading.name, ", ".join(sorted(set(without))[:6])[:80]
-    if reading.scale is not None:
-        return f"{name}: not on the scale {reading.scale}, so without a score: {shown} ({len(without)} of {of})"
-    option = f"--scale {shlex.quote(f'{name}={_example(without, sense == -1)}')}"
-    if all(map(_is_figure, without)):
-        ratings = f"ratings such as {shown}"
-        why = (
-            f"more may not be better, so {ratings}"
-            if sense in (0, -1)
-            else f"nothing says on what scale {ratings} are, so they"
-        )
-        return f"{name}: {why} give no score (say worst..best, such as {option})"
-    why = "steps of a scale whose order is not known" if reading.graded else "neither praise nor blame by itself"
-    return f"{name}: {why}, so without a score: {shown} (if they rate, name them from the worst, such as {option})"
-
-
 def _example(values: Sequence[str], is_bad: bool) -> str:
     """A scale that has all these values, as an option has it."""
-    numbers = [number for value in values if (number := number_of(value)) is not None]
     if not all(map(_is_figure, values)):
-        answers = {value.casefold() for value in values}
-        return next(
-            (pair for pair in ("false,true", "no,yes") if answers <= set(pair.split(","))), "poor,fair,good"
-        )
+        pairs, answers = ("false,true", "no,yes"), {value.casefold() for value in values}
+        return next((pair for pair in pairs if answers <= set(pair.split(","))), "poor,fair,good")
+    numbers = [number for value in values if (number := number_of(value)) is not None]
     low, high = min(numbers, default=1), max(numbers, default=5)
-    known = (*STEPPED, (0, 100))
-    ends = next(
-        (ends for ends in known if ends[0] <= low and high <= ends[1] and (ends != (0, 1) or low < 1)), None
-    )
-    worst, best = ends or (-max(-low, high), max(-low, high))
+    known = [ends for ends in (*STEPPED, (0, 100)) if ends[0] <= low and high <= ends[1]]
+    worst, best = next((ends for ends in known if ends != (0, 1) or low < 1), (-max(-low, high), max(-low, high)))
     return f"{best:g}..{worst:g}" if is_bad else f"{worst:g}..{best:g}"
 
 
@@ -364,17 +341,18 @@ class Scales:
             if name not in values:
                 there = ", ".join(values)[:200] or "none"
                 raise UsageError(f"the file has no rating {name!r}", f"ratings there: {there}")
-        known = {name: given.get(name) or declared.get(name) for name in values}
-        choices = options or {}
         readings = {
-            name: read_values(name, found, known[name], choices.get(name, ())) for name, found in values.items()
+            name: Reading(name, found, given.get(name) or declared.get(name), (options or {}).get(name, ()))
+            for name, found in values.items()
         }
         main, problem = (main, "") if main else _main([n for n, each in readings.items() if each.rates])
         if not main and "" in given and len(values) == 1:
             main = next(iter(values))
         if main and main not in given and "" in given:
-            readings[main] = read_values(main, values[main], given[""])
-        _refuse_outside([readings[name] for name in (*given, main) if name])
+            readings[main] = Reading(main, values[main], given[""])
+        for each in (readings[name] for name in (*given, main) if name):
+            if each.scale and each.scale.declared == BY_OPTION and each.problem:
+                raise UsageError(each.problem, "give a scale that has them all, or correct these ratings")
         return cls(readings, main, problem)
 
     def score(self, ratings: Mapping[str, object]) -> float | None:
@@ -384,17 +362,17 @@ class Scales:
     @property
     def lines(self) -> tuple[str, ...]:
         """What of the ratings was read, and as what."""
-        main = self.readings.get(self.main)
+        if not self.main:
+            return ()
         others = [name for name, each in self.readings.items() if each.rates and name != self.main]
         kept = f"kept in meta.ratings, not in the score: {', '.join(others)} (to take one: --map score=NAME)"
-        return (*((main.line,) if main and main.line else ()), *((kept,) if main and others else ()))
+        return tuple(filter(None, [self.readings[self.main].line, kept * bool(others)]))
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What of the ratings gives no score, and what would."""
         names = [name for name, each in self.readings.items() if name == self.main or not each.rates]
-        told = [self.readings[name].problem for name in names if self.readings[name].problem]
-        return (*told, self.problem) if self.problem else tuple(told)
+        return tuple(filter(None, [*(self.readings[name].problem for name in names), self.problem]))
 
 
 def _main(names: Sequence[str]) -> tuple[str, str]:
@@ -405,9 +383,3 @@ def _main(names: Sequence[str]) -> tuple[str, str]:
         return (found[0] if found else ""), ""
     cure = f"say which: --map {shlex.quote(f'score={names[0]}')}"
     return "", f"several ratings and none is the verdict: {', '.join(names)} ({cure})"
-
-
-def _refuse_outside(readings: Iterable[Reading]) -> None:
-    for each in readings:
-        if each.scale and each.scale.declared == BY_OPTION and each.problem:
-            raise UsageError(each.problem, "give a scale that has them all, or correct these ratings")

@@ -14,10 +14,10 @@ from places import DATA, SHARED
 from text2grad import wire
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, Span, write_jsonl
-from text2grad.formats.finegrained import shortened, span_score
+from text2grad.formats.datasets.finegrained import shortened, span_score
+from text2grad.formats.datasets.polarity import polarity
+from text2grad.formats.datasets.squality import find
 from text2grad.formats.intake import import_feedback
-from text2grad.formats.polarity import polarity
-from text2grad.formats.squality import find
 from text2grad.tasks import qa
 from text2grad.tasks.loaders import read_examples
 

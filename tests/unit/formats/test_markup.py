@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text2grad.formats.marks import Mark
-from text2grad.formats.markup import marked_up, unmarked
+from text2grad.formats.remarks.markup import read_markup, write_markup
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from text2grad.formats.markup import marked_up, unmarked
     ],
 )
 def test_corrections(text: str, plain: str, corrected: str, omissions: tuple[str, ...]) -> None:
-    found = unmarked(text)
+    found = read_markup(text)
     assert (found.text, found.corrected, found.omissions) == (plain, corrected, omissions)
     assert all(found.text[mark.start : mark.end] == mark.text for mark in found.marks)
 
@@ -46,7 +46,7 @@ def test_corrections(text: str, plain: str, corrected: str, omissions: tuple[str
     ],
 )
 def test_marks_and_reasons(text: str, marks: list[tuple[str, str, str]]) -> None:
-    assert [(mark.text, mark.label, mark.reason) for mark in unmarked(text).marks] == marks
+    assert [(mark.text, mark.label, mark.reason) for mark in read_markup(text).marks] == marks
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_marks_and_reasons(text: str, marks: list[tuple[str, str, str]]) -> None
 )
 def test_mark_up_that_is_wrong(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("+", r"\+").replace("{", r"\{")):
-        unmarked(text)
+        read_markup(text)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_mark_up_that_is_wrong(text: str, words: str) -> None:
     ],
 )
 def test_what_looks_like_mark_up_stays_and_is_named(text: str) -> None:
-    found = unmarked(f"It is {text}")
+    found = read_markup(f"It is {text}")
     assert found.text == f"It is {text}" and not found.marks and len(found.doubts) == 1
 
 
 @given(st.text(alphabet="ab [](){}+-\n<>🙂", max_size=30))
 def test_text_and_marks_belong_together_whatever_is_written(text: str) -> None:
     try:
-        found = unmarked(text)
+        found = read_markup(text)
     except ValueError:
         return
     assert all(found.text[mark.start : mark.end] == mark.text and mark.text for mark in found.marks)
@@ -96,5 +96,5 @@ def test_what_is_marked_up_is_read_again(pieces: list[tuple[str, str]]) -> None:
     for word, label in pieces:
         marks += [Mark(place, place + len(word), label, word, "why {so}")] if label else []
         place += len(word) + 2
-    found = unmarked(marked_up(text, marks))
+    found = read_markup(write_markup(text, marks))
     assert (found.text, list(found.marks)) == (text, marks)

@@ -13,7 +13,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, write_jsonl
 from text2grad.formats.export import export
 from text2grad.formats.intake import Imported, import_feedback, merged
-from text2grad.formats.markup import unmarked
+from text2grad.formats.remarks.markup import read_markup
 from text2grad.report.quality import report_quality
 
 DUE = "It is due next week."
@@ -49,7 +49,7 @@ def quoted(record: Feedback) -> list[tuple[str, int, str]]:
     ],
 )
 def test_mark_up(text: str, plain: str, marks: list[tuple[str, str, str]]) -> None:
-    found = unmarked(text)
+    found = read_markup(text)
     assert found.text == plain
     assert [(mark.text, mark.label, mark.reason) for mark in found.marks] == marks
     assert all(found.text[mark.start : mark.end] == mark.text for mark in found.marks)
@@ -64,7 +64,7 @@ def test_mark_up_put_into_any_text_comes_out_again() -> None:
             f"[{s}{word}{s}]" if s != "." else f"{word}," for s, word in zip(chosen, words, strict=True)
         )
         plain = "".join(word if s != "." else f"{word}," for s, word in zip(chosen, words, strict=True))
-        found = unmarked(marked)
+        found = read_markup(marked)
         assert found.text == plain
         assert [mark.text for mark in found.marks] == [w for s, w in zip(chosen, words, strict=True) if s != "."]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from text2grad.feedback import Feedback, Message, Source, Span, write_jsonl
 from text2grad.formats.export import export
 from text2grad.formats.intake import import_feedback, merged
-from text2grad.formats.table import row_of
+from text2grad.formats.remarks.table import row_of
 
 PIECES = [
     *("[-1-]", "[-next week-]", "{+on+}", "{why}", "[+ok+]", "a[-1]", "<bad>", "</bad>", "{", "}", "[", "-]"),

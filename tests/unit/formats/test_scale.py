@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from text2grad.errors import UsageError
-from text2grad.formats.scale import Scale, Scales, number_of, parse_scale, parse_scales, read_values, verdict
+from text2grad.formats.scale import Reading, Scale, Scales, number_of, parse_scale, parse_scales, verdict
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_is_no_scale(text: str) -> None:
     ],
 )
 def test_values_alone_show_one_scale_or_none(values: list[Any], scale: str | None) -> None:
-    reading = read_values("rating", values)
+    reading = Reading("rating", values)
     assert (str(reading.scale) if reading.scale else None) == scale
     assert bool(reading.problem) == (scale is None and bool(values))
     if scale:
@@ -88,13 +88,13 @@ def test_values_alone_show_one_scale_or_none(values: list[Any], scale: str | Non
     ],
 )
 def test_words_and_names(name: str, values: list[Any], scores: list[float | None]) -> None:
-    reading = read_values(name, values)
+    reading = Reading(name, values)
     assert [reading.score(value) for value in values] == scores
     assert bool(reading.problem) == (None in scores) and bool(reading.line) == any(s is not None for s in scores)
 
 
 def test_a_declared_scale_leaves_out_and_names_what_is_not_on_it() -> None:
-    reading = read_values("rating", [0, 5], Scale(1, 5))
+    reading = Reading("rating", [0, 5], Scale(1, 5))
     assert (reading.score(0), reading.score(5)) == (None, 1)
     assert reading.problem == "rating: not on the scale 1 to 5, so without a score: 0 (1 of 2)"
 

@@ -234,3 +234,10 @@ def test_squality_counts_equal_the_datas_own() -> None:
     assert report.spans + report.unmatched + report.ambiguous + report.no_polarity + report.repeated == 3142
     assert report.exact == sum(bool(text.strip()) and text in response for text, response in marks)
     assert report.unmatched == sum(not text.strip() for text, _ in marks)
+
+
+@pytest.mark.parametrize("id", ["a\tb", "a\nb", "a\r\nb"])
+def test_an_id_with_a_tab_or_a_line_break_is_one_cell_of_mqm(tmp_path: Path, id: str) -> None:
+    export([RECORD.model_copy(update={"id": id})], "mqm", tmp_path / "x.tsv")
+    header, *rows = (tmp_path / "x.tsv").read_text(encoding="utf-8").splitlines()
+    assert [row.split("\t")[2] for row in rows] == ["a b"] and header.startswith("system\tdoc\tdoc_id")

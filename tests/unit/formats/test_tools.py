@@ -12,7 +12,7 @@ from text2grad.errors import UserError
 from text2grad.feedback import Feedback, Message, Source, write_jsonl
 from text2grad.formats.export import export
 from text2grad.formats.intake import Imported, import_feedback, merged
-from text2grad.formats.marks import BROWSER, CODE_POINTS, Counting, Mark, settled
+from text2grad.formats.marks import BROWSER, CODE_POINTS, Counting, Mark, in_code_points
 
 D = {"prompt": "When?", "response": "It is due next week."}
 EMOJI = "Ja 🙂, it is 🎉 next week."
@@ -228,12 +228,12 @@ def test_offsets_are_counted_as_their_quotes_say(
     text: str, mark: tuple[Any, ...], tool: Counting | None, found: str
 ) -> None:
     start, end, *quote = mark
-    (place,) = settled([Mark(start, end, "bad", *quote)], text, tool)
+    (place,) = in_code_points([Mark(start, end, "bad", *quote)], text, tool)
     assert (text[place.start : place.end] if 0 <= place.start < place.end else "") == found
 
 
 def test_a_mark_without_a_quote_is_counted_as_the_others_are() -> None:
-    marks = settled([Mark(14, 23, "bad", "next week"), Mark(15, 17, "bad")], EMOJI, BROWSER)
+    marks = in_code_points([Mark(14, 23, "bad", "next week"), Mark(15, 17, "bad")], EMOJI, BROWSER)
     assert [EMOJI[mark.start : mark.end] for mark in marks] == ["next week", "ex"]
 
 
@@ -313,9 +313,9 @@ def test_what_cannot_be_read_names_its_cure(tmp_path: Path, rows: list[Any], wor
     [
         (
             ["respons=a"],
-            r"--map 'respons' cannot be read .*response, prompt, score, critique, corrected, good, poor",
+            r"no field 'respons', did you mean 'response'\? .*response, prompt, score, .*good, poor",
         ),
-        (["response"], "cannot be read"),
+        (["response"], "is not a pair"),
         (["score=stars"], "no rating 'stars'"),
     ],
 )

@@ -9,9 +9,9 @@ from typing import Any
 from text2grad.align import TokenTable
 from text2grad.durable.progress import counting
 from text2grad.feedback import Example, Failure, Feedback, Source, write_jsonl
-from text2grad.formats import table
 from text2grad.formats.export import write_rows
-from text2grad.formats.markup import unmarked
+from text2grad.formats.remarks import table
+from text2grad.formats.remarks.markup import read_markup
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
@@ -74,4 +74,4 @@ def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
 def _row_to_mark(record: Feedback) -> dict[str, Any]:
     """A row with nothing said yet; that there are no spans is said only where the answer looks like mark-up."""
     row = table.row_of(record)
-    return row if unmarked(record.response).text != record.response else {**row, "spans": ""}
+    return row if read_markup(record.response).text != record.response else {**row, "spans": ""}

@@ -9,37 +9,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Feedback, QuoteCounts, Span
-from text2grad.formats.finegrained import shortened
-from text2grad.formats.marks import human_record
-from text2grad.formats.polarity import polarity
+from text2grad.feedback import QuoteCounts, Span
+from text2grad.formats.datasets.finegrained import shortened
+from text2grad.formats.datasets.polarity import polarity
+from text2grad.formats.importer import Importer, Names, Opinion
+from text2grad.formats.marks import without_empty
 from text2grad.tasks.loaders import Row, optional_text, read_rows, text_of
 
 NESTED_KEYS = frozenset({"passage-id", "questions"})
 FLAT_KEYS = frozenset({"passage_id", "question", "system", "spans", "worker_id"})
-
-
-Questions = Mapping[tuple[str, str], tuple[str, tuple[str, ...]]]
-"""(story, index of the question) -> its text and the references."""
+"""Of all-responses.jsonl as published, and of its flat form, a review to a row."""
+Question = tuple[str, tuple[str, ...]]
+"""The text of a question and its references."""
 RATINGS = ("correctness", "selection", "overall")
-
-
-def reader(rows: Sequence[Row], path: Path) -> Callable[[Row, str], Iterator[Feedback]]:
-    """What reads a row of a file: of all-responses.jsonl as published, or of its flat form, a review to a row.
-
-    The published file has no question texts; they are read from questions_and_references.jsonl beside it, or
-    from v1-3/txt/test.jsonl where the repository has it.
-
-    Raises:
-        UserError: the questions are not found.
-    """
-    nested = bool(rows) and rows[0].keys() >= NESTED_KEYS
-    questions = _read_questions(path, required=nested)
-    return lambda row, _: (_feedback(each, questions) for each in (_reviews(row, questions) if nested else [row]))
 
 
 def find(selection: str, response: str) -> list[tuple[int, int]]:
@@ -50,40 +36,44 @@ def find(selection: str, response: str) -> list[tuple[int, int]]:
     """
     if not selection.strip():
         return []
-    exact = _occurrences(re.escape(selection), response)
-    return exact or _occurrences(r"\s+".join(map(re.escape, selection.split())), response)
-
-
-def _occurrences(pattern: str, response: str) -> list[tuple[int, int]]:
+    patterns = re.escape(selection), r"\s+".join(map(re.escape, selection.split()))
     # A look-ahead finds overlapping occurrences too.
-    return [match.span(1) for match in re.finditer(f"(?=({pattern}))", response)]
+    found = ([match.span(1) for match in re.finditer(f"(?=({each}))", response)] for each in patterns)
+    return next(filter(None, found), [])
 
 
-def _feedback(row: Row, questions: Questions) -> Feedback:
-    """The record of one review. `row["spans"]`: what was highlighted, and the comment on it."""
-    story, index, system, worker = (
-        str(row[key]) for key in ("passage_id", "question_index", "system", "worker_id")
-    )
+def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinion of each review of a row. The published rows have no question texts: `names.beside` has them."""
+    return (_opinion(each, names.beside) for each in (_reviews(row, names.beside) if _is_nested(row) else [row]))
+
+
+def _is_nested(row: Row) -> bool:
+    return row.keys() >= NESTED_KEYS
+
+
+def _opinion(row: Row, questions: Mapping[tuple[str, str], Question]) -> Opinion:
+    """The opinion of one review. `row["spans"]`: what was highlighted, and the comment on it."""
+    place = [str(row[key]) for key in ("passage_id", "question_index", "system", "worker_id")]
+    story, index, system, worker = place
     words, references = questions.get((story, index), (text_of(row, "question"), ()))
     question, response = f"{words} (story {story})", text_of(row, "response")
     marks = [(mark["selection"], " ".join(" ".join(mark["comment"]).split())) for mark in row["spans"]]
-    ratings = _ratings(row)
+    ratings = {name: _rating(name, row[name]) for name in RATINGS}
     spans, counts = _spans(marks, response)
-    critique = Critique(
-        text=_text(marks, ratings),
+    remarks = [f"{shortened(selection)}: {comment}" for selection, comment in marks if comment]
+    rated = ", ".join(f"{name} {value:g}" for name, value in ratings.items())
+    return Opinion(
+        "-".join(["squality", *place]),
+        response,
+        question,
+        comments=[*remarks, f"Rated from 0 to 100: {rated}."],
         spans=spans,
+        counts=counts,
         score=round(ratings["overall"] / 50 - 1, 2),  # a model has to learn to write it
-        quotes=counts,
+        meta=without_empty(
+            question=question, gold="".join(references[:1]), system=system, worker=worker, ratings=ratings
+        ),
     )
-    meta = {
-        "dataset": "squality",
-        "question": question,
-        "gold": references[0] if references else "",
-        "system": system,
-        "worker": worker,
-        "ratings": ratings,
-    }
-    return human_record(f"squality-{story}-{index}-{system}-{worker}", question, response, critique, meta)
 
 
 def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span, ...], QuoteCounts]:
@@ -105,14 +95,7 @@ def _spans(marks: Sequence[tuple[str, str]], response: str) -> tuple[tuple[Span,
     return tuple(spans[key] for key in sorted(spans)), QuoteCounts(**counts)
 
 
-def _text(marks: Sequence[tuple[str, str]], ratings: Mapping[str, float]) -> str:
-    """The reviewer's own words, each with what they are about; then the ratings."""
-    remarks = [f"{shortened(selection)}: {comment}" for selection, comment in marks if comment]
-    rated = ", ".join(f"{name} {value:g}" for name, value in ratings.items())
-    return "\n".join([*remarks, f"Rated from 0 to 100: {rated}."])
-
-
-def _reviews(row: Row, questions: Questions) -> Iterator[Row]:
+def _reviews(row: Row, questions: Mapping[tuple[str, str], Question]) -> Iterator[Row]:
     """The reviews of a published row, flat."""
     story = str(row["passage-id"])
     for index, systems in row["questions"].items():
@@ -126,28 +109,38 @@ def _reviews(row: Row, questions: Questions) -> Iterator[Row]:
                 yield {**place, **who, "spans": marks, **{name: review[f"{name}-rating"] for name in RATINGS}}
 
 
-def _ratings(row: Row) -> dict[str, float]:
-    for name in RATINGS:
-        if not isinstance(row[name], int | float) or not 0 <= row[name] <= 100:
-            raise ValueError(f"{name} rating {row[name]!r} is not between 0 and 100")
-    return {name: row[name] for name in RATINGS}
+def _rating(name: str, value: object) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise ValueError(f"{name} rating {value!r} is not between 0 and 100")
+    return value
 
 
-def _read_questions(path: Path, required: bool) -> Questions:
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
+    """The question texts and references by (story, index of the question): of questions_and_references.jsonl beside
+    the file, or of v1-3/txt/test.jsonl where the repository has it.
+
+    Raises:
+        UserError: the rows have no question texts, and neither file is there.
+    """
     beside = path.with_name("questions_and_references.jsonl")
     published = path.parent.parent / "v1-3" / "txt" / "test.jsonl"
     source = next((file for file in (beside, published) if file.is_file()), None)
-    if source is None:
-        if required:
-            raise UserError(f"{path} has no question texts", f"put {beside.name} or {published.name} beside it")
-        return {}
-    return {key: value for row in read_rows(source) for key, value in _questions(row)}
+    if source is None and any(map(_is_nested, rows)):
+        raise UserError(f"{path} has no question texts", f"put {beside.name} or {published.name} beside it")
+    found = (pair for row in (read_rows(source) if source else ()) for pair in _questions(row))
+    return Names(beside=dict(found))
 
 
-def _questions(row: Row) -> Iterator[tuple[tuple[str, str], tuple[str, tuple[str, ...]]]]:
+def _questions(row: Row) -> Iterator[tuple[tuple[str, str], Question]]:
     story = optional_text(row, "passage_id") or text_of(row["metadata"], "passage_id")
     for index, question in enumerate(row["questions"]):
         references = question.get("references") or [
             response["response_text"] for response in question.get("responses", [])
         ]
         yield (story, str(index)), (text_of(question, "question_text"), tuple(references))
+
+
+IMPORTERS = tuple(
+    Importer("squality", opinions, keys, names=read_names, noun="SQuALITY review")
+    for keys in (NESTED_KEYS, FLAT_KEYS)
+)

@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from text2grad.feedback import Feedback
+from text2grad.formats.importer import SCORE_SCALE, Importer, Names, Opinion, own_scales, skip, text_in
 from text2grad.formats.marks import CODE_POINTS, LABELS, Mark
-from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, text_in
 from text2grad.formats.scale import of_options
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row, RowError
 
 ANSWERS = ("accept", "reject", "ignore")
 _TEXTS = ("text", "response", "output", "completion", "html")
+_WRITTEN = ("critique", "user_input", "comment", "corrected", "score")
 
 
 def _is_task(row: Row) -> bool:
@@ -25,63 +26,62 @@ def _is_task(row: Row) -> bool:
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     """The opinion of a line. What the annotator ignored is skipped; spans, or a choice, that were rejected are kept
     as a failure: what is right instead is not said. A label that was rejected is the opposite of one accepted.
-
-    Raises:
-        ValueError: the line has no text, or an offset is not a whole number.
     """
-    told = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
-    chosen = {"response": names.chosen.get("response", _TEXTS), **names.chosen}
-    own = replace(names, chosen=chosen)
+    known = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
+    own = replace(names, chosen={"response": _TEXTS, **names.chosen})
     if "options" in row and not own.key(row, "response", _TEXTS):
         cure = "write pairs of prompt, chosen and rejected for: text2grad train-reward --pairs FILE"
         raise RowError("options to choose from, and no response that is judged", cure)
-    field, id = own.response(row), text_in(told, "id") or fallback_id
+    field, id = own.response(row), text_in(known, "id") or fallback_id
     if row["answer"] == "ignore":
-        yield skipped(id, "answers 'ignore'")
+        yield skip(id, "answers 'ignore'")
         return
-    prompt = names.prompt({name: value for name, value in told.items() if name != field})
-    who = text_in(row, "_annotator_id", "_session_id")
-    yield _judged(Opinion(id, row[field], prompt, annotator=who), row, told, names)
+    prompt = names.prompt({name: value for name, value in known.items() if name != field})
+    opinion = Opinion(id, row[field], prompt, text_in(row, "_annotator_id", "_session_id"))
+    for key in dict.fromkeys([*_WRITTEN, *(name for chosen in names.chosen.values() for name in chosen)]):
+        if known.get(key) != opinion.response:
+            opinion.answer(key, known.get(key), names)
+    others = [key for key in row if key.startswith(("field_", "relations")) and key not in opinion.ratings]
+    opinion.aside |= {key: row[key] for key in others}
+    _judge(opinion, row, names)
+    yield opinion
 
 
-def _judged(opinion: Opinion, row: Row, told: Row, names: Names) -> Opinion:
+def _judge(opinion: Opinion, row: Row, names: Names) -> None:
+    """Add what was marked or chosen, as far as it was accepted."""
     accepted = row["answer"] == "accept"
-    known = ("critique", "user_input", "comment", "corrected", "score")
-    for key in dict.fromkeys([*known, *(name for named in names.chosen.values() for name in named)]):
-        opinion = answered(key, told.get(key), names, opinion) if told.get(key) != opinion.response else opinion
-    others = {
-        key: row[key] for key in row if key.startswith(("field_", "relations")) and key not in opinion.ratings
-    }
-    opinion = replace(opinion, aside={**opinion.aside, **others})
     if label := row.get("label"):
         if accepted:
-            return answered("label", label, names, opinion)
-        return replace(opinion, ratings={**opinion.ratings, "label": _opposite(str(label), names)})
+            opinion.answer("label", label, names)
+        else:
+            opinion.ratings["label"] = _opposite(str(label), names)
+        return
     if "options" in row:
         texts = {str(each.get("id")): each.get("text") or each.get("id") for each in row["options"]}
         picked = [texts.get(str(each), each) for each in row.get("accept") or ()]
-        opinion = answered("choice", picked, names, opinion) if accepted else opinion
+        opinion.answer("choice", picked if accepted else None, names)
     if row.get("spans") is not None:
-        opinion = replace(opinion, marks=tuple(map(Mark.of, row["spans"])) if accepted else ())
+        opinion.marks = list(map(Mark.of, row["spans"])) if accepted else []
     elif "options" not in row and not opinion.comments and not opinion.ratings:
-        return replace(opinion, ratings={"answer": row["answer"]})
-    return opinion if accepted else replace(opinion, failure="the annotator said reject")
+        opinion.ratings["answer"] = row["answer"]
+        return
+    opinion.failure = "" if accepted else "the annotator said reject"
 
 
 def _opposite(label: str, names: Names) -> str:
     """What it says that a label was rejected: the other verdict, if it is one."""
-    said = names.labels().get(label.strip().casefold())
-    return f"not {label}" if said is None else LABELS[-said]
+    sign = names.labels().get(label.strip().casefold())
+    return f"not {label}" if sign is None else LABELS[-sign]
 
 
-def declared(path: Path, rows: Sequence[Row]) -> Names:
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
     """The options of a choice are its scale, where what they show is numbers, or words of a known order."""
     options: list[Row] = next((row["options"] for row in rows if row.get("options")), [])
     scale = of_options(each.get("text") or each.get("id") for each in options)
     return Names(scales={**own_scales(rows), **({"choice": scale} if scale else {})}, source=str(path))
 
 
-TASKS = Tool("prodigy", _is_task, opinions, declared, CODE_POINTS)
+IMPORTER = Importer("prodigy", opinions, known=_is_task, names=read_names, counting=CODE_POINTS)
 
 
 def row_of(record: Feedback) -> Row:

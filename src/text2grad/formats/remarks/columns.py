@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from text2grad.errors import UsageError, UserError
-from text2grad.formats.markup import has_markup
+from text2grad.formats.remarks.markup import has_markup
 from text2grad.tasks.loaders import Row
 from text2grad.tasks.sheets import bad_rows
 
@@ -26,24 +26,27 @@ def plain_name(name: object) -> str:
     return unicodedata.normalize("NFKC", str(name)).strip(_AROUND).casefold()
 
 
-def parse_map(words: Sequence[str]) -> dict[str, str]:
-    """`response=answer,critique=comment` as our name -> the file's.
+def parse_map(words: Sequence[str], fields: Sequence[str] = FIELDS) -> dict[str, tuple[str, ...]]:
+    """`response=answer,critique=comment` as our name -> the file's; a tool has several of some (`poor=Typo`).
 
     Raises:
-        UsageError: it is written otherwise, or names no field of ours.
+        UsageError: it is written otherwise, or names none of `fields`.
     """
-    pairs = [pair.partition("=") for word in words for pair in word.split(",")]
-    for ours, equals, theirs in pairs:
-        if not (equals and ours.strip() and theirs.strip()):
+    found: dict[str, tuple[str, ...]] = {}
+    for ours, equals, theirs in (pair.partition("=") for word in words for pair in word.split(",")):
+        name = ours.strip()
+        if not (equals and name and theirs.strip()):
             raise UsageError(f"--map {ours!r} is not a pair", "write --map response=answer,critique=comment")
-        if ours.strip() not in FIELDS:
-            near = difflib.get_close_matches(ours, FIELDS, n=1)
+        if name not in fields:
+            near = difflib.get_close_matches(ours, fields, n=1)
             hint = f", did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"--map: no field {ours.strip()!r}{hint}", f"fields: {', '.join(COLUMNS)}")
-    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+            known = [field for field in fields if field not in RATINGS]
+            raise UsageError(f"--map: no field {name!r}{hint}", f"fields: {', '.join(known)}")
+        found[name] = (*found.get(name, ()), theirs.strip())
+    return found
 
 
-def renamed(
+def rename(
     path: Path, places: Sequence[str], rows: Sequence[Row], names: Mapping[str, str] | None = None
 ) -> list[Row]:
     """The rows under our names: the columns of `names` (ours -> theirs), and ours as they are written in the file.

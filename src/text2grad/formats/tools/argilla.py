@@ -14,18 +14,8 @@ from typing import Any, NamedTuple
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, from_json, reading
+from text2grad.formats.importer import SCORE_SCALE, Importer, Names, Opinion, last_turn, own_scales, skip, text_in
 from text2grad.formats.marks import LABELS, Mark, fits
-from text2grad.formats.opinions import (
-    SCORE_SCALE,
-    Names,
-    Opinion,
-    Tool,
-    answered,
-    own_scales,
-    skipped,
-    text_in,
-    unfolded,
-)
 from text2grad.formats.scale import Scale, of_options
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
@@ -109,44 +99,38 @@ def _answer(question: str, of: Mapping[str, Any]) -> Answer:
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per person who submitted something; what is a draft, was discarded, or was suggested is skipped.
-
-    Raises:
-        ValueError: the record has no text.
-    """
-    fields = unfolded(_fields(row))
+    """One opinion per person who submitted something; drafts, discarded and suggested answers are skipped."""
+    fields = last_turn(_fields(row))
     field, id = names.response(fields), text_in(row, "external_id", "id") or fallback_id
     texts = {name: text for name, text in fields.items() if isinstance(text, str)}
+    prompt = names.prompt({name: text for name, text in fields.items() if name != field})
     people: dict[str, Opinion] = {}
     answers = list(_answers(row))
-    meant = [each for each in answers if each.status == "submitted"]
-    prompt = names.prompt({name: text for name, text in fields.items() if name != field})
-    for each in meant:
-        found = people.get(each.who, Opinion(id, texts[field], prompt, annotator=each.who))
-        people[each.who] = _with(found, each, texts, field, names)
-    several = len(people) > 1
-    yield from (replace(each, id=f"{id}-{each.annotator}" if several else id) for each in people.values())
-    yield from (skipped(id, f"answers with the status {each.status!r}") for each in answers if each not in meant)
+    for each in answers:
+        if each.status == "submitted":
+            opinion = people.setdefault(each.who, Opinion(id, texts[field], prompt, each.who, part=each.who))
+            _add(opinion, each, texts, field, names)
+    yield from people.values()
+    yield from (skip(id, f"answers with the status {e.status!r}") for e in answers if e.status != "submitted")
     if not answers:
         suggested = row.get("suggestions") or any(name.endswith(".suggestion") for name in row)
-        yield skipped(id, "records with suggestions alone" if suggested else "records that nobody answered")
+        yield skip(id, "records with suggestions alone" if suggested else "records that nobody answered")
 
 
-def _with(opinion: Opinion, answer: Answer, texts: Mapping[str, str], field: str, names: Names) -> Opinion:
+def _add(opinion: Opinion, answer: Answer, texts: Mapping[str, str], field: str, names: Names) -> None:
     question, value = answer.question, answer.value
     if not (isinstance(value, list) and any(isinstance(each, dict) for each in value)):
-        return answered(question, value, names, opinion)
-    if not all("start" in each for each in value):
-        return replace(opinion, aside={**opinion.aside, question: value})
-    about = names.about(question, texts, field)
-    if about == field:
-        return replace(opinion, marks=(*opinion.marks, *map(Mark.of, value)))
-    for _ in value:
-        opinion = opinion.without_mark(about)
-    return opinion
+        opinion.answer(question, value, names)
+    elif not all("start" in each for each in value):
+        opinion.aside[question] = value
+    elif (about := names.about(question, texts, field)) == field:
+        opinion.marks += map(Mark.of, value)
+    else:
+        for _ in value:
+            opinion.misplace(about)
 
 
-def declared(path: Path, rows: Sequence[Row]) -> Names:
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
     """What the settings say; without them, the one text in which all spans of a question can be."""
     for source in (path.parent / ".argilla" / "settings.json", path.with_name("settings.json"), path):
         if source.is_file() and source.suffix.lower() == ".json":
@@ -154,7 +138,7 @@ def declared(path: Path, rows: Sequence[Row]) -> Names:
                 found = _settings(from_json(source.read_text(encoding="utf-8-sig")))
             if found:
                 return _configured(found, str(source))
-    return Names(declared=dict(_only_text(rows)), scales=own_scales(rows))
+    return Names(texts=dict(_only_text(rows)), scales=own_scales(rows))
 
 
 def _settings(content: Any) -> list[Any]:
@@ -184,7 +168,7 @@ def _configured(questions: Sequence[Mapping[str, Any]], source: str) -> Names:
             choices[name] = list(map(str, values))
         if of.get("type") == "text":
             written.add(name)
-    return Names(declared=fields, scales=scales, options=choices, written=frozenset(written), source=source)
+    return Names(texts=fields, scales=scales, options=choices, written=frozenset(written), source=source)
 
 
 def _only_text(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -201,8 +185,7 @@ def _only_text(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     yield from ((question, next(iter(held))) for question, held in possible.items() if len(held) == 1)
 
 
-NESTED = Tool("argilla", _is_nested, opinions, declared)
-FLAT = Tool("argilla", _is_flat, opinions, declared)
+IMPORTER = Importer("argilla", opinions, known=lambda row: _is_nested(row) or _is_flat(row), names=read_names)
 
 
 def row_of(record: Feedback) -> Row:

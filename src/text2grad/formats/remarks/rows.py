@@ -1,16 +1,17 @@
 """Remarks as people write them: a response with what somebody said of it, in a table or as JSON objects.
 
 Poor and good words are told by quotes (`good`, `poor`, or `spans` with a `text`), by offsets, or by mark-up in the
-response itself (`formats.markup`). A critique alone will do.
+response itself (`formats.remarks.markup`). A critique alone will do.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -26,18 +27,18 @@ from text2grad.feedback import (
     leads_out,
     to_json,
 )
-from text2grad.formats.cells import Scores, is_filled, kind_of, list_of, scores_of, text_of, turns_of
-from text2grad.formats.columns import RATINGS, SAYS, check_names, plain_name, renamed
-from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, placed, subject_of
-from text2grad.formats.markup import BRACKETS, Unmarked, has_markup, unmarked
+from text2grad.formats.importer import Records
+from text2grad.formats.marks import LABELS, POLARITY, Mark, edits, human_record, spans_of, subject_of, without_empty
+from text2grad.formats.remarks.cells import Scores, is_filled, kind_of, scores_of, spans_in, text_of, turns_of
+from text2grad.formats.remarks.columns import RATINGS, SAYS, check_names, plain_name, rename
+from text2grad.formats.remarks.markup import BRACKETS, MarkedText, has_markup, read_markup
 from text2grad.formats.scale import Scale
 from text2grad.tasks.loaders import Row
 from text2grad.tasks.sheets import bad_rows
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.nearest import nearest
-from text2grad.wire.quotes import Quote, Resolved, in_order, occurrences, resolve
+from text2grad.wire.quotes import Quote, in_order, occurrences, resolve
 
-KEYS = frozenset({"response"})
 AS_PEOPLE_QUOTE = LocateSettings(ignore_case=True)
 NO_SPANS = "none"
 """In the cell of spans: there are none, and none are made of anything else."""
@@ -46,36 +47,26 @@ AS_IT_IS = '""'
 _OPENING, _CLOSING = "\"'“‘„«`", "\"'”’“»`"
 
 
-Placed = tuple[str, str]
-"""The place of a row, and what is wrong there."""
-
-
-class Remark(NamedTuple):
-    """A row that was read: its response without mark-up, what was quoted, and what came of it.
-
-    `marked` are the spans of marks. `exact`: all spans are given by offsets, or it is said that there are none.
+@dataclass
+class Remark:
+    """A row that was read: its response without mark-up, each quote with its label and the spans it gave, and the
+    spans of marks. `losses` says what gave no span and what would mend it. `exact`: all spans are given by offsets,
+    or it is said that there are none.
     """
 
     prompt: tuple[Message, ...]
-    response: Unmarked
-    quotes: Mapping[Label, tuple[Quote, ...]]
-    resolved: Mapping[Label, Resolved]
-    marked: tuple[Span, ...]
-    spans: tuple[Span, ...]
-    counts: QuoteCounts
-    problems: tuple[str, ...]
+    response: MarkedText
     exact: bool
+    marked: tuple[Span, ...]
+    counts: QuoteCounts
+    quoted: list[tuple[Quote, Label, list[Span]]] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
 
-
-class Read(NamedTuple):
-    """A file of remarks: its records, the lines of which something was not used, columns that were not read, and
-    how the scores were read.
-    """
-
-    records: list[Feedback]
-    losses: tuple[str, ...]
-    ignored: tuple[str, ...]
-    scales: tuple[str, ...]
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """All spans, in order."""
+        return in_order([*(span for *_, spans in self.quoted for span in spans), *self.marked])
 
 
 def read(
@@ -85,7 +76,7 @@ def read(
     dataset: str,
     names: Mapping[str, str] | None = None,
     given: Mapping[str, Scale] | None = None,
-) -> Read:
+) -> Records:
     """All remarks of a file. `names` are columns by our names, `given` scales of ratings ("": of the score).
 
     A remark has its id from its prompt, response and annotator, wherever it stands; the same remark twice is one.
@@ -95,28 +86,30 @@ def read(
     """
     ours = {theirs: name for name, theirs in (names or {}).items()}
     given = {ours.get(name, plain_name(name)): scale for name, scale in (given or {}).items()}
-    rows = renamed(path, places, rows, names)
+    rows = rename(path, places, rows, names)
     ignored = check_names(path, places, rows, guess=not names) if rows else []
     scores = scores_of(rows, given)
     others = [name for name in ("score", *RATINGS) if name != scores.name]
     ignored += [name for name in others if any(is_filled(row.get(name)) for row in rows)]
     records, losses, bad = _read_all(places, rows, scores, dataset)
     if bad:
-        raise bad_rows(path, bad, _cure(bad))
+        off_scale = any("is not between" in fault for _, fault in bad)
+        scale = "of another scale, say it from worst to best: --scale 1..5"
+        raise bad_rows(path, bad, scale if off_scale else "correct these rows")
     if not records:
         raise UserError(f"{path}: {[*scores.problems, *losses, 'no row says anything of a response'][0]}")
-    return Read(records, (*losses, *scores.problems), tuple(ignored), scores.notes)
+    return Records(records, scores.notes, (*losses, *scores.problems), tuple(ignored))
 
 
 def _read_all(
     places: Sequence[str], rows: Sequence[Row], scores: Scores, dataset: str
-) -> tuple[list[Feedback], list[str], list[Placed]]:
+) -> tuple[list[Feedback], list[str], list[tuple[str, str]]]:
     """The records, what was not used, and the rows that cannot be read, each with its place."""
     kept: dict[str, tuple[str, list[str]]] = {}
     subjects: dict[str, tuple[object, str]] = {}
     records: list[Feedback] = []
     losses: list[str] = []
-    bad: list[Placed] = []
+    bad: list[tuple[str, str]] = []
     asks = any(is_filled(row.get("prompt")) for row in rows)
     for place, row in zip(places, rows, strict=True):
         try:
@@ -140,11 +133,6 @@ def _read_all(
     return records, losses, bad
 
 
-def _cure(bad: Iterable[Placed]) -> str:
-    scores = any("is not between" in fault for _, fault in bad)
-    return "of another scale, say it from worst to best: --scale 1..5" if scores else "correct these rows"
-
-
 def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | None, list[str]]:
     """The record of a row and what of it gave no span; none of a row that says nothing.
 
@@ -153,43 +141,51 @@ def read_row(row: Row, score: float | None, dataset: str) -> tuple[Feedback | No
     """
     if row and all(plain_name(value) == name for name, value in row.items()):
         return None, ["the header again: left out"]
-    if not (_says_something(row) or score is not None):
+    response = row.get("response")
+    says = score is not None or any(is_filled(row.get(name)) for name in SAYS)
+    if not (says or (isinstance(response, str) and has_markup(response))):
         blank = not any(map(is_filled, row.values()))
-        return None, [] if blank else [
-            f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"
-        ]
+        loss = f"nothing is said of the response: fill in {', '.join(SAYS[:-1])} or {SAYS[-1]}"
+        return None, [] if blank else [loss]
     remark = _remark(row)
-    return _record(row, remark, score, dataset), list(_losses(remark))
+    return _record(row, remark, score, dataset), remark.losses
 
 
 def _remark(row: Mapping[str, Any]) -> Remark:
     none = row.get("spans") == NO_SPANS
-    spans = [] if none else _objects(list_of(row.get("spans"), "spans"))
-    exact = none or (bool(spans) and all(map(_has_offsets, spans)))
+    spans = [] if none else spans_in(row.get("spans"))
+    marks = [_mark(span) for span in spans if _has_offsets(span)]
+    exact = none or 0 < len(marks) == len(spans)
     prompt, text, is_turn = _conversation(row, exact)
     if not (text.strip() or exact):
         raise ValueError("the response is empty")
     quotes, nameless = _quotes(row, [span for span in spans if not _has_offsets(span)])
-    found = Unmarked(text) if exact or is_turn or any(map(_has_offsets, spans)) else unmarked(text)
-    if any(BRACKETS.search(quote.text) and quote.text in text for quote, _ in quotes):
-        found = Unmarked(text)  # they are text, as a quote has them, too
-    by_label = {label: tuple(_bare(quote, found.text) for quote, of in quotes if of == label) for label in LABELS}
-    resolved = {label: resolve(by_label[label], found.text, label, "skip", AS_PEOPLE_QUOTE) for label in LABELS}
-    given = [(Mark.of({**span, "label": _name(span)}), span.get("weight")) for span in spans if _has_offsets(span)]
-    marks = (*(mark for mark, _ in given), *found.marks)
-    of_marks, counts = placed(marks, found.text)
-    marked = tuple(_weighted(of_marks, given))
-    return Remark(
-        prompt,
-        found,
-        by_label,
-        resolved,
-        marked,
-        in_order([*(span for each in resolved.values() for span in each.spans), *marked]),
-        sum((each.counts for each in resolved.values()), counts + QuoteCounts(no_polarity=len(nameless))),
-        (*map(_no_label, nameless), *_misplaced(marks, found.text)),
-        exact,
-    )
+    has_brackets = any(BRACKETS.search(quote.text) and quote.text in text for quote, _ in quotes)
+    # What has offsets, is a turn, or is quoted with its brackets is text as it stands.
+    response = MarkedText(text) if exact or is_turn or marks or has_brackets else read_markup(text)
+    marked, unplaced = spans_of([*marks, *response.marks], response.text)
+    counts = QuoteCounts(**Counter(why for why, _ in unplaced)) + QuoteCounts(no_polarity=len(nameless))
+    remark = Remark(prompt, response, exact, marked, counts)
+    for label in LABELS:
+        _find(remark, [_bare(quote, response.text) for quote, of in quotes if of == label], label)
+    remark.losses += [*map(_no_label, nameless), *_misplaced(unplaced, response.text)]
+    stays = "stays in the response as text; marks are written [-next week-]{why}"
+    remark.losses += [f"{_short(doubt)} {stays}" for doubt in response.doubts]
+    return remark
+
+
+def _find(remark: Remark, quotes: Sequence[Quote], label: Label) -> None:
+    """Add the quotes of one label, with the spans that they give."""
+    text = remark.response.text
+    found = resolve(quotes, text, label, "skip", AS_PEOPLE_QUOTE)
+    remark.quoted += [(quote, label, spans) for quote, spans in zip(quotes, found.by_quote, strict=True)]
+    remark.counts += found.counts
+    remark.lost += found.lost
+    for quote in found.lost:
+        near = nearest(quote, text)
+        hint = f"; nearest: {_short(near)}" if near else ""
+        remark.losses.append(f"{_short(quote)} is not in the response{hint}")
+    remark.losses += [_repeated(quote, text) for quote in found.unclear]
 
 
 def _conversation(row: Mapping[str, Any], exact: bool) -> tuple[tuple[Message, ...], str, bool]:
@@ -219,8 +215,8 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
     turns = turns_of(row.get("corrected"), "corrected") if not remark.exact else ()
     corrected = turns[-1].content if turns else text_of(row, "corrected") or remark.response.corrected
     spans, omissions = remark.spans, remark.response.omissions
-    marked = any(remark.quotes.values()) or spans or remark.problems or remark.exact
-    if not marked and corrected and not omissions:
+    is_marked = remark.quoted or spans or remark.counts.no_polarity + remark.counts.unmatched or remark.exact
+    if not is_marked and corrected and not omissions:
         spans, omissions = edits(remark.response.text, corrected)
     written = text_of(row, "critique")
     literal = remark.exact and written.startswith(AS_IT_IS)
@@ -229,45 +225,19 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
         spans=spans,
         score=score,
         quotes=remark.counts,
-        lost=tuple(chain.from_iterable(each.lost for each in remark.resolved.values())),
+        lost=tuple(remark.lost),
         omissions=omissions,
     )
     annotator = text_of(row, "annotator")
-    meta = {"dataset": dataset, "corrected": corrected, "annotator": annotator}
+    meta = without_empty(dataset=dataset, corrected=corrected, annotator=annotator)
     id = text_of(row, "id") or content_id(remark.prompt, remark.response.text, annotator)
     return human_record(id, remark.prompt, remark.response.text, critique, meta)
 
 
 def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
     """The id of a remark that brings none: the same for what the same person says of the same response."""
-    told = to_json([[turn.model_dump() for turn in prompt], response, annotator])
-    return f"remark-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
-
-
-def _losses(remark: Remark) -> Iterator[str]:
-    """What of a row gave no span, and what would mend it."""
-    for resolved in remark.resolved.values():
-        yield from (not_there(quote, remark.response.text) for quote in resolved.lost)
-        yield from (_repeated(quote, remark.response.text) for quote in resolved.unclear)
-    yield from remark.problems
-    yield from map(_doubt, remark.response.doubts)
-
-
-def not_there(quote: str, response: str) -> str:
-    """That a quote is not in the response, and what in it is most like the quote."""
-    near = nearest(quote, response)
-    return f"{_short(quote)} is not in the response" + (f"; nearest: {_short(near)}" if near else "")
-
-
-def _says_something(row: Mapping[str, Any]) -> bool:
-    response = row.get("response")
-    return any(is_filled(row.get(name)) for name in SAYS) or (isinstance(response, str) and has_markup(response))
-
-
-def _objects(items: Sequence[Any]) -> list[dict[str, Any]]:
-    if odd := [item for item in items if not isinstance(item, dict)]:
-        raise ValueError(f'a span is an object {{"text", "label", "reason"}}, not {odd[0]!r:.40}')
-    return list(items)
+    content = to_json([[turn.model_dump() for turn in prompt], response, annotator])
+    return f"remark-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def _has_offsets(span: Mapping[str, Any]) -> bool:
@@ -278,12 +248,9 @@ def _name(span: Mapping[str, Any]) -> str:
     return str(span.get("label", "")).strip()
 
 
-def _weighted(of_marks: Iterable[Span], given: Sequence[tuple[Mark, object]]) -> Iterator[Span]:
-    """The spans of marks, with the weights that were given beside their offsets."""
-    weights = {(mark.start, mark.end, POLARITY.get(mark.label.casefold())): weight for mark, weight in given}
-    for span in of_marks:
-        weight = weights.get((span.start, span.end, span.label))
-        yield span if weight is None else Span.model_validate({**span.model_dump(), "weight": weight})
+def _mark(span: Mapping[str, Any]) -> Mark:
+    weight = span.get("weight")
+    return Mark.of({**span, "label": _name(span)})._replace(weight=1.0 if weight is None else weight)
 
 
 def _quotes(
@@ -337,25 +304,21 @@ def _no_label(span: Mapping[str, Any]) -> str:
     return f'{text} has {f"the label {label!r}" if label else "no label"}; write "label": "good" or "poor"'
 
 
-def _misplaced(marks: Iterable[Mark], response: str) -> Iterator[str]:
+def _misplaced(lost: Iterable[tuple[str, Mark]], response: str) -> Iterator[str]:
     """The marks with offsets that yield no span, and why."""
-    for start, end, name, text, _ in marks:
-        if not 0 <= start < end <= len(response):
+    for why, (start, end, label, text, *_) in lost:
+        if why == "no_polarity":
+            yield _no_label({"text": response[start:end], "label": label})
+        elif not 0 <= start < end <= len(response):
             yield f"[{start}, {end}) is not inside the {len(response)} characters of the response"
-        elif text and response[start:end] != text:
+        elif why == "unmatched":
             yield f"[{start}, {end}) is {_short(response[start:end])} and not {_short(text)}; leave the offsets out"
-        elif name.casefold() not in POLARITY:
-            yield _no_label({"text": response[start:end], "label": name})
 
 
 def _repeated(quote: str, response: str) -> str:
     count = len(occurrences(quote, response))
     times = f"{count} times" if count > 1 else "more than once"
     return f'{_short(quote)} is in the response {times}: quote more of it, or say which by "occurrence"'
-
-
-def _doubt(text: str) -> str:
-    return f"{_short(text)} stays in the response as text; marks are written [-next week-]{{why}}"
 
 
 def _short(text: str) -> str:
@@ -367,9 +330,6 @@ def _of_reasons(remark: Remark) -> str:
     """What was said of each quote as it stands in the response, or as it was written where it is not found there:
     the reason, else whether it is good or poor.
     """
-    said: list[tuple[str, Label, str]] = []
-    for label, quotes in remark.quotes.items():
-        for quote, spans in zip(quotes, remark.resolved[label].by_quote, strict=True):
-            said.append((spans[0].text if spans else quote.text, label, quote.reason))
-    said += [(span.text, span.label, span.reason) for span in remark.marked]
-    return "\n".join(f'"{text}": {reason or LABELS[label]}' for text, label, reason in dict.fromkeys(said))
+    marks = [(spans[0].text if spans else quote.text, quote.reason, label) for quote, label, spans in remark.quoted]
+    marks += [(span.text, span.reason, span.label) for span in remark.marked]
+    return "\n".join(f'"{text}": {reason or LABELS[label]}' for text, reason, label in dict.fromkeys(marks))

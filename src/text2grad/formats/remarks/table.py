@@ -1,4 +1,4 @@
-"""A spreadsheet: `response` and what is said of it (`formats.remarks`), a cell for each.
+"""A spreadsheet: `response` and what is said of it (`formats.remarks.rows`), a cell for each.
 
 A row is written as a person would write it where that is read back as the very same record: quotes, one in a line,
 else mark-up in the response. Only otherwise its spans are a list with offsets, as JSON.
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from text2grad.feedback import Feedback, Message, to_json
-from text2grad.formats.cells import score_of, turns_of
-from text2grad.formats.columns import COLUMNS as COLUMNS
 from text2grad.formats.marks import LABELS, Mark
-from text2grad.formats.markup import marked_up
-from text2grad.formats.remarks import AS_IT_IS, NO_SPANS, read_row
+from text2grad.formats.remarks.cells import score_of, turns_of
+from text2grad.formats.remarks.columns import COLUMNS as COLUMNS
+from text2grad.formats.remarks.markup import write_markup
+from text2grad.formats.remarks.rows import AS_IT_IS, NO_SPANS, read_row
 from text2grad.tasks.loaders import Row
 
 _SAME = ("id", "prompt", "response", "critique", "spans", "score")
@@ -43,7 +43,7 @@ def _rows(record: Feedback) -> Iterator[Row]:
     spans = [span.model_dump(exclude_defaults=True) for span in record.spans]
     yield row
     yield {**row, **{name: "\n".join(texts) for name, texts in by_label.items()}}
-    yield {**row, "response": marked_up(record.response, marks)}
+    yield {**row, "response": write_markup(record.response, marks)}
     exact = {**row, "spans": to_json(spans) if spans else NO_SPANS}
     yield exact
     yield {**exact, "critique": AS_IT_IS + record.critique}

@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 
 from text2grad.errors import UserError
 from text2grad.feedback import Feedback, from_json
-from text2grad.formats.marks import BROWSER, LABELS, Mark, fits, settled
-from text2grad.formats.opinions import SCORE_SCALE, Names, Opinion, Tool, answered, own_scales, skipped, unfolded
+from text2grad.formats.importer import SCORE_SCALE, Importer, Names, Opinion, last_turn, own_scales, skip
+from text2grad.formats.marks import BROWSER, LABELS, Mark, fits, in_code_points
 from text2grad.formats.scale import Scale, number_of, of_options, verdict
 from text2grad.tasks.base import conversation_text
 from text2grad.tasks.loaders import Row
@@ -36,59 +36,54 @@ def _is_flat(row: Row) -> bool:
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """One opinion per annotation of a task; those that were cancelled, and predictions of a model, are skipped.
-
-    Raises:
-        ValueError: the task has no text.
-    """
-    data = unfolded(row["data"])
+    """One opinion per annotation of a task; those that were cancelled, and predictions of a model, are skipped."""
+    data = last_turn(row["data"])
     names.response(data)
     id = str(data.get("id") or row.get("id") or fallback_id)
     annotations = row.get("annotations") or row.get("completions") or []
     whole = [each for each in annotations if not (each.get("was_cancelled") or each.get("skipped"))]
-    yield from (skipped(id, "annotations that were cancelled") for _ in annotations[len(whole) :])
-    yield from (skipped(id, "predictions of a model") for _ in row.get("predictions") or ())
+    yield from (skip(id, "annotations that were cancelled") for _ in annotations[len(whole) :])
+    yield from (skip(id, "predictions of a model") for _ in row.get("predictions") or ())
     if not annotations and not row.get("predictions"):
-        yield skipped(id, "tasks without an annotation")
+        yield skip(id, "tasks without an annotation")
     for number, annotation in enumerate(whole, start=1):
         results = [result for result in annotation.get("result", []) if isinstance(result, dict)]
-        name = id if len(whole) == 1 else f"{id}-{annotation.get('id', number)}"
-        opinion = _read(Opinion(name), data, results, names)
-        yield replace(opinion, annotator=_annotator(annotation.get("completed_by")))
+        opinion = _opinion(id, data, results, annotation.get("completed_by"), names)
+        opinion.part = str(annotation.get("id", number))
+        yield opinion
 
 
-def _annotator(who: Any) -> str:
-    known = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
-    return "" if known is None else str(known)
-
-
-def _read(opinion: Opinion, data: Mapping[str, Any], results: Sequence[Result], names: Names) -> Opinion:
-    """An opinion with what all results of one annotation say."""
+def _opinion(id: str, data: Mapping[str, Any], results: Sequence[Result], who: Any, names: Names) -> Opinion:
+    """The opinion of one annotation: what all its results say."""
     field = names.response(data)
     texts = {name: text for name, text in data.items() if isinstance(text, str)}
-    opinion = replace(opinion, response=texts[field], prompt=names.prompt(data))
+    known = (who.get("email") or who.get("id")) if isinstance(who, dict) else who
+    opinion = Opinion(id, texts[field], names.prompt(data), "" if known is None else str(known))
     # A result without an id is about nothing but what it says itself.
     results = [{"id": f"result-{number}", **result} for number, result in enumerate(results)]
     groups = _regions(results)
     for region, *own in groups.values():
-        opinion = _marked(opinion, region, own, _about(region, texts, field, names), field, names)
+        if (about := _about(region, texts, field, names)) == field:
+            _add_region(opinion, region, own, names)
+        else:
+            opinion.misplace(about)
     for result in results:
         if str(result.get("id")) not in groups:
-            opinion = _whole(opinion, result, texts, field, names)
+            _add_answer(opinion, result, texts, field, names)
     if not opinion.comments and isinstance(data.get("critique"), str):
-        opinion = replace(opinion, comments=tuple(filter(None, [data["critique"]])))
+        opinion.comments += filter(None, [data["critique"]])
     return opinion
 
 
 def _regions(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Region -> its own result, then what else was said of it (which repeats its id)."""
     found: dict[str, list[Result]] = {}
+    notes = [result for result in results if result.get("type") == "textarea"]
     for result in results:
         if "start" in _value(result) and result.get("type") != "textarea":
             found.setdefault(str(result.get("id")), []).append(result)
-    for result in results:
-        if result.get("type") == "textarea" and str(result.get("id")) in found:
-            found[str(result.get("id"))].append(result)
+    for note in notes:
+        found.get(str(note.get("id")), []).append(note)
     return {id: sorted(group, key=lambda each: not _labels(each)) for id, group in found.items()}
 
 
@@ -105,14 +100,14 @@ def _value(result: Result) -> Mapping[str, Any]:
 def _about(region: Result, texts: Mapping[str, str], field: str, names: Names) -> str:
     """The text a region is on: as the configuration says, by the name of what it marks, or where its quote is."""
     tag, quote = str(region.get("to_name") or ""), _value(region).get("text")
-    if not tag or tag in names.declared or tag in texts:
-        return names.declared.get(tag, tag or field)
+    if not tag or tag in names.texts or tag in texts:
+        return names.texts.get(tag, tag or field)
     if source := str(region.get("source") or "").removeprefix("$"):
         return source
     if len(texts) > 1 and isinstance(quote, str) and quote:
         mark = _mark(region, "", quote)
         held = [name for name, text in texts.items() if fits(mark, text)] or [
-            name for name, text in texts.items() if settled([mark], text, BROWSER)[0].start >= 0
+            name for name, text in texts.items() if in_code_points([mark], text, BROWSER)[0].start >= 0
         ]
         return held[0] if len(held) == 1 else ""
     return names.about(tag, texts, field)
@@ -120,32 +115,23 @@ def _about(region: Result, texts: Mapping[str, str], field: str, names: Names) -
 
 def _mark(region: Result, label: str, quote: str, reason: str = "") -> Mark:
     value = _value(region)
-    start, end, *_ = Mark.of({**(value.get("globalOffsets") or value), "label": label})
-    return Mark(start, end, label, quote, reason)
+    return Mark.of(value.get("globalOffsets") or value)._replace(label=label, text=quote, reason=reason)
 
 
-def _marked(
-    opinion: Opinion, region: Result, own: Sequence[Result], about: str, field: str, names: Names
-) -> Opinion:
-    """An opinion with a mark for each label of a region, and what was written about it in text areas and notes."""
-    if about != field:
-        return opinion.without_mark(about)
-    said = [word for each in own if each.get("type") == "textarea" for word in _words(_value(each).get("text"))]
+def _add_region(opinion: Opinion, region: Result, own: Sequence[Result], names: Names) -> None:
+    """Add a mark for each label of a region, with what was written about it in text areas and notes."""
+    written = [word for each in own if each.get("type") == "textarea" for word in _words(_value(each).get("text"))]
     note = region["meta"].get("text") if isinstance(region.get("meta"), dict) else None
     choices = [word for each in (region, *own) for word in _words(_value(each).get("choices"))]
     known, labels = names.labels(), _labels(region)
     if not any(label.strip().casefold() in known for label in labels):
         labels = [word for word in choices if verdict(word)] or labels or [""]
-    reason = " ".join([*_words(note), *said, *(word for word in choices if word not in labels)])
+    reason = " ".join([*_words(note), *written, *(word for word in choices if word not in labels)])
     quote = _value(region).get("text")
-    marks = [_mark(region, label, quote if isinstance(quote, str) else "", reason) for label in labels]
-    rated = {
-        f"{each.get('from_name')} of a region": _value(each)[kind]
-        for each in own
-        for kind in ("rating", "number")
-        if kind in _value(each)
-    }
-    return replace(opinion, marks=(*opinion.marks, *marks), aside={**opinion.aside, **rated})
+    opinion.marks += [_mark(region, label, quote if isinstance(quote, str) else "", reason) for label in labels]
+    for each in own:
+        rated = {kind: _value(each)[kind] for kind in ("rating", "number") if kind in _value(each)}
+        opinion.aside |= {f"{each.get('from_name')} of a region": value for value in rated.values()}
 
 
 def _words(value: Any) -> list[str]:
@@ -153,32 +139,30 @@ def _words(value: Any) -> list[str]:
     return [str(word) for word in found if str(word).strip()]
 
 
-def _whole(opinion: Opinion, result: Result, texts: Mapping[str, str], field: str, names: Names) -> Opinion:
-    """An opinion with one result about the whole text; of another text, it is kept aside."""
-    kind, value = str(result.get("type") or ""), _value(result)
+def _add_answer(opinion: Opinion, result: Result, texts: Mapping[str, str], field: str, names: Names) -> None:
+    """Add one result about the whole text; one about another text is kept aside."""
+    kind, value, tag = str(result.get("type") or ""), _value(result), str(result.get("to_name") or "")
     name = str(result.get("from_name") or kind)
-    tag = str(result.get("to_name") or "")
     if kind in _ASIDE or not value:
-        return replace(opinion, aside={**opinion.aside, name: value.get("choices", [value or dict(result)])[0]})
-    if (about := names.declared.get(tag, tag)) in texts and about != field:
-        return replace(opinion, aside={**opinion.aside, f"{name} of {about}": value})
-    for answer in (value.get("rating"), value.get("number"), value.get("choices")):
-        opinion = answered(name, answer, names, opinion)
-    words = tuple(_words(value.get("text"))) if kind in ("textarea", "") else ()
+        opinion.aside[name] = value.get("choices", [value or dict(result)])[0]
+        return
+    if (about := names.texts.get(tag, tag)) in texts and about != field:
+        opinion.aside[f"{name} of {about}"] = value
+        return
+    for answer in ("rating", "number", "choices"):
+        opinion.answer(name, value.get(answer), names)
+    words = _words(value.get("text")) if kind in ("textarea", "") else []
     if words and names.is_corrected(name):
-        return replace(opinion, corrected="\n".join(words))
-    return replace(opinion, comments=(*opinion.comments, *words))
+        opinion.corrected = "\n".join(words)
+    else:
+        opinion.comments += words
 
 
 # JSON-MIN, CSV and TSV: a row per annotation, the data and the answers side by side.
 
 
 def flat_opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
-    """The opinion of a flat row.
-
-    Raises:
-        ValueError: it has no text.
-    """
+    """The opinion of a flat row."""
     data = {name: _decoded(value) for name, value in row.items() if name not in _OWN_COLUMNS}
     field = names.response({name: value for name, value in data.items() if name not in names.scales})
     others = {field, names.key(data, "prompt", ("prompt", "question", "instruction"))}
@@ -187,8 +171,7 @@ def flat_opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]
     ]
     texts = {name: value for name, value in data.items() if isinstance(value, str) and name in others}
     id = str(row.get("id") or fallback_id)
-    opinion = _read(Opinion(id), texts, results, names)
-    yield replace(opinion, annotator=_annotator(_decoded(row.get("annotator"))))
+    yield _opinion(id, texts, results, _decoded(row.get("annotator")), names)
 
 
 def _decoded(value: Any) -> Any:
@@ -204,13 +187,13 @@ def _decoded(value: Any) -> Any:
 def _results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any]]:
     """The answers to one question as JSON has them."""
     for number, each in enumerate(value if isinstance(value, list) else [value]):
-        common = {"from_name": name, "to_name": name * (name in names.declared), "id": f"{name}-{number}"}
+        common = {"from_name": name, "to_name": name * (name in names.texts), "id": f"{name}-{number}"}
         if isinstance(each, dict):
             yield {**common, "type": "textarea" if set(each) == {"text"} else "", "value": each}
         elif isinstance(each, str) and (names.is_comment(name) or names.is_corrected(name)):
             yield {**common, "type": "textarea", "value": {"text": [each]}}
         elif isinstance(each, str) and number_of(each) is None and each:
-            chosen = name in (*names.declared, *names.chosen.get("score", ())) or verdict(each) is not None
+            chosen = name in (*names.texts, *names.chosen.get("score", ())) or verdict(each) is not None
             yield {**common, "type": "choices" if chosen else "text", "value": {"choices": [each]}}
         elif each not in (None, ""):
             yield {**common, "type": "number", "value": {"number": each}}
@@ -219,7 +202,7 @@ def _results(name: str, value: Any, names: Names) -> Iterator[dict[str, Any]]:
 # The labeling configuration.
 
 
-def declared(path: Path, rows: Sequence[Row]) -> Names:
+def read_names(path: Path, rows: Sequence[Row]) -> Names:
     """What the labeling configuration says: the text that a tag shows, and the scale of a question."""
     for source, text in _configurations(path, rows):
         try:
@@ -243,7 +226,7 @@ def _configurations(path: Path, rows: Sequence[Row]) -> Iterator[tuple[str, str]
 
 
 def _configured(view: ElementTree.Element, source: str) -> Names:
-    said = f"as {Path(source).name} says"
+    declared = f"as {Path(source).name} says"
     shown: dict[str, str] = {}
     scales: dict[str, Scale] = {}
     options: dict[str, list[str]] = {}
@@ -252,20 +235,23 @@ def _configured(view: ElementTree.Element, source: str) -> Names:
         if value.startswith("$"):
             shown[name] = value[1:]
         if tag.tag == "Rating":
-            scales[name] = Scale(1, int(tag.get("maxRating", "5")), said)
+            scales[name] = Scale(1, int(tag.get("maxRating", "5")), declared)
         elif tag.tag in ("Number", "Slider") and tag.get("min") and tag.get("max"):
-            scales[name] = Scale(float(tag.get("min", "")), float(tag.get("max", "")), said)
+            scales[name] = Scale(float(tag.get("min", "")), float(tag.get("max", "")), declared)
         elif tag.tag == "Choices":
             options[name] = [each.get("alias") or each.get("value") or "" for each in tag.iter("Choice")]
             if scale := of_options(options[name]):
-                scales[name] = replace(scale, declared=said)
-    about = {tag.get("name", ""): shown[tag.get("toName", "")] for tag in view.iter() if tag.get("toName") in shown}
-    shown |= about
-    return Names(declared=shown, scales=scales, options=options, source=source)
+                scales[name] = replace(scale, declared=declared)
+    shown |= {
+        tag.get("name", ""): shown[tag.get("toName", "")] for tag in view.iter() if tag.get("toName") in shown
+    }
+    return Names(texts=shown, scales=scales, options=options, source=source)
 
 
-TASKS = Tool("label_studio", _is_task, opinions, declared, BROWSER)
-FLAT = Tool("label_studio", _is_flat, flat_opinions, declared, BROWSER)
+TASKS, FLAT = (
+    Importer("label_studio", read, known=known, names=read_names, counting=BROWSER)
+    for read, known in ((opinions, _is_task), (flat_opinions, _is_flat))
+)
 
 
 def _utf16_offset(text: str, place: int) -> int:

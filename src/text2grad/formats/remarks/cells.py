@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from text2grad.errors import UsageError
 from text2grad.feedback import Message, from_json
-from text2grad.formats.columns import RATINGS
 from text2grad.formats.marks import POLARITY
-from text2grad.formats.scale import Scale, number_of, read_values, share_of, verdict
+from text2grad.formats.remarks.columns import RATINGS
+from text2grad.formats.scale import Reading, Scale, number_of, share_of, verdict
 from text2grad.tasks.loaders import Row
 
 DECLARED = Scale(-1, 1, "as scores of this format are")
 _ROLES = ("system", "user", "assistant", "tool")
 _REPR_OF_TURNS = re.compile(r"""\s*\[?\s*\{\s*'(?:role|content)'\s*:""")
-Score = Callable[[Row], float | None]
 
 
 def is_filled(value: Any) -> bool:
@@ -99,25 +98,26 @@ def _turn(value: Any, name: str) -> Message:
     return Message(role=value["role"], content=content)
 
 
-def list_of(value: Any, name: str) -> list[Any]:
-    """The list in a cell, or in its JSON text; empty where the cell is.
+def spans_in(value: Any) -> list[dict[str, Any]]:
+    """The spans in a cell, or in its JSON text; none where it is empty.
 
     Raises:
-        ValueError: it holds no list.
+        ValueError: it holds something else than objects.
     """
-    if not is_filled(value):
-        return []
-    found = _json(value) if isinstance(value, str) else value
+    found = (_json(value) if isinstance(value, str) else value) if is_filled(value) else []
     if not isinstance(found, list | dict):
-        raise ValueError(f"the {name} are no list of objects, as JSON: {str(value)[:40]!r}")
-    return found if isinstance(found, list) else [found]
+        raise ValueError(f"the spans are no list of objects, as JSON: {str(value)[:40]!r}")
+    spans = found if isinstance(found, list) else [found]
+    if odd := [span for span in spans if not isinstance(span, dict)]:
+        raise ValueError(f'a span is an object {{"text", "label", "reason"}}, not {odd[0]!r:.40}')
+    return spans
 
 
 class Scores(NamedTuple):
     """The column that has the scores, the score of a row, how the column was read, and what of it has no score."""
 
     name: str
-    of: Score
+    of: Callable[[Row], float | None]
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -134,41 +134,27 @@ def scores_of(rows: Sequence[Row], given: Mapping[str, Scale]) -> Scores:
     if given and not set(given) & {"", *there}:
         known = f"ratings there: {', '.join(there) or 'none'}"
         raise UsageError(f"--scale: the file has no rating {next(iter(given))!r}", known)
-    if not there:
-        return Scores("", lambda row: None)
-    name = next((name for name in there if name in given), there[0])
+    name = next((name for name in there if name in given), next(iter(there), ""))
+    values = [row[name] for row in rows if is_filled(row.get(name))]
+    shares = [(value, share) for value in values if (share := _of_maximum(value)) is not None][:1]
+    notes = [
+        f"{str(v).strip()} read as {s:g}: of 0 to its own maximum (1 is worst: --scale 1..5)" for v, s in shares
+    ]
+    scale = given.get(name) or given.get("")
     if name == "score":
-        return _declared(rows, given.get("score") or given.get(""))
-    values = [row[name] for row in rows if is_filled(row.get(name)) and _of_maximum(row[name]) is None]
-    reading = read_values(name, values, given.get(name) or given.get(""))
+        if scale and not scale.words:
+            notes.insert(0, f"ratings {scale} read as -1 to 1 (score: {scale.declared})")
+        elif not scale and len(rows) > 1 and {number_of(row.get(name)) for row in rows} - {None} == {0.0, 1.0}:
+            thumbs = "scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)"
+            notes.insert(0, thumbs)
+        return Scores(name, lambda row: score_of(row.get(name), scale or DECLARED), tuple(notes))
+    reading = Reading(name, [value for value in values if _of_maximum(value) is None], scale)
 
     def score(row: Row) -> float | None:
-        value = row.get(name)
-        if not is_filled(value):
-            return None
-        share = _of_maximum(value, reading.scale)
-        return reading.score(value) if share is None else share
+        share = _of_maximum(row.get(name), reading.scale)
+        return reading.score(row.get(name)) if share is None and is_filled(row.get(name)) else share
 
-    lines = [reading.line, *_shares(row.get(name) for row in rows)]
-    return Scores(name, score, tuple(filter(None, lines)), tuple(filter(None, [reading.problem])))
-
-
-def _declared(rows: Sequence[Row], given: Scale | None) -> Scores:
-    scale = given or DECLARED
-    numbers = {number_of(row.get("score")) for row in rows} - {None}
-    notes = [f"ratings {scale} read as -1 to 1 (score: {scale.declared})"] if given and not scale.words else []
-    if not given and len(rows) > 1 and numbers == {0.0, 1.0}:
-        notes.append("scores 0 and 1 read as they are, and 0 is neither good nor bad (thumbs: --scale 0..1)")
-    notes += _shares(row.get("score") for row in rows)
-    return Scores("score", lambda row: score_of(row.get("score"), scale), tuple(notes))
-
-
-def _shares(values: Iterable[Any]) -> list[str]:
-    """That a rating brought its own maximum, by the first that did."""
-    for value in values:
-        if is_filled(value) and (share := _of_maximum(value)) is not None:
-            return [f"{str(value).strip()} read as {share:g}: of 0 to its own maximum (1 is worst: --scale 1..5)"]
-    return []
+    return Scores(name, score, tuple(filter(None, [reading.line, *notes])), tuple(filter(None, [reading.problem])))
 
 
 def score_of(value: Any, scale: Scale = DECLARED) -> float | None:

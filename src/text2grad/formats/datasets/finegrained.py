@@ -10,45 +10,43 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from text2grad.feedback import Critique, Feedback, Source, Span
+from text2grad.feedback import Span
+from text2grad.formats.importer import NO_ERROR, Importer, Names, Opinion
 from text2grad.tasks.loaders import Row, text_of
 from text2grad.tasks.qa import FINEGRAINED_KEYS, finegrained_example, passage_sentence
 
-KEYS = FINEGRAINED_KEYS
-_SAYS = {
+SENTENCES = {
     "Irrelevant": "{quote} does not answer the question.",
     "Redundant": "{quote} is redundant.",
     "Wrong-Grounding": "{quote} contradicts the passages.",
     "Unverifiable": "{quote} is not supported by the passages.",
     "Incoherent": "{quote} is incoherent.",
-}
-_MISSING = {
     "Missing-Answer": "The answer is missing: {quote}",
     "Missing-Major-Auxiliary": "Important context is missing: {quote}",
     "Missing-Minor-Auxiliary": "Helpful context is missing: {quote}",
 }
+"""What an error type says, as a sentence of the critique."""
 
 
-def records(row: Row, id: str, context_characters: int | None = None) -> Iterator[Feedback]:
-    """The record of a published row.
-
-    Raises:
-        ValueError: text is missing, an offset lies outside the answer, or a pointer outside the passages.
-    """
-    example = finegrained_example(row, id, context_characters)
+def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
+    """The opinion on a published answer."""
+    example = finegrained_example(row, fallback_id, names.context_characters)
     response, passages = text_of(row, "prediction 1"), row["passages"]
-    errors, missing = _objects(row["feedback"], "errors"), _objects(row["feedback"], "missing-info")
+    errors, missing = (_objects(row["feedback"], key) for key in ("errors", "missing-info"))
     spans = sorted((_span(error, response, passages) for error in errors), key=lambda span: span.start)
-    sentences = [_sentence(_SAYS, span.reason.partition(":")[0], span.text) for span in spans]
-    kinds = [text_of(item, "error type") for item in missing]
     left_out = [passage_sentence(passages, item) for item in missing]
-    sentences += [_sentence(_MISSING, kind, text, words=30) for kind, text in zip(kinds, left_out, strict=True)]
-    critique = Critique(
-        text=" ".join(sentences) or "No error was found.",
+    sentences = [_sentence(span.reason.partition(":")[0], shortened(span.text)) for span in spans]
+    for item, text in zip(missing, left_out, strict=True):
+        sentences.append(_sentence(text_of(item, "error type"), shortened(text, 30)))
+    yield Opinion(
+        fallback_id,
+        response,
+        example.prompt,
+        comments=[" ".join(sentences) or NO_ERROR],
         spans=tuple(spans),
         score=span_score(response, spans, "".join(left_out)),
+        meta=example.meta,
     )
-    yield Feedback.of(example, response, critique, Source(kind="human"))
 
 
 def span_score(response: str, spans: Sequence[Span], missing: str = "") -> float:
@@ -68,6 +66,10 @@ def shortened(text: str, words: int = 8) -> str:
     """The text on one line, in quotes, cut after this many words."""
     parts = text.split()
     return f'"{" ".join(parts[:words])}{" …" if len(parts) > words else ""}"'
+
+
+def _sentence(kind: str, quote: str) -> str:
+    return SENTENCES.get(kind, kind + ": {quote}").replace("{quote}", quote)
 
 
 def _span(error: Mapping[str, Any], response: str, passages: Sequence[Sequence[str]]) -> Span:
@@ -90,12 +92,11 @@ def _explanation(text: str, passages: Sequence[Sequence[str]]) -> str:
         raise ValueError(f"explanation is neither text nor a pointer: {error.msg}") from error
 
 
-def _sentence(says: Mapping[str, str], kind: str, quote: str, words: int = 8) -> str:
-    return says.get(kind, kind + ": {quote}").replace("{quote}", shortened(quote, words))
-
-
 def _objects(feedback: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     value = feedback.get(key, [])
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise ValueError(f"feedback.{key} is not a list of objects")
     return value
+
+
+IMPORTER = Importer("finegrained_qa", opinions, FINEGRAINED_KEYS, noun="FineGrainedRLHF record")

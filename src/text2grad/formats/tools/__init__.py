@@ -1,0 +1,1 @@
+"""Readers and writers of the annotation tools' own files."""
