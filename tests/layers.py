@@ -23,6 +23,7 @@ FLOORS = {
         "errors",
         "signals",
         "settings",
+        "named",
         "feedback",
         "unicode_words",
         "sandbox",

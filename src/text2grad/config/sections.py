@@ -13,10 +13,11 @@ from text2grad.critics.noise import NoiseSettings
 from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
 from text2grad.critics.units import Units
 from text2grad.eval.settings import BertScoreSettings
+from text2grad.named import is_own_name
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox import SandboxSettings
 from text2grad.settings import Settings
-from text2grad.tasks.base import TaskSettings, is_class_name
+from text2grad.tasks.base import TaskSettings
 from text2grad.train.settings import (
     DPOSettings,
     EarlyStoppingSettings,
@@ -141,7 +142,7 @@ CRITICS = ("reward_model", "scalar_model", "unit_model", "program", "reference",
 
 
 def _critic_name(name: str) -> str:
-    if name not in CRITICS and not is_class_name(name):
+    if name not in CRITICS and not is_own_name(name):
         near = difflib.get_close_matches(name, CRITICS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"{hint}one of {', '.join(CRITICS)}, or module:Class")

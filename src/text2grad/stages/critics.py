@@ -23,9 +23,10 @@ from text2grad.durable.identity import digest_of_texts, flatten, sha256
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, Source, from_json
+from text2grad.named import is_own_name, load_named
 from text2grad.sandbox import Gate, Runner
 from text2grad.stages.results import write_json
-from text2grad.tasks.base import Task, is_class_name, load_class, load_task, prompt_version, read_prompt
+from text2grad.tasks.base import Task, load_task, prompt_version, read_prompt
 
 if TYPE_CHECKING:
     from text2grad.policy.model import Policy
@@ -154,7 +155,7 @@ def own_critic(name: str) -> Critic:
     Raises:
         UserError: there is no such module or class, it raises when it is called, or it is not a `Critic`.
     """
-    made = load_class("critic", name, name)
+    made = load_named("critic", name)
     try:
         critic = made()
     except Exception as error:  # whatever a class of the user's raises
@@ -234,7 +235,7 @@ def critic_inputs(config: Config) -> dict[str, str]:
     found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
     if config.critic.kind in kinds:
         found |= flatten(manner, **{f"critic.{config.critic.kind}": getattr(config.critic, config.critic.kind)})
-    if is_class_name(config.critic.kind):
+    if is_own_name(config.critic.kind):
         found["the critic"] = _digest_of_module(config.critic.kind)
     if config.critic.kind == "program":
         found |= flatten({"sandbox.workers"}, sandbox=config.sandbox)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
-import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from math import isclose
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, Protocol, cast
 
 from pydantic import Field, field_validator
 
 from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Feedback, Message, Preference
+from text2grad.named import is_own_name, load_named
 from text2grad.settings import Settings
 from text2grad.unicode_words import RougeWords, beyond_rouge
 
@@ -108,56 +106,11 @@ def load_task(settings: TaskSettings) -> Task:
         UserError: the task, module or class does not exist, or the class is not a task.
     """
     target = TASKS.get(settings.name, settings.name)
-    if not is_class_name(target):
+    if not is_own_name(target):
         near = difflib.get_close_matches(settings.name.lower(), TASKS, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise UserError(f"unknown task {settings.name!r}{hint}", f"one of {', '.join(TASKS)}, or module:Class")
-    return cast(Task, load_class("task", settings.name, target)(settings))
-
-
-def is_class_name(name: str) -> bool:
-    """Whether a name is written as `module:Class`."""
-    module, separator, found = name.partition(":")
-    return bool(separator) and found.isidentifier() and all(part.isidentifier() for part in module.split("."))
-
-
-def load_class(what: str, name: str, target: str) -> type[Any]:
-    """The class behind `target`, written as `module:Class`, for the setting `name` of a `what`.
-
-    Modules are looked up where Python looks, then in the current folder.
-
-    Raises:
-        UserError: there is no such module or class, it is of the standard library, or cannot be imported.
-    """
-    module_name, _, class_name = target.partition(":")
-    module = _import(what, name, module_name)
-    if not hasattr(module, class_name):
-        classes = [word for word, value in vars(module).items() if isinstance(value, type)]
-        near = difflib.get_close_matches(class_name, classes, n=1)
-        cure = f"did you mean {near[0]}?" if near else "check the class name"
-        raise UserError(f"{what} {name!r}: {module_name} has no {class_name}", cure)
-    found = getattr(module, class_name)
-    if not isinstance(found, type) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(
-            f"{what} {name!r}: {class_name} of {module_name} is not a {what}", "name a class of your own"
-        )
-    return found
-
-
-def _import(what: str, name: str, module_name: str) -> ModuleType:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    try:
-        return importlib.import_module(module_name)
-    except SyntaxError as error:
-        place = f"line {error.lineno} of {error.filename}"
-        raise UserError(f"{what} {name!r}: {error.msg} in {place}", "mend the module") from error
-    except ModuleNotFoundError as error:
-        # A module that the plug-in itself lacks is a different mistake from a plug-in that is not there.
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise
-        cure = "is it in this folder, or on PYTHONPATH?"
-        raise UserError(f"{what} {name!r}: no module {error.name}", cure) from error
+    return cast(Task, load_named("task", settings.name, target)(settings))
 
 
 def conversation_text(prompt: Iterable[Message]) -> str:

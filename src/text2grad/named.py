@@ -1,0 +1,63 @@
+"""Code of the user's own that a setting names as `module:Name`: a task, a critic, a credit scheme. No torch."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from text2grad.errors import UserError
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a name is written as `module:Name`."""
+    module, separator, found = name.partition(":")
+    return bool(separator) and found.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], ...] = (type,)) -> Any:
+    """What `target` (by default `name` itself) names as `module:Name`, for the setting `name` of a `what`.
+
+    Modules are looked up where Python looks, then in the current folder. `kinds` are the types that will do, by
+    default classes alone.
+
+    Raises:
+        UserError: there is no such module or name, it is of the standard library or of another type, or the module
+            cannot be imported.
+    """
+    module_name, _, wanted = (target or name).partition(":")
+    module = _import(what, name, module_name)
+    if not hasattr(module, wanted):
+        known = [word for word, value in vars(module).items() if isinstance(value, kinds)]
+        near = difflib.get_close_matches(wanted, known, n=1)
+        cure = f"did you mean {near[0]}?" if near else "check the class name"
+        raise UserError(f"{what} {name!r}: {module_name} has no {wanted}", cure)
+    found = getattr(module, wanted)
+    if not isinstance(found, kinds) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
+        raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", "name a class of your own")
+    return found
+
+
+def module_file(name: str) -> Path | None:
+    """The file of the module in `module:Name`, once it is loaded; None of what has none."""
+    place = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
+    return Path(place) if place else None
+
+
+def _import(what: str, name: str, module_name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        return importlib.import_module(module_name)
+    except SyntaxError as error:
+        place = f"line {error.lineno} of {error.filename}"
+        raise UserError(f"{what} {name!r}: {error.msg} in {place}", "mend the module") from error
+    except ModuleNotFoundError as error:
+        # A module that the user's own lacks is a different mistake from one that is not there.
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise
+        cure = "is it in this folder, or on PYTHONPATH?"
+        raise UserError(f"{what} {name!r}: no module {error.name}", cure) from error
