@@ -33,13 +33,22 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing is left where it was started"
 
 
-def test_the_three_are_there() -> None:
-    assert {"own_critic", "own_task", "token_rewards"} <= {path.stem for path in EXAMPLES}
+def test_what_is_of_ones_own_takes_one_short_file() -> None:
+    assert {"own_critic", "own_scheme", "own_task", "token_rewards"} <= {path.stem for path in EXAMPLES}
+    own = [path for path in EXAMPLES if path.stem.startswith("own_")]
+    assert {path.stem: len(path.read_text("utf-8").splitlines()) < 50 for path in own} == {
+        path.stem: True for path in own
+    }
+
+
+def test_a_scheme_of_ones_own_pays_each_token(tmp_path: Path) -> None:
+    said = run(str(ROOT / "examples" / "own_scheme.py"), cwd=tmp_path)
+    assert [line.split()[0] for line in said.splitlines()] == ["+1"] * 4 + ["-1", "+0", "+0"]
 
 
 def test_a_model_learns_from_the_critic_of_ones_own(tmp_path: Path) -> None:
     said = run(str(ROOT / "examples" / "own_critic.py"), cwd=tmp_path)
-    before, after = map(int, re.findall(r"(\d+)%", said))
+    before, after = map(int, re.findall(r"digits \w+: (\d+)%", said))
     assert before < 10 and after > 90
 
 

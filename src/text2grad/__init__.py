@@ -14,6 +14,7 @@ from text2grad.errors import optional_packages
 if TYPE_CHECKING:
     from text2grad.align import Aligned as Aligned
     from text2grad.align import Credit as Credit
+    from text2grad.align import CreditScheme as CreditScheme
     from text2grad.align import CreditSettings as CreditSettings
     from text2grad.align import TokenTable as TokenTable
     from text2grad.align import credit as credit
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from text2grad.wire import render as render
 
 _MODULES = {
-    "align": "Aligned Credit CreditSettings TokenTable credit critic_token_rewards token_rewards",
+    "align": "Aligned Credit CreditScheme CreditSettings TokenTable credit critic_token_rewards token_rewards",
     "chat": "OpenAIChat ScriptedChat",
     "config": "Config find_config load_config",
     "critics.human": "HumanCritic",

@@ -6,13 +6,14 @@ section 3.3), one number per sampled token, under a named credit scheme. `token_
 any trainer.
 """
 
-from text2grad.align.credit import Credit, CreditSettings, Membership, credit, token_labels
+from text2grad.align.credit import Credit, CreditScheme, CreditSettings, Membership, credit, token_labels
 from text2grad.align.rewards import critic_token_rewards, scored, token_rewards
 from text2grad.align.tokens import Aligned, TokenTable
 
 __all__ = [
     "Aligned",
     "Credit",
+    "CreditScheme",
     "CreditSettings",
     "Membership",
     "TokenTable",

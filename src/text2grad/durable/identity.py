@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+from text2grad.named import is_own_name, module_file
+
 if TYPE_CHECKING:
     from text2grad.policy.model import Policy
 
@@ -45,6 +47,14 @@ def digest_of_reference(policy: Policy) -> str:
     weights = list(policy.model.named_parameters())
     frozen = [(name, parameter) for name, parameter in weights if not parameter.requires_grad]
     return digest_of_weights(weights if policy.continued else frozen or weights)
+
+
+def own_code(what: str, name: str) -> dict[str, str]:
+    """Under `what` a digest of the module that a setting names as `module:Name`; else nothing."""
+    if not is_own_name(name):
+        return {}
+    file = module_file(name)
+    return {what: sha256(file) if file else ""}
 
 
 def sha256(path: Path) -> str:

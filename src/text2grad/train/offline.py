@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, CreditSettings, TokenTable, credit
-from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten
+from text2grad.durable.identity import digest_of_reference, digest_of_texts, flatten, own_code
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Message
@@ -102,6 +102,7 @@ def identity_of(
     said = rendering_of(policy.tokenizer, itertools.chain.from_iterable(turns))
     return {
         **flatten(UNCHECKED, offline=settings, credit=credit_settings),
+        **own_code("the credit scheme", credit_settings.scheme),
         "the starting policy": digest_of_reference(policy),
         "the logged answers": digest_of_texts([*map(str, answers), *said]),
     }
