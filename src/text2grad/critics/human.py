@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from text2grad.critics.spec import CriticSpec
 from text2grad.critics.votes import voted
 from text2grad.feedback import Example, Failure, Feedback, Judgement, Source
 
@@ -31,3 +32,11 @@ class HumanCritic:
             else Failure(kind="unsupported", message=f"{example.id}: this response has no review")
             for example, response in zip(examples, responses, strict=True)
         ]
+
+
+HUMAN = CriticSpec(
+    "human",
+    make=lambda materials: HumanCritic(materials.feedback()),
+    inputs=lambda materials: {"the feedback": materials.digest(materials.folder / "feedback.jsonl")},
+    source="human",
+)

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pydantic import Field
+
 from text2grad.align.closed_class import CLOSED_CLASS
+from text2grad.critics.spec import CriticSpec, Need
 from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Place, Source, Span
+from text2grad.settings import Settings
 from text2grad.unicode_words import folded, stem, unspaced, words
 
 GOOD: Label = 1
@@ -30,6 +34,15 @@ class Word:
     stem: str
     content: bool
     character: bool = False
+
+
+class ReferenceSettings(Settings):
+    """The reference critic: the answer that a person wrote."""
+
+    brief: bool = Field(
+        default=False,
+        description="without what the answer lacks, which nobody can say who has not seen the reference",
+    )
 
 
 class ReferenceCritic:
@@ -172,3 +185,12 @@ def _without_words(response: str) -> Critique:
     start = response.index(text)
     span = Span(start=start, end=start + len(text), label=-1, text=text, reason="no words")
     return Critique(text="The answer has no words.", spans=(span,), score=-1.0)
+
+
+REFERENCE = CriticSpec(
+    "reference",
+    make=lambda materials: ReferenceCritic(**materials.settings.model_dump()),
+    settings=ReferenceSettings,
+    needs=Need("reference answers", lambda example: bool(example.reference)),
+    measures_with=lambda materials: ReferenceCritic(),
+)

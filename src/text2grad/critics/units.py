@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
+from pydantic import Field
+
+from text2grad.critics.spec import CriticSpec
 from text2grad.critics.steps import steps_of
 from text2grad.feedback import (
     Critique,
@@ -18,9 +22,23 @@ from text2grad.feedback import (
     Span,
     tokens_of,
 )
+from text2grad.settings import Settings
 
 Units = Literal["steps", "tokens"]
 """What is labelled: the steps of an answer (PRM-PPO), or each of the model's own tokens (dense reward)."""
+
+
+class UnitModelCriticSettings(Settings):
+    """The trained unit model as a critic: a label for each step or token, no words, how much is poor as verdict."""
+
+    units: Units = Field(default="steps", description="what it labels, and was trained for")
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    poor_threshold: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="a step or token is poor from this probability on; null: where no other label is likelier",
+    )
 
 
 class Labeller(Protocol):
@@ -79,3 +97,13 @@ def _verdict(found: Sequence[LabelledPlace]) -> float | None:
     whole = sum(end - start for start, end, _ in found)
     poor = sum(end - start for start, end, label in found if label < 0)
     return round(1 - 2 * poor / whole, 2) if whole else None
+
+
+UNIT_MODEL = CriticSpec(
+    "unit_model",
+    make=lambda materials: materials.unit_model(),
+    settings=UnitModelCriticSettings,
+    inputs=lambda materials: {"the unit model": materials.digest(materials.model_folder("unit_model"))},
+    source="reward_model",
+    words=False,
+)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from text2grad.config import Config
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.revision import finds_nothing
+from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Critic, Critique, Example, Failure
@@ -32,7 +33,7 @@ from text2grad.stages.revise import Case, revise, revision_prompt
 from text2grad.stages.sampling import sample
 from text2grad.stages.summary import Summary, inlined
 
-BLIND = ("prompted", "reward_model")
+BLIND = tuple(sorted(kind for kind, spec in CRITICS.items() if spec.blind))
 """Critics that judge by the prompt and the answer alone."""
 
 
@@ -156,7 +157,7 @@ class Reflector:
 
 def refuse_knowing_critic(config: Config) -> None:
     """A critic that reads the reference or runs the tests would hand the policy what it is measured by."""
-    if config.critic.kind not in BLIND:
+    if not spec_of(config.critic.kind).blind:
         raise UsageError(
             f"the critic {config.critic.kind} knows what the answers are measured by",
             f"--critic.kind {' or '.join(BLIND)}",

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from pydantic import Field
+
 from text2grad.critics.program.case import Attempt, Case, run_attempts
 from text2grad.critics.program.critique import brief_critique, full_critique, operands_text
+from text2grad.critics.spec import CriticSpec, Need
 from text2grad.feedback import (
     Critique,
     Example,
@@ -19,10 +22,24 @@ from text2grad.feedback import (
     Span,
 )
 from text2grad.sandbox import NO_VERDICT, Gate, Runner, Verdict, clean, stub_gate
+from text2grad.settings import Settings
 
 WEAK_TESTS = "weak_tests"
 LONGEST_OUTPUT = 2000
 """Characters of what failing tests said."""
+
+
+class ProgramSettings(Settings):
+    """The program critic: unit tests."""
+
+    brief: bool = Field(
+        default=False,
+        description="what is wrong without inputs and evidence, as a small reward model can learn to say",
+    )
+    gate: bool = Field(default=True, description="no verdict where the tests pass for programs that solve nothing")
+    repairs: int = Field(
+        default=40, ge=0, description="small edits tried to find a fault without a reference; 0: none"
+    )
 
 
 class ProgramCritic:
@@ -123,3 +140,12 @@ def _not_run(asked: Attempt) -> Judgement:
 def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
     """How often each outcome of a run occurs in the records, most frequent first."""
     return dict(Counter(record.meta["outcome"] for record in records if "outcome" in record.meta).most_common())
+
+
+PROGRAM = CriticSpec(
+    "program",
+    make=lambda materials: ProgramCritic(materials.runner, **materials.settings.model_dump()),
+    settings=ProgramSettings,
+    needs=Need("tests", lambda example: bool(example.meta.get("tests"))),
+    inputs=lambda materials: materials.section("sandbox", without=("workers",)),
+)

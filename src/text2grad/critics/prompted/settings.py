@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -57,4 +58,18 @@ class PromptedSettings(ReadingSettings, EndpointSettings):
     repair: bool = Field(default=True, description=str(ReadingSettings.model_fields["repair"].description))
     locate: LocateSettings | None = Field(
         default=LocateSettings(), description=ReadingSettings.model_fields["locate"].description
+    )
+
+
+class RewardModelCriticSettings(ReadingSettings):
+    """The trained reward model as a critic, and how its answers are read."""
+
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    gate: bool = Field(
+        default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
+    )
+    words: bool = Field(
+        default=True,
+        description="false: in the training loop the verdict alone, of a model that reads it before it writes"
+        " (reward_model.verdict head), for a credit.scheme that pays nothing else; several times as fast",
     )
