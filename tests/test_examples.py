@@ -13,6 +13,7 @@ import pytest
 from absent import hiding
 from places import ROOT
 from text2grad.errors import EXTRAS
+from text2grad.feedback import Feedback, read_jsonl
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -58,3 +59,12 @@ def test_token_rewards_need_nothing_of_training(tmp_path: Path) -> None:
     said = run("-c", f"{code}import runpy\nrunpy.run_path({path!r}, run_name='__main__')", cwd=tmp_path)
     rewards = [float(line.split()[0]) for line in said.splitlines()[:-1]]
     assert {1.0, -1.0, 0.0} <= set(rewards) and rewards[-1] == -0.5
+
+
+def test_the_command_line_takes_a_critic_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "examples"))
+    (tmp_path / "answers.jsonl").write_text('{"prompt": "How many?", "response": "12 or so"}\n', "utf-8")
+    words = "annotate --responses answers.jsonl --out o.jsonl --task.name qa --critic.kind own_critic:OnlyNumbers"
+    run("-m", "text2grad.cli", *words.split(), "--json", cwd=tmp_path)
+    (record,) = read_jsonl(tmp_path / "o.jsonl", Feedback)
+    assert [(span.text, span.label) for span in record.spans] == [("12", 1), (" or so", -1)]

@@ -31,7 +31,6 @@ from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.compare.methods import methods_of
 from text2grad.config import Config, find_config, laid_over, load_config
-from text2grad.critics.noise import NoiseSettings
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 from text2grad.stages.intake import run_import
 from text2grad.stages.reward_data import corrections, reward_data
@@ -136,9 +135,9 @@ def test_a_level_of_noise_is_a_recipe_that_lies_over_text2grad(tmp_path: Path) -
     chosen = argparse.Namespace(out=tmp_path, critic="program", steps=3, set=["ppo.lr=1e-4"])
     file = noise.recipe_file(chosen, "flip", 0.2)
     config = noise.preset(chosen)
-    assert Path(file).stem == "flip_20" and config.critic.noise is None
+    assert Path(file).stem == "flip_20" and config.critic.kind == "program"
     laid = laid_over(config, file)
-    assert laid.critic.noise == NoiseSettings(kind="flip", share=0.2)
+    assert laid.critic.kind == "noisy_critic:flip_20_of_program"
     assert laid.model_copy(update={"critic": config.critic}) == config
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from text2grad.align import CreditSettings
-from text2grad.critics.noise import NoiseSettings
 from text2grad.critics.program.critic import ProgramSettings
 from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCriticSettings
 from text2grad.critics.reference import ReferenceSettings
@@ -165,9 +164,16 @@ class CriticSettings(Settings):
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
     scalar_model: ScalarModelCriticSettings = ScalarModelCriticSettings()
     unit_model: UnitModelCriticSettings = UnitModelCriticSettings()
-    noise: NoiseSettings | None = Field(
-        default=None, description="noise in the spans of the critic, for experiments; null: none"
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _noise_has_moved(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "noise" not in given:
+            return given
+        if given["noise"] is not None:
+            cure = "PYTHONPATH=experiments, --critic.kind noisy_critic:flip_20_of_reward_model"
+            raise ValueError(f"critic.noise has moved to experiments/noisy_critic.py: {cure}")
+        return {name: value for name, value in given.items() if name != "noise"}
 
 
 class AnnotateSettings(Settings):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
-from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.program import Attempt, admission
 from text2grad.critics.prompted import Prompt, PromptedCritic, VerdictCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
@@ -149,8 +148,7 @@ def make_critic(
 ) -> Critic:
     """The critic named by `kind` (`RunMaterials` says what the others are). Callers need not tell critics apart."""
     spec = spec_of(kind)
-    critic = spec.make(RunMaterials(config, spec.kind, runner, task, policy, chat))
-    return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
+    return spec.make(RunMaterials(config, spec.kind, runner, task, policy, chat))
 
 
 def refuse_unfit(kind: CriticKind, examples: Sequence[Example]) -> None:

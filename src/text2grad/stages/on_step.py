@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from text2grad.config import Config
-from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep, save_policy
@@ -42,11 +41,13 @@ def on_step_of(*hooks: OnStep | None) -> OnStep | None:
     return on_step if known else None
 
 
-def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:
-    """What adds the noise of a step to its metrics, where the critic has some; all processes must call it."""
-    if not isinstance(critic, NoisyCritic):
-        return None
-    return lambda step, metrics: metrics.update(ranks.all_reduce(critic.counts()))
+def counts_of(critic: Critic, ranks: Ranks) -> OnStep | None:
+    """Add to the metrics of a step what the critic counted since the last one, where it has a method `counts`.
+
+    All processes must call it.
+    """
+    counts = getattr(critic, "counts", None)
+    return (lambda step, metrics: metrics.update(ranks.all_reduce(counts()))) if counts else None
 
 
 def kept_policies(config: Config, policy: Policy, folder: Path, ranks: Ranks) -> OnStep | None:

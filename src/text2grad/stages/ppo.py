@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from text2grad.config import Config, with_tiny_rates
 from text2grad.critics.probes import ProbedCritic
+from text2grad.critics.table import spec_of
 from text2grad.durable.run import ResumeMode
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
@@ -15,10 +16,10 @@ from text2grad.stages.critics import admitted, critic_inputs, open_critic, refus
 from text2grad.stages.folder import note_settings, prepare, processes, run_inputs, run_options, start_policy
 from text2grad.stages.gate import refuse_unfit_reward_model
 from text2grad.stages.on_step import (
+    counts_of,
     heldout_curve,
     kept_policies,
     length_watched,
-    noise_of,
     on_step_of,
     probes_of,
     variety_watched,
@@ -62,14 +63,15 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
             seed_everything(config.run.seed)
             journal = place / f"critic.{ranks.rank}.journal"
             opened = stack.enter_context(open_critic(config, config.critic.kind, task, runner, policy, journal))
-            probed = config.critic.kind == "reward_model" and config.ppo.probe_every and not ranks.sharded
+            trained = spec_of(config.critic.kind).kind == "reward_model"
+            probed = trained and config.ppo.probe_every and not ranks.sharded
             critic = ProbedCritic(opened, config.run.seed) if probed else opened
             if ranks.first:
                 for each in (folder, place):
                     note_settings(config, each, begins=True)
         inputs = run_inputs(config, config.policy, **critic_inputs(config))
         beside = on_step_of(
-            noise_of(opened, ranks),
+            counts_of(opened, ranks),
             heldout_curve(config, task, policy, runner, ranks),
             kept_policies(config, policy, place, ranks),
             probes_of(critic, config.ppo.probe_every, ranks),

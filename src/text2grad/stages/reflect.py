@@ -87,12 +87,11 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     if not heldout:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
     policy = load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
-    quiet = config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
     name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
     seed_everything(config.run.seed)
     with ExitStack() as stack:
         runner, texts = stack.enter_context(runner_of(config)), stack.enter_context(text_measures(config))
-        critic = stack.enter_context(open_critic(quiet, config.critic.kind, task, runner, None, journal))
+        critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, None, journal))
         reflector = Reflector(policy, critic, prompt, rounds, measure_with(task, runner), texts)
         greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
         repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
