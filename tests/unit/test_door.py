@@ -17,7 +17,8 @@ from places import ROOT
 from text2grad.errors import EXTRAS, MissingPackageError, UserError, optional_packages
 
 NAMES = """
-Aligned Config Credit CreditScheme CreditSettings Critic CriticSpec Critique Example Failure Feedback GenerationSettings HumanCritic
+Aligned Config Credit CreditScheme CreditSettings Critic CriticSpec Critique Example Failure Feedback
+GenerationSettings HumanCritic
 LocalChat LoraSettings Message OpenAIChat PPOSettings Pair Policy PolicySettings
 ProgramCritic PromptedCritic ReferenceCritic RunOptions Runner ScriptedChat Source Span SupervisedSettings
 Task TaskSettings TinySettings TokenTable UserError credit critic_token_rewards export find_config
