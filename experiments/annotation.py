@@ -51,7 +51,7 @@ from noisy_critic import NoiseSettings, noisy_spans
 from recipe import LATER, recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UserError, said_in_one_line
-from text2grad.eval.spans import span_report
+from text2grad.eval.critics.spans import span_report
 from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
 from text2grad.stages.annotate import run_annotate
 from text2grad.stages.critics import make_critic, runner_of

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from text2grad.chat import Answer, Chat, Completion
 from text2grad.critics.prompted import judge_messages
 from text2grad.errors import UsageError
+from text2grad.eval.critics.spans import SPAN_NAMES
 from text2grad.eval.metrics import mean, mean_with_interval
-from text2grad.eval.spans import SPAN_NAMES
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message
 from text2grad.wire.objects import UnreadableError, read_object
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from text2grad.config import Config
 from text2grad.errors import UsageError, UserError, optional_packages
+from text2grad.eval.benchmarks.letters import choice_figures, has_choices, letter_rows
 from text2grad.eval.judge import AnswerPair
-from text2grad.eval.letters import choice_figures, has_choices, letter_rows
 from text2grad.eval.metrics import mean
 from text2grad.eval.texts import Figure, no_bert_figures, text_figures
 from text2grad.feedback import Example, Message

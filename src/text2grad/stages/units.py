@@ -16,8 +16,8 @@ from text2grad.critics.steps import PROMPT, labelled_steps, own_steps, steps_of
 from text2grad.critics.units import Units, judgement_of
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError
-from text2grad.eval.spans import SpanCase
-from text2grad.eval.units import unit_report
+from text2grad.eval.critics.spans import SpanCase
+from text2grad.eval.critics.units import unit_report
 from text2grad.feedback import Critique, Failure, Feedback
 from text2grad.policy.load import load_frozen, load_policy
 from text2grad.policy.model import Policy
@@ -39,7 +39,7 @@ from text2grad.train.units import JudgedAnswer, divided, encode_units, train_uni
 @dataclass(frozen=True, kw_only=True)
 class UnitModelSummary(Summary):
     """Records that were read, answers trained on and held out, records that label nothing by the reason, the last
-    metrics of the training, figures on held-out answers (`heldout_*`, see `eval.units`), and the model's folder."""
+    metrics of the training, figures on held-out answers (`heldout_*`, `eval.critics`), and the model's folder."""
 
     records: int
     trained_on: int

@@ -25,8 +25,8 @@ SHARES: tuple[Split, ...] = ("sft", "reward", "train")
 """The splits that `task.split` gives the shares of, in its order."""
 
 TASKS = {
-    "alpaca_eval": "text2grad.tasks.alpaca_eval:AlpacaEvalTask",
-    "arc": "text2grad.tasks.arc:ArcTask",
+    "alpaca_eval": "text2grad.tasks.benchmarks.alpaca_eval:AlpacaEvalTask",
+    "arc": "text2grad.tasks.benchmarks.arc:ArcTask",
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
     "docstrings": "text2grad.tasks.docstrings:DocstringsTask",
@@ -35,7 +35,7 @@ TASKS = {
     "humaneval+": "text2grad.tasks.code:CodeBenchmark",
     "mbpp": "text2grad.tasks.code:CodeBenchmark",
     "mbpp+": "text2grad.tasks.code:CodeBenchmark",
-    "mt_bench": "text2grad.tasks.mt_bench:MTBenchTask",
+    "mt_bench": "text2grad.tasks.benchmarks.mt_bench:MTBenchTask",
     "qa": "text2grad.tasks.qa:QATask",
     "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",

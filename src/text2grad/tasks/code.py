@@ -13,9 +13,9 @@ from pathlib import Path
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
 from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.benchmarks.evalplus import NAMES as PLUS_NAMES
+from text2grad.tasks.benchmarks.evalplus import cached_file, plus_module
 from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
-from text2grad.tasks.evalplus import NAMES as PLUS_NAMES
-from text2grad.tasks.evalplus import cached_file, plus_module
 from text2grad.tasks.loaders import DataTask, Row, Shape, one_turn, optional_text, read_examples, text_of
 
 DATA_FOLDERS = (Path("data"), Path("../shared/data"))

@@ -10,13 +10,13 @@ import torch
 
 from places import SHARED
 from text2grad.errors import UserError
-from text2grad.eval.choices import choose, forgetting
-from text2grad.eval.letters import choice_figures
+from text2grad.eval.benchmarks.choices import choose, forgetting
+from text2grad.eval.benchmarks.letters import choice_figures
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.tasks.arc import ArcTask
 from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.benchmarks.arc import ArcTask
 from tiny_runs import tiny_model
 
 OPTIONS = [

@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import model_validator
 
 from text2grad.errors import UserError
+from text2grad.eval.critics.spans import LABEL_NAMES
 from text2grad.eval.metrics import mean, mean_with_interval
-from text2grad.eval.spans import LABEL_NAMES
 from text2grad.feedback import Feedback, Record, Span, read_jsonl
 
 Aspect = Literal["critique", "spans"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from text2grad.eval.letters import MEASURES
+from text2grad.eval.benchmarks.letters import MEASURES
 from text2grad.feedback import Example
 from text2grad.policy.encode import check_lengths
 from text2grad.policy.model import Policy
-from text2grad.tasks.arc import ANSWER, CHOICES
+from text2grad.tasks.benchmarks.arc import ANSWER, CHOICES
 
 Row = dict[str, Any]
 

@@ -67,7 +67,7 @@ def expected(*arguments):
         group = [tuple(given) for given in plus[start : start + _INPUTS_PER_TEST]]
         check = f"assert {entry_point}(*deepcopy(given)) == expected(*given)"
         tests.append(as_test(f"test_plus_{number}", f"for given in {group!r}:\n    {check}"))
-    oracle = (resources.files("text2grad.tasks") / "plus_oracle.py").read_text(encoding="utf-8")
+    oracle = (resources.files("text2grad.tasks.benchmarks") / "plus_oracle.py").read_text(encoding="utf-8")
     return "\n\n".join([oracle.rstrip(), head.strip(), *tests]) + "\n"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
-from text2grad.tasks.arc import ANSWER, CHOICES
+from text2grad.tasks.benchmarks.arc import ANSWER, CHOICES
 
 Row = dict[str, Any]
 MEASURES = ("likelihood", "likelihood_normalised")
@@ -26,7 +26,7 @@ def has_choices(example: Example) -> bool:
 
 
 def letter_rows(examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
-    """What responses to `tasks.arc.lettered` questions chose. Without a readable letter an answer is wrong.
+    """What responses to `arc.lettered` questions chose. Without a readable letter an answer is wrong.
 
     Returns:
         For each question `id`, `response`, `letter` ("" where there is none) and `scores`: `generated`, 1 or 0.

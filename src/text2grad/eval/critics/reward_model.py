@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from text2grad.align import Aligned, CreditSettings, Membership, credit, token_labels
+from text2grad.eval.critics.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.eval.metrics import Correlation, correlation, mean, rouge
-from text2grad.eval.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
 LABEL_RATES = ("precision", "recall", "f1", "exact", "partial", "nearly", "iou", "overlap_index")

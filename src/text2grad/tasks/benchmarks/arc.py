@@ -1,7 +1,8 @@
 """ARC-Challenge: science questions from school with given answers (Clark et al. 2018), to see what training cost.
 
 The text of a question is that of the evaluation harnesses, "Question: ...\\nAnswer:", and no chat template is laid
-over it: a policy is not asked to answer, but how likely each answer is (`eval.choices`). `lettered` asks in words.
+over it: a policy is not asked to answer, but how likely each answer is.
+`lettered` asks in words.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from text2grad.align import Aligned, CreditSettings, credit
+from text2grad.eval.critics.reward_model import baselines, verdicts
+from text2grad.eval.critics.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.eval.metrics import mean
-from text2grad.eval.reward_model import baselines, verdicts
-from text2grad.eval.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.feedback import Critique, Failure, Judgement
 
 MOST_LOST = MOST_UNREADABLE = MOST_PRAISED = 0.5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from text2grad.eval.reward_model import baselines
-from text2grad.eval.spans import SpanCase, intervals, span_report, tally
+from text2grad.eval.critics.reward_model import baselines
+from text2grad.eval.critics.spans import SpanCase, intervals, span_report, tally
 
 KNOWING_NOTHING = {"random": "random_spans", "always": "always_poor"}
 RATES = [f"{name}_{rate}" for name in ("poor", "good") for rate in ("precision", "recall", "f1")]
