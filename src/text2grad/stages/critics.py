@@ -17,6 +17,7 @@ from text2grad.config import Config, CriticKind
 from text2grad.critics.program import Attempt, admission
 from text2grad.critics.prompted import Prompt, PromptedCritic, VerdictCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
+from text2grad.critics.spec import Materials
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.critics.units import UnitCritic
 from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
@@ -50,8 +51,8 @@ def runner_of(config: Config) -> Runner:
 
 
 @dataclass(frozen=True)
-class RunMaterials:
-    """What a run has to make a critic of (`critics.spec.Materials`).
+class RunMaterials(Materials):
+    """What a run has to make a critic of.
 
     `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
     weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
@@ -66,61 +67,86 @@ class RunMaterials:
 
     @property
     def settings(self) -> Any:
-        """Those of `critic.<kind>`; None where the kind has none."""
         return getattr(self.config.critic, self.kind, None)
 
     @property
     def seed(self) -> int:
-        """`run.seed`."""
         return self.config.run.seed
 
     @property
     def folder(self) -> Path:
-        """`run.folder`."""
         return self.config.run.folder
 
     @property
     def runner(self) -> Runner:
-        """The sandbox of this stage, or one of its own."""
         return self.sandbox or runner_of(self.config)
 
     def feedback(self) -> Iterable[Feedback]:
-        """The records that this run has imported."""
         from text2grad.stages.folder import read_feedback
 
         return read_feedback(self.folder / "feedback.jsonl")
 
     def prompted(self) -> PromptedCritic:
-        """The critic over an endpoint."""
         return prompted_critic(self.config, self.chat or OpenAIChat(self.config.critic.prompted), self.task)
 
     def reward_model(self) -> Critic:
-        """The trained reward model; without `critic.reward_model.words` its verdicts alone."""
         make = critic_over if self.config.critic.reward_model.words else verdicts_of
         model = load_reward_model(self.config, self.policy)
         return make(self.config, model, str(reward_model_folder(self.config)))
 
     def scalar_model(self) -> ScalarCritic:
-        """The scalar reward model that was trained on preference pairs."""
-        return scalar_model_critic(self.config)
+        from text2grad.policy.scores import LocalScorer
+
+        folder = self.model_folder("scalar_model")
+        facts = self._facts(folder / SCALE_FILE, f"no scalar reward model in {folder}", "--pairs FILE")
+        scorer = LocalScorer(_frozen(self.config, folder), self.config.scalar_model.batch_size)
+        source = Source(kind="reward_model", model=str(folder), prompt_version="scalar")
+        return ScalarCritic(scorer, Scale(**facts), source)
 
     def unit_model(self) -> UnitCritic:
-        """The unit model that was trained on this run's feedback."""
-        return unit_model_critic(self.config)
+        from text2grad.policy.units import LocalUnits
+
+        folder, settings = self.model_folder("unit_model"), self.config.critic.unit_model
+        units = settings.units
+        facts = self._facts(folder / UNITS_FILE, f"no unit model of {units} in {folder}", f"--units {units}")
+        if facts["units"] != units:
+            problem = f"the unit model in {folder} labels {facts['units']}"
+            raise UserError(problem, f"--critic.unit_model.units {facts['units']}")
+        model, size = _frozen(self.config, folder), self.config.unit_model.batch_size
+        source = Source(kind="reward_model", model=str(folder), prompt_version=units)
+        return UnitCritic(LocalUnits(model, size, settings.poor_threshold), units, source)
+
+    def _facts(self, file: Path, problem: str, options: str) -> Any:
+        """What a finished training left beside its model.
+
+        Raises:
+            UserError: there is no such file: there is no model, or its training was not finished.
+        """
+        if not file.is_file():
+            raise UserError(problem, f"text2grad train-reward {options} --run.folder {self.folder}")
+        return from_json(file.read_text(encoding="utf-8"))
 
     def model_folder(self, kind: str) -> Path:
-        """Where the model of a trained critic is: the one named, or this run's own."""
         settings = getattr(self.config.critic, kind)
         place = self.folder / kind / (settings.units if kind == "unit_model" else "")
         return Path(settings.folder or place / "policy")
 
     def section(self, name: str, without: Collection[str] = ()) -> Mapping[str, str]:
-        """The settings of a section as `section.key` -> text."""
         return flatten({f"{name}.{key}" for key in without}, **{name: attrgetter(name)(self.config)})
 
     def digest(self, path: Path) -> str:
-        """A digest of a file, or of all files in a folder and below."""
-        return sha256(path) if path.is_file() else digest_of_folder(path)
+        if path.is_file():
+            return sha256(path)
+        files = sorted(each for each in path.rglob("*") if each.is_file())
+        return digest_of_texts(f"{each.name} {sha256(each)}" for each in files)
+
+
+def _frozen(config: Config, folder: Path) -> Policy:
+    """A trained model, loaded as the policy is."""
+    from text2grad.policy.load import load_frozen
+    from text2grad.policy.settings import PolicySettings
+
+    return load_frozen(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
 
 
 @contextmanager
@@ -258,12 +284,6 @@ def critic_inputs(config: Config) -> dict[str, str]:
     return {**found, **own_code("the critic", config.critic.kind), **spec.inputs(materials)}
 
 
-def digest_of_folder(folder: Path) -> str:
-    """A digest of all files in a folder and below."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return digest_of_texts(f"{path.name} {sha256(path)}" for path in files)
-
-
 def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
     """The trained reward model, as an adapter beside `policy`'s where the settings say so.
 
@@ -271,15 +291,13 @@ def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
         UserError: there is none, or it cannot stand on the base weights of `policy`.
     """
     from text2grad.policy.adapters import beside
-    from text2grad.policy.load import load_frozen
-    from text2grad.policy.settings import PolicySettings
 
     folder = reward_model_folder(config)
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
     if config.reward_model.shared and policy is not None:
         return beside(policy, folder, ADAPTER)
-    return load_frozen(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
+    return _frozen(config, folder)
 
 
 def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
@@ -313,50 +331,6 @@ def verdicts_of(config: Config, model: Policy, name: str) -> VerdictCritic:
 def _source(name: str) -> Source:
     """Who speaks where the reward model of this name does."""
     return Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
-
-
-def scalar_model_critic(config: Config) -> ScalarCritic:
-    """The scalar reward model that was trained on preference pairs.
-
-    Raises:
-        UserError: there is none, or its training was not finished.
-    """
-    from text2grad.policy.load import load_frozen
-    from text2grad.policy.scores import LocalScorer
-    from text2grad.policy.settings import PolicySettings
-
-    folder = RunMaterials(config, "scalar_model").model_folder("scalar_model")
-    cure = f"text2grad train-reward --pairs FILE --run.folder {config.run.folder}"
-    if not (folder / SCALE_FILE).is_file():
-        raise UserError(f"no scalar reward model in {folder}", cure)
-    scale = Scale(**from_json((folder / SCALE_FILE).read_text(encoding="utf-8")))
-    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    scorer = LocalScorer(load_frozen(settings), config.scalar_model.batch_size)
-    return ScalarCritic(scorer, scale, Source(kind="reward_model", model=str(folder), prompt_version="scalar"))
-
-
-def unit_model_critic(config: Config) -> UnitCritic:
-    """The unit model that was trained on this run's feedback.
-
-    Raises:
-        UserError: there is none, its training was not finished, or it labels other units.
-    """
-    from text2grad.policy.load import load_frozen
-    from text2grad.policy.settings import PolicySettings
-    from text2grad.policy.units import LocalUnits
-
-    folder, units = RunMaterials(config, "unit_model").model_folder("unit_model"), config.critic.unit_model.units
-    if not (folder / UNITS_FILE).is_file():
-        cure = f"text2grad train-reward --units {units} --run.folder {config.run.folder}"
-        raise UserError(f"no unit model of {units} in {folder}", cure)
-    found = from_json((folder / UNITS_FILE).read_text(encoding="utf-8"))["units"]
-    if found != units:
-        raise UserError(f"the unit model in {folder} labels {found}", f"--critic.unit_model.units {found}")
-    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    labeller = LocalUnits(
-        load_frozen(settings), config.unit_model.batch_size, config.critic.unit_model.poor_threshold
-    )
-    return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))
 
 
 def judge_of(config: Config) -> Critic | None:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from text2grad.errors import UserError, optional_packages, warn_once
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
-from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shared_ids, rouge_l_scores
+from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shared_ids, refuse_shares, rouge_l_scores
 from text2grad.tasks.sheets import decoded, is_table, table_rows
 
 Row = dict[str, Any]
@@ -126,6 +126,33 @@ class DataTask:
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1 against the reference; empty without one."""
         return rouge_l_scores(example.reference, response) if example.reference else {}
+
+
+class Benchmark:
+    """A published benchmark: every question is held out, and `evaluate` counts its answers in a way of its own.
+
+    Raises:
+        UserError: `task.split` or `task.heldout_data` is set, or the questions cannot be read.
+    """
+
+    name: str
+    critic_prompt = "qa"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
+        self._questions = self.read(settings)
+
+    def read(self, settings: TaskSettings) -> list[Example]:
+        """All questions of `task.data`, else of the data set that the benchmark has on the hub."""
+        raise NotImplementedError
+
+    def examples(self, split: Split) -> list[Example]:
+        """Every question for `heldout`, none for the others."""
+        return self._questions if split == "heldout" else []
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """None without a model, a judge or a sandbox."""
+        return {}
 
 
 def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, split: str = "") -> list[Example]:
