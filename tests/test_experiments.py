@@ -458,3 +458,17 @@ def test_an_unknown_setting_of_an_experiment_is_one_line(tmp_path: Path) -> None
     )
     assert done.returncode == 2
     assert done.stderr.splitlines() == ["error: unknown setting 'task.dta' (did you mean 'task.data'?)"]
+
+
+def test_what_counts_as_a_collapse() -> None:
+    before = {"greedy_pass": 0.5, "sampled_entropy": 2.0, "sampled_repetition": 0.1}
+    assert pretrained.collapsed(before, before, "greedy_pass") == []
+    assert pretrained.collapsed(before, {**before, "greedy_pass": 0.46}, "greedy_pass") == []
+    assert pretrained.collapsed(before, {**before, "greedy_pass": 0.44}, "greedy_pass") == [
+        "greedy_pass fell by 6.0 points"
+    ]
+    after = {**before, "sampled_entropy": 0.19, "sampled_repetition": 0.31, "sampled_reference_perplexity": 9.0}
+    found = pretrained.collapsed(before, after, "greedy_pass")
+    assert found == ["sampled_entropy 2 -> 0.19", "sampled_repetition 0.1 -> 0.31"]
+    worse = pretrained.collapsed({**before, "sampled_reference_perplexity": 2.0}, after, "greedy_pass")
+    assert worse[2:] == ["sampled_reference_perplexity 2 -> 9"]

@@ -111,21 +111,18 @@ def spoiled(records: Sequence[Feedback], count: int, seed: int, kinds: Sequence[
 
 
 def _spoil(record: Feedback, kind: str, records: Sequence[Feedback], rng: random.Random) -> Feedback | None:
-    other = kind == OTHER
-    found = _of_another(record, rng.choice(records)) if other else DAMAGE[kind](record.response, rng)
-    return None if found is None or found.response == record.response else _as_record(record, kind, found)
-
-
-def _of_another(record: Feedback, other: Feedback) -> Spoiled | None:
-    if words_of(question_of(record)) == words_of(question_of(other)):
+    """The record with a spoiled response, a span over what is poor in it, and the critique it deserves."""
+    if kind == OTHER:
+        other = rng.choice(records)
+        if words_of(question_of(record)) == words_of(question_of(other)):
+            return None
+        found = _whole(other.response, "This answers another question.")
+    else:
+        found = DAMAGE[kind](record.response, rng)
+    if found.response == record.response:
         return None
-    return _whole(other.response, "This answers another question.")
-
-
-def _as_record(record: Feedback, kind: str, found: Spoiled) -> Feedback:
-    words = found.response[found.start : found.end]
-    span = Span(start=found.start, end=found.end, label=-1, text=words)
+    span = Span(start=found.start, end=found.end, label=-1, text=found.response[found.start : found.end])
     # Without its meta: the ids that were sampled, and what tests said, are of the whole response.
     example = Example(id=record.id, prompt=record.prompt)
-    said = Critique(text=found.critique, spans=(span,), score=-1.0, meta={"damage": kind})
-    return Feedback.of(example, found.response, said, SOURCE)
+    critique = Critique(text=found.critique, spans=(span,), score=-1.0, meta={"damage": kind})
+    return Feedback.of(example, found.response, critique, SOURCE)

@@ -79,24 +79,16 @@ class ProbedCritic:
         told = [Example(id=each.id, prompt=each.prompt) for each in marred]
         judged = judgements_of(self.critic, told, [each.response for each in marred]) if marred else []
         said = [each for each in judged if isinstance(each, Critique)]
-        likeness = [_likeness(example.reference, text) for example, text in answers if _comparable(example)]
+        # A program may pass its tests and read differently from its reference.
+        compared = [pair for pair in answers if pair[0].reference and not pair[0].meta.get("tests")]
+        rouge = [rouge_l_scores(example.reference, text) for example, text in compared]
+        likeness = [each.get("rouge_l_unicode", each["rouge_l"]) for each in rouge]
         return {
             "spoiled": float(len(said)),
             "praised": float(sum(map(_praises, said))),
             "references": float(len(likeness)),
             "likeness": sum(likeness),
         }
-
-
-def _likeness(reference: str, answer: str) -> float:
-    """ROUGE-L of the words of all scripts."""
-    found = rouge_l_scores(reference, answer)
-    return found.get("rouge_l_unicode", found["rouge_l"])
-
-
-def _comparable(example: Example) -> bool:
-    """Whether a good answer is like the reference: a program may pass its tests and read differently."""
-    return bool(example.reference) and not example.meta.get("tests")
 
 
 def _praises(said: Critique) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from text2grad.eval.benchmarks.letters import MEASURES
@@ -42,17 +42,6 @@ def choose(
     return rows
 
 
-def forgetting(before: Mapping[str, float], after: Mapping[str, float], measure: str = MEASURES[1]) -> float:
-    """Points (of 100) that a policy lost between two evaluations on the same questions; below 0 it gained.
-
-    Raises:
-        ValueError: they are of different numbers of questions.
-    """
-    if before["total"] != after["total"]:
-        raise ValueError(f"{before['total']:g} questions before and {after['total']:g} after cannot be compared")
-    return 100 * (before[measure] - after[measure])
-
-
 def _likelihoods(
     policy: Policy, examples: Sequence[Example], batch_size: int, told: Callable[[float], None]
 ) -> Iterator[list[float]]:
@@ -60,7 +49,8 @@ def _likelihoods(
     model allows it; questions of similar length are read together.
     """
     asked = [
-        [_encoded(policy, example.prompt[-1].content, text) for text in _texts(example)] for example in examples
+        [_encoded(policy, example.prompt[-1].content, text) for text in example.meta[CHOICES]]
+        for example in examples
     ]
     named = [(example.id, [*a, *b]) for example, pairs in zip(examples, asked, strict=True) for a, b in pairs]
     check_lengths(named, policy.context, 0)
@@ -86,11 +76,6 @@ def _in_batches(asked: Sequence[Sequence[tuple[list[int], list[int]]]], batch_si
         batch.append(i)
     if batch:
         yield batch
-
-
-def _texts(example: Example) -> list[str]:
-    texts: list[str] = example.meta[CHOICES]
-    return texts
 
 
 def _encoded(policy: Policy, question: str, answer: str) -> tuple[list[int], list[int]]:
