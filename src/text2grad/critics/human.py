@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from text2grad.critics.spec import CriticSpec
-from text2grad.critics.votes import voted
+from text2grad.critics.votes import vote
 from text2grad.feedback import Example, Failure, Feedback, Judgement, Source
 
 
@@ -27,7 +27,7 @@ class HumanCritic:
     def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
         """Look up each pair; a response without a review gives a `Failure`."""
         return [
-            voted(opinions, share=0.0)
+            vote(opinions, share=0.0)
             if (opinions := self._known.get((example.id, response)))
             else Failure(kind="unsupported", message=f"{example.id}: this response has no review")
             for example, response in zip(examples, responses, strict=True)

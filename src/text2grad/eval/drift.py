@@ -19,7 +19,7 @@ def drift(
     answers: Sequence[Sequence[int]],
     temperature: float,
     batch_size: int,
-    told: Callable[[float], None] = lambda count: None,
+    progress: Callable[[float], None] = lambda count: None,
 ) -> dict[str, float]:
     """Two policies on the answers of the first, given as ids; `batch_size` answers a pass; means over tokens.
 
@@ -44,7 +44,7 @@ def drift(
             own, other = (each.reader(each.model, part).view for each in (policy, reference))
             scores = score_tokens(own, ids, temperature, entropy=True, reference=other)
             columns = (scores.entropy, scores.kl, score_tokens(other, ids).logp)
-            told(float(rows[-1]) + 1)
+            progress(float(rows[-1]) + 1)
             sums += torch.stack([column.double().sum().cpu() for column in columns if column is not None])
     entropy, kl, logp = (sums / max(1, int(batch.mask.sum()))).tolist()
     return {"entropy": entropy, "kl": kl, "reference_perplexity": math.exp(-logp)}

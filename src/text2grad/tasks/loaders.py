@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from text2grad.errors import UserError, optional_packages, warn_once
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
 from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shared_ids, refuse_shares, rouge_l_scores
-from text2grad.tasks.sheets import decoded, is_table, table_rows
+from text2grad.tasks.sheets import decode, is_table, table_rows
 
 Row = dict[str, Any]
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
@@ -218,7 +218,7 @@ def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
         inside = ", ".join(sorted(each.name for each in path.iterdir() if each.is_file())[:6]) or "there are none"
         raise UserError(f"cannot read {path}: Is a directory", f"give one of its files: {inside}")
     with reading(path):
-        text = decoded(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
+        text = decode(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
     if text.startswith(_TSV_OF_WEBANNO):
         raise UserError(f"{path} is WebAnno TSV", "export UIMA CAS JSON instead, which import reads")
     if is_table(path, text):

@@ -54,7 +54,7 @@ def _suffix(path: Path) -> str:
     return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
 
 
-def decoded(path: Path, data: bytes) -> str:
+def decode(path: Path, data: bytes) -> str:
     """The text of a file in UTF-8, or in UTF-16 or 32 where its first bytes say so.
 
     Raises:

@@ -103,7 +103,7 @@ def ochiai(runs: Sequence[TestResult]) -> dict[int, float]:
     return {n: bad[n] / sqrt(failed * (bad[n] + good[n])) if bad[n] else 0.0 for n in sorted(bad | good)}
 
 
-def cleared(runs: Sequence[TestResult]) -> list[int]:
+def innocent_lines(runs: Sequence[TestResult]) -> list[int]:
     """Lines that some passing test runs and no failing test does."""
     passing: set[int] = set().union(*(run.lines for run in runs if run.passed))
     return sorted(passing.difference(*(run.lines for run in runs if not run.passed)))

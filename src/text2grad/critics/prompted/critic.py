@@ -23,7 +23,7 @@ from text2grad.critics.prompted.settings import (
     RewardModelCriticSettings,
 )
 from text2grad.critics.spec import CriticSpec, Materials
-from text2grad.critics.votes import voted
+from text2grad.critics.votes import vote
 from text2grad.feedback import (
     Critique,
     Example,
@@ -137,7 +137,7 @@ class PromptedCritic:
 
     def _judgement(self, pair: Pair, answers: Sequence[Answer]) -> Judgement:
         read = [self._reader.read(answer, pair[1]) for answer in answers]
-        kept = voted([self._reader.validated(judgement) for judgement in read], self._share)
+        kept = vote([self._reader.validated(judgement) for judgement in read], self._share)
         if isinstance(kept, Failure):
             return kept.model_copy(update={"meta": {**kept.meta, **_lost(read)}})
         words = self._anchored(*pair)

@@ -18,9 +18,9 @@ def choose(
     policy: Policy,
     examples: Sequence[Example],
     batch_size: int,
-    told: Callable[[float], None] = lambda count: None,
+    progress: Callable[[float], None] = lambda count: None,
 ) -> list[Row]:
-    """The choice of a policy for each question, `batch_size` answers at a time. `told` hears how many are read.
+    """The choice of a policy for each question, `batch_size` answers at a time. `progress` hears how many are read.
 
     An answer's likelihood is the sum of log p over the tokens of " " + its text after the words of the question,
     which are read as they are, without a chat template. Two choices: the likeliest (`acc` in lm-evaluation-harness
@@ -33,7 +33,7 @@ def choose(
         UserError: a question is longer than the policy's context.
     """
     rows: list[Row] = []
-    for example, found in zip(examples, _likelihoods(policy, examples, batch_size, told), strict=True):
+    for example, found in zip(examples, _likelihoods(policy, examples, batch_size, progress), strict=True):
         texts: list[str] = example.meta[CHOICES]
         each = [value / len(text) for value, text in zip(found, texts, strict=True)]
         chosen = found.index(max(found)), each.index(max(each))
@@ -43,7 +43,7 @@ def choose(
 
 
 def _likelihoods(
-    policy: Policy, examples: Sequence[Example], batch_size: int, told: Callable[[float], None]
+    policy: Policy, examples: Sequence[Example], batch_size: int, progress: Callable[[float], None]
 ) -> Iterator[list[float]]:
     """log p of each choice of each example. The choices of a question share a pass, and so does its text if the
     model allows it; questions of similar length are read together.
@@ -61,7 +61,7 @@ def _likelihoods(
             batch = policy.pack([question for question, _ in pairs], [answer for _, answer in pairs])
             each = iter(policy(batch, valued=False).logp.sum(dim=1).double().cpu().tolist())
             found |= {i: [next(each) for _ in asked[i]] for i in chosen}
-            told(len(found))
+            progress(len(found))
     yield from (found[i] for i in range(len(examples)))
 
 

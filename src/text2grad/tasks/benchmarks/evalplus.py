@@ -45,7 +45,7 @@ def plus_module(row: Mapping[str, Any], reference: str) -> str:
     """
     entry_point, mbpp = str(row["entry_point"]), str(row.get("task_id", "")).startswith("Mbpp/")
     tolerance = float(row.get("atol") or 0)
-    base, plus = (restored(row, key) for key in ("base_input", "plus_input"))
+    base, plus = (restore_types(row, key) for key in ("base_input", "plus_input"))
     head = f"""
 from copy import deepcopy
 from solution import {entry_point}
@@ -71,7 +71,7 @@ def expected(*arguments):
     return "\n\n".join([oracle.rstrip(), head.strip(), *tests]) + "\n"
 
 
-def restored(row: Mapping[str, Any], key: str) -> list[list[Any]]:
+def restore_types(row: Mapping[str, Any], key: str) -> list[list[Any]]:
     """The inputs with the types that JSON lost: some MBPP functions take tuples, sets or complex numbers.
 
     Raises:
