@@ -1,7 +1,7 @@
-"""Answers spoiled on purpose, with the critique they deserve: what a small reward model has never seen.
+"""Damaged answers with the critiques they deserve, as training data for small reward models.
 
-A reward model trained on a few critiques has read only answers that somebody found worth a remark. Of text that is
-no answer at all it knows nothing, may praise it, and a policy in training finds such text. These show it some.
+A reward model trained on a few critiques has only read answers worth a remark. It may praise text that is no
+answer at all, and a policy in training finds such text. These records teach it that such text is poor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPEATS, LAST_WORDS = 8, 3
 
 
 class DamagedAnswer(NamedTuple):
-    """A spoiled answer, the interval of it that is poor, and what is to be said of it."""
+    """A damaged answer, the interval that is poor, and the critique it deserves."""
 
     response: str
     start: int

@@ -1,4 +1,4 @@
-"""People as critics: what they said about a response, played back."""
+"""People as critics: replays recorded reviews of a response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from text2grad.feedback import Example, Failure, Feedback, Judgement, Source
 
 
 class HumanCritic:
-    """Answers with what people said about exactly this response to exactly this example; else `unsupported`.
+    """Returns people's reviews of exactly this response to exactly this example; else `unsupported`.
 
     Of several opinions every span stays, weighted by the share of those who marked it, and the score is their mean.
     """

@@ -127,7 +127,7 @@ def _labels(
 
 
 def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
-    """Of every word: it is said twice in a row, or more often than the reference says it.
+    """For each word: whether it is repeated directly, or more often than in the reference.
 
     A function word may stand three times in a line, as may a character of a script without spaces, also twice in a
     row; with no limit a policy finds that `the the the` costs nothing.
@@ -154,7 +154,7 @@ def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | N
 
 
 def _missing(reference: str, wanted: Sequence[Word], said: Sequence[Word]) -> list[str]:
-    """Content words of the reference that the answer lacks, as they stand there."""
+    """Content words of the reference that the answer lacks, as written in the reference."""
     there = {word.stem for word in said}
     lacking: list[Place] = []
     for word in wanted:

@@ -21,7 +21,7 @@ class ScalarModelCriticSettings(Settings):
 
 
 class Scorer(Protocol):
-    """What gives an answer a score of any size, higher is better; None where it cannot."""
+    """Scores answers with unbounded numbers, higher is better; None if it cannot."""
 
     def scores(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float | None]:
         """The score of `answers[i]` to `prompts[i]`."""

@@ -1,4 +1,4 @@
-"""What the rest of the house knows of a critic: a `CriticSpec`, which stands beside each (`critics.table`)."""
+"""`CriticSpec`: what other code needs to know of a critic. One is defined next to each (`critics.table`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from text2grad.settings import Settings
 
 
 class Materials(Protocol):
-    """What a critic can be made of; `stages.critics` opens each part when it is asked for."""
+    """What a critic can be made of. `stages.critics` implements it; each part is opened on demand."""
 
     @property
     def settings(self) -> Any:
@@ -35,7 +35,7 @@ class Materials(Protocol):
         """The records that this run has imported."""
 
     def prompted(self) -> Critic:
-        """The critic over an endpoint, asked with the prompt of the task."""
+        """The critic over an endpoint, with the task's prompt."""
 
     def reward_model(self) -> Critic:
         """The critic over the trained reward model."""

@@ -42,7 +42,7 @@ class UnitModelCriticSettings(Settings):
 
 
 class Labeller(Protocol):
-    """What labels the units of answers."""
+    """Labels the units of answers."""
 
     def label(
         self,
@@ -77,7 +77,7 @@ class UnitCritic:
 
 
 def judgement_of(response: str, found: list[LabelledPlace] | Failure) -> Judgement:
-    """What a labeller found in a response, as a critique."""
+    """Convert labelled units to a critique."""
     if isinstance(found, Failure):
         return found
     spans = [
@@ -91,8 +91,8 @@ def judgement_of(response: str, found: list[LabelledPlace] | Failure) -> Judgeme
 def _verdict(found: Sequence[LabelledPlace]) -> float | None:
     """1 - 2 · (share of the units' characters that are poor), in [-1, 1]; None for an answer without units.
 
-    A share and no sum, for by a sum of what is wrong the shorter answer is the better one. People's
-    verdicts (`formats.finegrained`) count so, of all characters and with what is left out, which no unit shows.
+    A share, since a sum of faults would favour short answers. People's verdicts (`formats.finegrained`) are
+    computed alike, over all characters and with omissions, which no unit shows.
     """
     whole = sum(end - start for start, end, _ in found)
     poor = sum(end - start for start, end, label in found if label < 0)

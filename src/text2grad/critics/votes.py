@@ -1,4 +1,4 @@
-"""One critique from several about the same response."""
+"""Merge several critiques of one response by voting."""
 
 from __future__ import annotations
 

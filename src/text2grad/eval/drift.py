@@ -1,4 +1,4 @@
-"""How far a trained policy is from another one."""
+"""Entropy, KL and perplexity of a trained policy against another one."""
 
 from __future__ import annotations
 

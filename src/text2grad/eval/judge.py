@@ -97,7 +97,7 @@ def rates(prompt: str) -> bool:
 
 
 def refuse_judge_prompt(prompt: str, parts: Collection[str]) -> None:
-    """Before anything is asked. `parts` are the placeholders of what is compared, such as `first.good`.
+    """Check a judge's prompt before any request. `parts` are the placeholders of what is compared: `first.good`.
 
     Raises:
         UsageError: the prompt does not show both, asks for something else, or does not say what to answer.
@@ -206,7 +206,7 @@ def _means(ours_first: Sequence[Ratings | None], theirs_first: Sequence[Ratings 
 
 
 def ratings_of(answer: Answer) -> Ratings | None:
-    """What a judge rated the first and the second, from 0 to 10; None where it cannot be read.
+    """The judge's ratings of first and second, from 0 to 10; None if unreadable.
 
     A number in quotes is one, and so is `7/10`; both need a score. What else the judge writes is for the reader.
     """
@@ -263,7 +263,7 @@ def _longer_won(pairs: Sequence[AnswerPair], points: Sequence[Ruling]) -> float:
 
 
 def is_verdict(answer: Answer) -> bool:
-    """Whether a judge said which of two it prefers."""
+    """Whether an answer states which of two the judge prefers."""
     return bool(_verdict(answer))
 
 

@@ -1,4 +1,4 @@
-"""The critic that a configuration names, made of what a run has. Torch is imported for trained models alone."""
+"""Build the critic that a configuration names. Torch is imported for trained models only."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 
 
 def runner_of(config: Config) -> Runner:
-    """Where programs are run; it starts when the first program comes."""
+    """The sandbox; its workers start with the first program."""
     settings = config.sandbox
     return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
 
 
 @dataclass(frozen=True)
 class RunMaterials(Materials):
-    """What a run has to make a critic of.
+    """The `Materials` of a run.
 
     `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
     weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
@@ -117,7 +117,7 @@ class RunMaterials(Materials):
         return UnitCritic(LocalUnits(model, size, settings.poor_threshold), units, source)
 
     def _facts(self, file: Path, problem: str, options: str) -> Any:
-        """What a finished training left beside its model.
+        """Read the JSON file that a finished training writes beside its model.
 
         Raises:
             UserError: there is no such file: there is no model, or its training was not finished.
@@ -142,7 +142,7 @@ class RunMaterials(Materials):
 
 
 def _frozen(config: Config, folder: Path) -> Policy:
-    """A trained model, loaded as the policy is."""
+    """Load a trained model with the policy's dtype and device."""
     from text2grad.policy.load import load_frozen
     from text2grad.policy.settings import PolicySettings
 
@@ -258,13 +258,13 @@ def prompted_critic(
 
 
 def annotator_prompt(config: Config) -> str:
-    """The prompt of the task's annotator, without loading the task's data where it is one of ours."""
+    """The annotator prompt of the task; for our tasks without loading the data."""
     ours = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
     return ours.get(config.task.name) or load_task(config.task).critic_prompt
 
 
 def refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> None:
-    """Several greedy critiques are one, paid for several times."""
+    """Refuse several votes at temperature 0: they would be identical."""
     if votes > 1 and temperature == 0:
         raise UserError(f"{votes} votes at temperature 0 are the same critique", f"--{setting} 0.7")
 

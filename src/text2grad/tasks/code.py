@@ -19,7 +19,7 @@ from text2grad.tasks.checks import as_test, check_module, import_line, names_def
 from text2grad.tasks.loaders import Benchmark, DataTask, Row, Shape, one_turn, optional_text, read_examples, text_of
 
 DATA_FOLDERS = (Path("data"), Path("../shared/data"))
-"""Where a benchmark's file is looked for before the hub is asked, from the folder the command runs in."""
+"""Folders searched for a benchmark's file before the hub, relative to the working directory."""
 
 BENCHMARKS = {
     "humaneval": ("humaneval/HumanEval.jsonl", "openai/openai_humaneval"),
@@ -49,7 +49,7 @@ class CodeTask(DataTask):
         super().__init__(settings, "KodCode/KodCode-Light-RL-10K", SHAPES)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """Nothing can be said without running the tests; the stage that owns a runner does that."""
+        """Empty: a program is scored by running its tests, which the stage does."""
         return {}
 
 

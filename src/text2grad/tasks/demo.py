@@ -173,5 +173,5 @@ class DemoTask:
         return one_turn(name, problem.question(), reference, meta)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """Nothing can be said without running the tests; the stage that owns a runner does that."""
+        """Empty: a program is scored by running its tests, which the stage does."""
         return {}

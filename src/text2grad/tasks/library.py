@@ -1,4 +1,4 @@
-"""Functions with docstrings from the standard library and installed packages: read with `ast`, never imported."""
+"""Documented functions of the standard library and installed packages, read with `ast`, never imported."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from text2grad.tasks.checks import parsed
 PER_PACKAGE = 800
 LONGEST_FILE = 400_000
 RULES = 1
-"""Of what counts as a documented function; part of the name of what is kept, so raise it when they change."""
+"""Version of the rules for a documented function; part of the cache's name, so raise it when they change."""
 SENTENCE = re.compile(rb'"""\s*[^\n]{10,140}\.[ \t]*\n[ \t]*\n')
-"""What a file must hold to be worth parsing: a docstring whose first line ends a paragraph."""
+"""Files without such a docstring (a first line that ends a paragraph) are not parsed."""
 PASSED_OVER = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
 WORDS = re.compile(r"[A-Za-z0-9]+")
 
@@ -47,8 +47,8 @@ class DocumentedFunction:
 def installed_functions() -> list[DocumentedFunction]:
     """The documented functions of the standard library and of the installed packages.
 
-    Reading them takes most of a minute, so they are kept in the user's cache folder under a name that changes when
-    a package is installed, removed or upgraded. A cache that cannot be written or read is done without.
+    Reading them takes most of a minute, so they are cached in the user's cache folder under a name that changes
+    when a package is installed, removed or upgraded. An unreadable or unwritable cache is ignored.
     """
     roots = library_roots()
     kept = user_cache() / f"docstrings-{_installed(roots)}.jsonl"

@@ -92,7 +92,7 @@ def hub_data(name: str) -> HubData:
 
 
 class DataTask:
-    """What the tasks on published data share: the examples by split, and ROUGE-L where there is a reference.
+    """Base of tasks on published data: examples by split, and ROUGE-L against the reference.
 
     Held out are those of `task.heldout_data`, else those of the split that the data set comes with (`HUB`), else a
     share of the questions (`in_split`).
@@ -329,7 +329,7 @@ def optional_text(row: Mapping[str, Any], *keys: str) -> str:
 
 
 def reference_of(row: Mapping[str, Any], *keys: str) -> str:
-    """The reference answer under the first of `keys` that holds text, or a list of one text; else "".
+    """The reference answer under the first of `keys` with text or a list of one text; else "".
 
     Raises:
         ValueError: a list has several.
@@ -378,7 +378,7 @@ def _is_list_of_objects(value: Any) -> bool:
 
 
 def _not_json(path: Path) -> str:
-    """What to do about a file that does not hold JSON."""
+    """The cure for a file that is not JSON."""
     if path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".gz"):
         return "correct that line, or export the file again"
     return "import reads .json, .jsonl, .csv, .tsv, .md and brat's .ann: rename it, or save it as one of these"

@@ -26,7 +26,7 @@ from text2grad.settings import Settings
 
 WEAK_TESTS = "weak_tests"
 LONGEST_OUTPUT = 2000
-"""Characters of what failing tests said."""
+"""Maximum characters kept of the failing tests' output."""
 
 
 class ProgramSettings(Settings):
@@ -81,7 +81,8 @@ class ProgramCritic:
             return _not_run(asked)
         brief = {"outcome": verdict.outcome, "tier": verdict.tier}
         meta = brief if self.brief else outcome_meta(verdict)
-        if reason := self._rejected(asked):
+        reason = admission(self.runner, asked).reason if self.gate else ""
+        if reason:
             meta, reason = {**meta, "outcome": WEAK_TESTS}, f"{WEAK_TESTS}: {reason}"
         elif verdict.outcome in NO_VERDICT:
             reason = f"{verdict.outcome}: {verdict.error}"
@@ -91,16 +92,12 @@ class ProgramCritic:
         found = brief_critique(case) if self.brief else full_critique(case, partial(self._try, asked), self.repairs)
         return found.model_copy(update={"meta": {**meta, **found.meta}})
 
-    def _rejected(self, asked: Attempt) -> str:
-        """Why the tests of a task are not worth running; "" if they are."""
-        return admission(self.runner, asked).reason if self.gate else ""
-
     def _try(self, asked: Attempt, programs: Sequence[str]) -> list[Verdict]:
         return self.runner.run_all([(each, asked.tests) for each in programs], coverage=False)
 
 
 def admission(runner: Runner, asked: Attempt) -> Gate:
-    """Whether a task may judge anything: its reference passes its tests, and no stub of a program does."""
+    """Gate of a task's tests: its reference passes them, and no stub of a program does."""
     return stub_gate(runner, asked.tests, *asked.names, reference=asked.reference)
 
 
@@ -127,7 +124,7 @@ def outcome_meta(verdict: Verdict) -> dict[str, str]:
 
 
 def _not_run(asked: Attempt) -> Judgement:
-    """No tests: no verdict. No program: a verdict on the policy, and what is there instead is poor."""
+    """Without tests: a failure. Without a program: score -1, and the whole response is poor."""
     if not asked.tests:
         message = f"{asked.example.id}: no tests in meta['tests']"
         return Failure(kind="unsupported", message=message, meta={"outcome": "no_tests"})

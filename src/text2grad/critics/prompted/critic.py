@@ -156,7 +156,7 @@ class PromptedCritic:
 
 
 def tokens_in(answer: Answer) -> dict[str, int]:
-    """Tokens of a question and its answer, by name, where the chat says so."""
+    """Input and output tokens of one request by name, if the chat reports them."""
     usage = answer.usage if isinstance(answer, Completion) else {}
     return {name: int(count) for name, count in usage.items() if name.endswith("tokens")}
 

@@ -1,4 +1,4 @@
-"""How a prompted critic asks, and how it reads what it is told."""
+"""Settings of prompted critics: endpoint, prompt, and how answers are read."""
 
 from __future__ import annotations
 

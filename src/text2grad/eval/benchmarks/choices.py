@@ -1,4 +1,4 @@
-"""Questions with given answers, answered by likelihood: what a policy knew before training, and knows still."""
+"""Multiple-choice questions answered by likelihood: what a policy still knows after training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def choose(
     batch_size: int,
     progress: Callable[[float], None] = lambda count: None,
 ) -> list[Row]:
-    """The choice of a policy for each question, `batch_size` answers at a time. `progress` hears how many are read.
+    """The choice of a policy for each question, `batch_size` answers at a time; `progress` gets the number done.
 
     An answer's likelihood is the sum of log p over the tokens of " " + its text after the words of the question,
     which are read as they are, without a chat template. Two choices: the likeliest (`acc` in lm-evaluation-harness

@@ -1,4 +1,4 @@
-"""Questions with given answers, answered in words: which letter was chosen, and what share is right. No torch."""
+"""Multiple-choice questions answered in words: the letter chosen, and the share correct. No torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def letter_rows(examples: Sequence[Example], responses: Sequence[str]) -> list[R
 def read_letter(response: str, options: int) -> str:
     """The capital letter that a response chooses among the first `options`; "" where it does not choose one.
 
-    In this order: the last that is said to be the answer ("the answer is (B)"), the one that the response begins
+    In this order: the last one stated as the answer ("the answer is (B)"), the one that the response begins
     with ("B. Fog", not "A dog"), the last that stands in brackets or alone on a line.
     """
     letters = ascii_uppercase[:options]

@@ -1,4 +1,4 @@
-"""MT-Bench before any judge: what it is shown, how its ratings are read, and their means (Zheng et al. 2023).
+"""MT-Bench: judge prompts, parsing of ratings, and their means (Zheng et al. 2023).
 
 Prompts and shapes are FastChat's, so that judgements of others can be read, and ours by others.
 """

@@ -1,4 +1,4 @@
-"""Whether a reward model is fit to train against: a verdict with its reasons, from measured figures. No torch."""
+"""The gate: whether a reward model is fit to train against, with reasons, from measured figures. No torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW, FEWEST_SPOILED = 20, 4
 below which nothing is concluded from them."""
 
 Paid = tuple[Judgement, Aligned]
-"""What a reward model said of an answer, and the answer's tokens."""
+"""A reward model's judgement of an answer, and the answer's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a reward model said of held-out records, of the policy's answers, of spoiled ones, and of held-out
-    answers as people corrected them."""
+    """A reward model's judgements of held-out records, of fresh and of spoiled answers, and of held-out answers as
+    people corrected them."""
 
     cases: Sequence[SpanCase] = ()
     fresh: Sequence[Paid] = ()
@@ -133,7 +133,7 @@ def _pays_verdict(settings: CreditSettings) -> bool:
 
 
 def _faults(said: Critique, settings: CreditSettings) -> bool:
-    """Whether something that the settings pay for is said against an answer."""
+    """Whether a critique holds something against an answer that these settings pay for."""
     marked = not settings.by_score and any(span.label < 0 for span in said.spans)
     return marked or (_pays_verdict(settings) and said.score is not None and said.score < 0)
 

@@ -1,4 +1,4 @@
-"""How well a unit model labels steps or tokens: precision, recall and F1 of either label (paper, Table 17)."""
+"""Precision, recall and F1 of a unit model's labels of steps or tokens (paper, Table 17)."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ class ArcTask(Benchmark):
 
 
 def lettered(example: Example) -> Example:
-    """A question as a person is asked it: its answers under letters, and one letter wanted.
+    """The question as multiple choice: lettered options, answered by one letter.
 
-    Letters are those of the order, whatever labels the data have (some have 1 to 4).
+    Letters follow the order of the options; labels in the data are ignored (some are 1 to 4).
     """
     options = zip(ascii_uppercase, example.meta[CHOICES], strict=False)
     lines = [str(example.meta["question"]).strip(), "", *(f"{letter}. {text}" for letter, text in options)]

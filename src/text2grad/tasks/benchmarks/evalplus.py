@@ -16,7 +16,7 @@ from text2grad.settings import user_cache
 from text2grad.tasks.checks import as_test
 
 NAMES = {"humaneval+": ("HumanEvalPlus", "HUMANEVAL_OVERRIDE_PATH"), "mbpp+": ("MbppPlus", "MBPP_OVERRIDE_PATH")}
-"""Our name of each, its file's stem, and the variable by which the evalplus package is told another file."""
+"""Our name, the stem of its file, and the environment variable of the evalplus package for another file."""
 
 _INPUTS_PER_TEST = 50
 
@@ -72,7 +72,7 @@ def expected(*arguments):
 
 
 def restore_types(row: Mapping[str, Any], key: str) -> list[list[Any]]:
-    """The inputs with the types that JSON lost: some MBPP functions take tuples, sets or complex numbers.
+    """Restore types that JSON lost: some MBPP functions take tuples, sets or complex numbers.
 
     Raises:
         ValueError: not a list of lists.
