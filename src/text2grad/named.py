@@ -47,21 +47,21 @@ def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], .
     if not hasattr(module, wanted):
         known = [word for word, value in vars(module).items() if isinstance(value, kinds)]
         near = difflib.get_close_matches(wanted, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else "check the class name"
+        cure = f"did you mean {near[0]}?" if near else "check the name"
         raise UserError(f"{what} {name!r}: {module_name} has no {wanted}", cure)
     found = getattr(module, wanted)
     if not isinstance(found, kinds) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", "name a class of your own")
+        raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", "name one of your own")
     return found
 
 
-def module_file(name: str) -> Path | None:
-    """The file of the module in `module:Name`; None of a module that has none.
+def module_file(what: str, name: str) -> Path | None:
+    """The file of the module in `module:Name`, which names a `what`; None of a module that has none.
 
     Raises:
         UserError: there is no such module, or it cannot be imported.
     """
-    place = getattr(_import("module of", name, name.partition(":")[0]), "__file__", None)
+    place = getattr(_import(what, name, name.partition(":")[0]), "__file__", None)
     return Path(place) if place else None
 
 

@@ -53,7 +53,7 @@ def own_code(what: str, name: str) -> dict[str, str]:
     """Under `what` a digest of the module that a setting names as `module:Name`; else nothing."""
     if not is_own_name(name):
         return {}
-    file = module_file(name)
+    file = module_file(what, name)
     return {what: sha256(file) if file else ""}
 
 
