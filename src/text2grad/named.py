@@ -51,7 +51,8 @@ def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], .
         raise UserError(f"{what} {name!r}: {module_name} has no {wanted}", cure)
     found = getattr(module, wanted)
     if not isinstance(found, kinds) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", "name one of your own")
+        cure = f"name a {'class' if type in kinds else 'function'} of your own"
+        raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", cure)
     return found
 
 
