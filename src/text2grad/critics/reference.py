@@ -41,7 +41,7 @@ class ReferenceSettings(Settings):
 
     brief: bool = Field(
         default=False,
-        description="without what the answer lacks, which nobody can say who has not seen the reference",
+        description="leave out omissions, which a model that has not seen the reference cannot know",
     )
 
 

@@ -31,13 +31,13 @@ Units = Literal["steps", "tokens"]
 class UnitModelCriticSettings(Settings):
     """The trained unit model as a critic: a label for each step or token, no words, how much is poor as verdict."""
 
-    units: Units = Field(default="steps", description="what it labels, and was trained for")
+    units: Units = Field(default="steps", description="what it labels; must match its training")
     folder: Path | None = Field(default=None, description="of the model; null: this run's own")
     poor_threshold: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="a step or token is poor from this probability on; null: where no other label is likelier",
+        description="probability from which a step or token is poor; null: where poor is the likeliest label",
     )
 
 

@@ -34,11 +34,13 @@ class ProgramSettings(Settings):
 
     brief: bool = Field(
         default=False,
-        description="what is wrong without inputs and evidence, as a small reward model can learn to say",
+        description="leave out inputs and evidence, which a small reward model cannot learn to predict",
     )
-    gate: bool = Field(default=True, description="no verdict where the tests pass for programs that solve nothing")
+    gate: bool = Field(
+        default=True, description="no verdict if the tests also pass for a program that solves nothing"
+    )
     repairs: int = Field(
-        default=40, ge=0, description="small edits tried to find a fault without a reference; 0: none"
+        default=40, ge=0, description="small edits tried to locate a fault without a reference; 0: none"
     )
 
 
