@@ -1,13 +1,8 @@
 """A task of your own: a class that says what is asked and how answers are measured.
 
-    python examples/own_task.py
-
-The command line takes it by name, from a folder on PYTHONPATH:
-
-    PYTHONPATH=examples text2grad sft --task.name own_task:Capitals --run.folder runs/capitals
+python examples/own_task.py
+PYTHONPATH=examples text2grad sft --task.name own_task:Capitals    # the command line takes it by name
 """
-
-from __future__ import annotations
 
 import text2grad as t2g
 

@@ -47,11 +47,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from noisy_critic import NoiseSettings, noisy_spans
 from recipe import LATER, recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
-from text2grad.critics.noise import NoiseSettings, noisy_spans
 from text2grad.errors import UserError, said_in_one_line
-from text2grad.eval.spans import span_report
+from text2grad.eval.critics.spans import span_report
 from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
 from text2grad.formats.responses import Item
 from text2grad.stages.judge.annotate import run_annotate

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,15 @@ from text2grad.errors import said_in_one_line
 from text2grad.report.curves import Line
 
 KINDS, SHARES = ("flip", "displace", "drop"), (0.0, 0.05, 0.1, 0.2, 0.4)
+HERE = Path(__file__).resolve().parent
+"""Where the commands that `compare` starts find `noisy_critic`."""
 SCALAR, SFT, CLEAN = "scalar", "sft", "text2grad"
 Row = dict[str, Any]
 
 
 def main() -> None:
     chosen = options()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     config = preset(chosen)
     noisy = [(kind, share) for share in sorted(set(chosen.shares) - {0.0}, reverse=True) for kind in chosen.kinds]
     names = [SFT, SCALAR, CLEAN, *(recipe_file(chosen, kind, share) for kind, share in noisy)]
@@ -72,7 +76,7 @@ def arm_of(kind: str, share: float) -> str:
 
 def recipe_file(chosen: argparse.Namespace, kind: str, share: float) -> str:
     """text2grad with so much noise in the spans of its critic."""
-    whole = preset(chosen, f"critic.noise={json.dumps({'kind': kind, 'share': share})}")
+    whole = preset(chosen, f"critic.kind=noisy_critic:{arm_of(kind, share)}_of_{chosen.critic}")
     return written(arm_of(kind, share), chosen.out, whole)
 
 

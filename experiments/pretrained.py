@@ -18,7 +18,7 @@ every token and writes nothing. A method is one of `text2grad compare`
 
 The last line of stdout is one JSON object: `tasks` (of each, of each method: `greedy`, `sampled` and
 `best_temperature`, each the mean and the seeds), `rates` (of each task what the first of --lrs was multiplied by),
-`collapsed` (runs that ended `eval.drift.collapsed`), `forgetting` (points lost on ARC-Challenge by the worst run of
+`collapsed` (runs that ended `collapsed`), `forgetting` (points lost on ARC-Challenge by the worst run of
 text2grad, against SFT), `reward_model` (of human_qa: F1 of poor tokens with its interval, beside random spans).
 """
 
@@ -28,7 +28,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -41,10 +41,10 @@ from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import said_in_one_line
-from text2grad.eval.drift import collapsed
 from text2grad.stages.run.results import measured_on
 
 PRESETS = {"docstrings": "function_summaries", "code": "small_programs", "human_qa": "human_qa"}
+LEAST_ENTROPY, MOST_REPETITION, MOST_PERPLEXITY = 0.1, 0.2, 4.0
 MEASURES = {"docstrings": "rouge_l", "code": "pass"}
 CRITICS = {"docstrings": "reference", "code": "program"}
 ARMS = ("text2grad", "scalar", "grpo")
@@ -146,6 +146,26 @@ def fallen(task: str, rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if reasons := collapsed(before[row["seed"]], row["figures"], f"greedy_{MEASURES[task]}"):
             yield f"{task} {row['arm']} {row['seed']}: {', '.join(reasons)}"
+
+
+def collapsed(
+    before: Mapping[str, float], after: Mapping[str, float], measure: str, points: float = 5.0
+) -> list[str]:
+    """What speaks for a collapse between two evaluations of `evaluate`, one reason each; empty: nothing.
+
+    `measure`, such as `greedy_pass`, lost more than `points` of 100; and of the sampled answers, where both
+    evaluations have it: the entropy is below a tenth of what it was, the repetition rose by more than .2, or the
+    perplexity under the reference is more than four times what it was.
+    """
+    lost = 100 * (before[measure] - after[measure])
+    found = [f"{measure} fell by {lost:.1f} points"] if lost > points else []
+    limits = {
+        "sampled_entropy": lambda old, new: new < LEAST_ENTROPY * old,
+        "sampled_repetition": lambda old, new: new > old + MOST_REPETITION,
+        "sampled_reference_perplexity": lambda old, new: new > MOST_PERPLEXITY * old,
+    }
+    both = {name: (before[name], after[name]) for name in limits if name in before and name in after}
+    return found + [f"{name} {old:.3g} -> {new:.3g}" for name, (old, new) in both.items() if limits[name](old, new)]
 
 
 def table(rows: Sequence[Row]) -> Row:

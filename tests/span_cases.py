@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from text2grad.align import Aligned
-from text2grad.eval.spans import SpanCase
+from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique, Failure, Judgement, Label, QuoteCounts, Span
 
 TEXT = "the cat sat on the mat and the dog slept"

@@ -15,6 +15,7 @@ import pytest
 from absent import hiding
 from places import ROOT
 from text2grad.errors import EXTRAS
+from text2grad.feedback import Feedback, read_jsonl
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -35,8 +36,17 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nothing is left where it was started"
 
 
-def test_the_three_are_there() -> None:
-    assert {"own_critic", "own_task", "token_rewards"} <= {path.stem for path in EXAMPLES}
+def test_what_is_of_ones_own_takes_one_short_file() -> None:
+    assert {"own_critic", "own_scheme", "own_task", "token_rewards"} <= {path.stem for path in EXAMPLES}
+    own = [path for path in EXAMPLES if path.stem.startswith("own_")]
+    assert {path.stem: len(path.read_text("utf-8").splitlines()) < 50 for path in own} == {
+        path.stem: True for path in own
+    }
+
+
+def test_a_scheme_of_ones_own_pays_each_token(tmp_path: Path) -> None:
+    said = run(str(ROOT / "examples" / "own_scheme.py"), cwd=tmp_path)
+    assert [line.split()[0] for line in said.splitlines()] == ["+1"] * 4 + ["-1", "+0", "+0"]
 
 
 def test_a_file_is_read_by_the_importer_of_ones_own(tmp_path: Path) -> None:
@@ -56,7 +66,7 @@ def test_a_file_is_read_by_the_importer_of_ones_own(tmp_path: Path) -> None:
 
 def test_a_model_learns_from_the_critic_of_ones_own(tmp_path: Path) -> None:
     said = run(str(ROOT / "examples" / "own_critic.py"), cwd=tmp_path)
-    before, after = map(int, re.findall(r"(\d+)%", said))
+    before, after = map(int, re.findall(r"digits \w+: (\d+)%", said))
     assert before < 10 and after > 90
 
 
@@ -66,3 +76,12 @@ def test_token_rewards_need_nothing_of_training(tmp_path: Path) -> None:
     said = run("-c", f"{code}import runpy\nrunpy.run_path({path!r}, run_name='__main__')", cwd=tmp_path)
     rewards = [float(line.split()[0]) for line in said.splitlines()[:-1]]
     assert {1.0, -1.0, 0.0} <= set(rewards) and rewards[-1] == -0.5
+
+
+def test_the_command_line_takes_a_critic_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "examples"))
+    (tmp_path / "answers.jsonl").write_text('{"prompt": "How many?", "response": "12 or so"}\n', "utf-8")
+    words = "annotate --responses answers.jsonl --out o.jsonl --task.name qa --critic.kind own_critic:OnlyNumbers"
+    run("-m", "text2grad.cli", *words.split(), "--json", cwd=tmp_path)
+    (record,) = read_jsonl(tmp_path / "o.jsonl", Feedback)
+    assert [(span.text, span.label) for span in record.spans] == [("12", 1), (" or so", -1)]

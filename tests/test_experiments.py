@@ -31,7 +31,6 @@ from figure import Strip, tokens_svg
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.compare.methods import methods_of
 from text2grad.config import Config, find_config, laid_over, load_config
-from text2grad.critics.noise import NoiseSettings
 from text2grad.feedback import Critique, Failure, Feedback, Message, Source, Span, read_jsonl, write_jsonl
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.reward_data import corrections, reward_data
@@ -136,9 +135,9 @@ def test_a_level_of_noise_is_a_recipe_that_lies_over_text2grad(tmp_path: Path) -
     chosen = argparse.Namespace(out=tmp_path, critic="program", steps=3, set=["ppo.lr=1e-4"])
     file = noise.recipe_file(chosen, "flip", 0.2)
     config = noise.preset(chosen)
-    assert Path(file).stem == "flip_20" and config.critic.noise is None
+    assert Path(file).stem == "flip_20" and config.critic.kind == "program"
     laid = laid_over(config, file)
-    assert laid.critic.noise == NoiseSettings(kind="flip", share=0.2)
+    assert laid.critic.kind == "noisy_critic:flip_20_of_program"
     assert laid.model_copy(update={"critic": config.critic}) == config
 
 
@@ -459,3 +458,17 @@ def test_an_unknown_setting_of_an_experiment_is_one_line(tmp_path: Path) -> None
     )
     assert done.returncode == 2
     assert done.stderr.splitlines() == ["error: unknown setting 'task.dta' (did you mean 'task.data'?)"]
+
+
+def test_what_counts_as_a_collapse() -> None:
+    before = {"greedy_pass": 0.5, "sampled_entropy": 2.0, "sampled_repetition": 0.1}
+    assert pretrained.collapsed(before, before, "greedy_pass") == []
+    assert pretrained.collapsed(before, {**before, "greedy_pass": 0.46}, "greedy_pass") == []
+    assert pretrained.collapsed(before, {**before, "greedy_pass": 0.44}, "greedy_pass") == [
+        "greedy_pass fell by 6.0 points"
+    ]
+    after = {**before, "sampled_entropy": 0.19, "sampled_repetition": 0.31, "sampled_reference_perplexity": 9.0}
+    found = pretrained.collapsed(before, after, "greedy_pass")
+    assert found == ["sampled_entropy 2 -> 0.19", "sampled_repetition 0.1 -> 0.31"]
+    worse = pretrained.collapsed({**before, "sampled_reference_perplexity": 2.0}, after, "greedy_pass")
+    assert worse[2:] == ["sampled_reference_perplexity 2 -> 9"]

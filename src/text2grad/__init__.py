@@ -14,6 +14,7 @@ from text2grad.errors import optional_packages
 if TYPE_CHECKING:
     from text2grad.align import Aligned as Aligned
     from text2grad.align import Credit as Credit
+    from text2grad.align import CreditScheme as CreditScheme
     from text2grad.align import CreditSettings as CreditSettings
     from text2grad.align import Payment as Payment
     from text2grad.align import TokenCredit as TokenCredit
@@ -28,11 +29,10 @@ if TYPE_CHECKING:
     from text2grad.config import find_config as find_config
     from text2grad.config import load_config as load_config
     from text2grad.critics.human import HumanCritic as HumanCritic
-    from text2grad.critics.noise import NoiseSettings as NoiseSettings
-    from text2grad.critics.noise import NoisyCritic as NoisyCritic
     from text2grad.critics.program import ProgramCritic as ProgramCritic
     from text2grad.critics.prompted import PromptedCritic as PromptedCritic
     from text2grad.critics.reference import ReferenceCritic as ReferenceCritic
+    from text2grad.critics.spec import CriticSpec as CriticSpec
     from text2grad.durable.run import RunOptions as RunOptions
     from text2grad.errors import UserError as UserError
     from text2grad.feedback import Critic as Critic
@@ -72,12 +72,12 @@ if TYPE_CHECKING:
     from text2grad.wire import render as render
 
 _MODULES = {
-    "align": "Aligned Credit CreditSettings Payment TokenCredit TokenTable Trajectory credit token_rewards"
-    " trajectory_rewards",
+    "align": "Aligned Credit CreditScheme CreditSettings Payment TokenCredit TokenTable Trajectory credit"
+    " token_rewards trajectory_rewards",
     "chat": "OpenAIChat ScriptedChat",
     "config": "Config find_config load_config",
     "critics.human": "HumanCritic",
-    "critics.noise": "NoiseSettings NoisyCritic",
+    "critics.spec": "CriticSpec",
     "critics.program": "ProgramCritic",
     "critics.prompted": "PromptedCritic",
     "critics.reference": "ReferenceCritic",

@@ -255,7 +255,7 @@ def feedback_report(
 
 def _people_on(source: Path, marks: Path, tokenizer: Path | None) -> dict[str, Any]:
     """What people say of the records of a file, which is also said on stderr."""
-    from text2grad.eval.marks import people
+    from text2grad.eval.critics.marks import people
     from text2grad.feedback import Feedback, read_jsonl
     from text2grad.report import signs
     from text2grad.report.quality import tokenize_by
@@ -746,7 +746,7 @@ def _evaluate_files(
 ) -> Summary | Mapping[str, Any]:
     """Files of others, measured without a policy."""
     if annotations is not None:
-        from text2grad.eval.alpaca import read_annotations, win_rates
+        from text2grad.eval.benchmarks.alpaca import read_annotations, win_rates
 
         return win_rates(read_annotations(annotations))
     from text2grad.stages.measure.answers import run_evaluate_answers

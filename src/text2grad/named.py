@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,19 @@ def is_own_name(name: str) -> bool:
     """Whether a name is written as `module:Name`."""
     module, separator, found = name.partition(":")
     return bool(separator) and found.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def known_name(name: str, known: Collection[str], own: str) -> str:
+    """`name`, if it is one of those `known` or written as `module:Name`; `own` says how the latter is written.
+
+    Raises:
+        ValueError: it is neither; names the nearest.
+    """
+    if name not in known and not is_own_name(name):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"{hint}one of {', '.join(known)}, or {own}")
+    return name
 
 
 def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], ...] = (type,)) -> Any:
@@ -33,17 +47,22 @@ def load_named(what: str, name: str, target: str = "", kinds: tuple[type[Any], .
     if not hasattr(module, wanted):
         known = [word for word, value in vars(module).items() if isinstance(value, kinds)]
         near = difflib.get_close_matches(wanted, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else "check the class name"
+        cure = f"did you mean {near[0]}?" if near else "check the name"
         raise UserError(f"{what} {name!r}: {module_name} has no {wanted}", cure)
     found = getattr(module, wanted)
     if not isinstance(found, kinds) or found.__module__.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", "name a class of your own")
+        cure = f"name a {'class' if type in kinds else 'function'} of your own"
+        raise UserError(f"{what} {name!r}: {wanted} of {module_name} is not a {what}", cure)
     return found
 
 
-def module_file(name: str) -> Path | None:
-    """The file of the module in `module:Name`, once it is loaded; None of what has none."""
-    place = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
+def module_file(what: str, name: str) -> Path | None:
+    """The file of the module in `module:Name`, which names a `what`; None of a module that has none.
+
+    Raises:
+        UserError: there is no such module, or it cannot be imported.
+    """
+    place = getattr(_import(what, name, name.partition(":")[0]), "__file__", None)
     return Path(place) if place else None
 
 

@@ -10,8 +10,7 @@ from time import sleep
 import pytest
 from test_docstrings import packages
 
-from text2grad import demo
-from text2grad.cli import main
+from text2grad.cli import demo, main
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UserError
 from text2grad.policy.settings import TinySettings

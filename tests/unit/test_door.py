@@ -17,8 +17,9 @@ from places import ROOT
 from text2grad.errors import EXTRAS, MissingPackageError, UserError, optional_packages
 
 NAMES = """
-Aligned Config Credit CreditSettings Critic Critique Example Failure Feedback GenerationSettings HumanCritic
-LocalChat LoraSettings Message NoiseSettings NoisyCritic OpenAIChat PPOSettings Pair Policy PolicySettings
+Aligned Config Credit CreditScheme CreditSettings Critic CriticSpec Critique Example Failure Feedback
+GenerationSettings HumanCritic
+LocalChat LoraSettings Message OpenAIChat PPOSettings Pair Policy PolicySettings
 ProgramCritic PromptedCritic ReferenceCritic RunOptions Runner ScriptedChat Source Span SupervisedSettings
 Task TaskSettings TinySettings TokenTable UserError credit critic_token_rewards export find_config
 import_feedback load_config load_frozen load_policy load_task make_tiny_model parse read_prompt read_records

@@ -6,14 +6,21 @@ section 3.3), one number per sampled token, under a named credit scheme. `token_
 any trainer, and `TokenCredit` asks a critic about a batch of trajectories.
 """
 
-from text2grad.align.credit import Credit, CreditSettings, Membership, credit, token_labels
-from text2grad.align.rewards import Payment, TokenCredit, scored, token_rewards, trajectory_rewards
+from text2grad.align.credit import Credit, CreditScheme, CreditSettings, Membership, credit, token_labels
+from text2grad.align.rewards import (
+    Payment,
+    TokenCredit,
+    scored,
+    token_rewards,
+    trajectory_rewards,
+)
 from text2grad.align.tokens import Aligned, TokenTable
 from text2grad.align.trajectory import Trajectory
 
 __all__ = [
     "Aligned",
     "Credit",
+    "CreditScheme",
     "CreditSettings",
     "Membership",
     "Payment",

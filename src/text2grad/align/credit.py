@@ -7,44 +7,55 @@ on every token; `dense_labels` pays a label per token, `step_end` one per span a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib.util import find_spec
-from typing import Literal
+from types import FunctionType
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from text2grad.align.closed_class import content_characters
 from text2grad.align.parts_of_speech import noun_and_verb_characters
 from text2grad.align.tokens import Aligned
+from text2grad.errors import UserError
 from text2grad.feedback import Critique, Place, Span
+from text2grad.named import known_name, load_named
 from text2grad.settings import Settings
 
-Scheme = Literal[
-    "spans", "last_token", "spread_score", "dense_labels", "step_end", "linear_decay", "token_importance"
-]
 Weighting = Literal["token", "span", "balanced"]
 Membership = Literal["overlap", "visible", "contained"]
 Importance = Literal["content", "nouns_verbs"]
 Signs = Literal["critique", "verdict", "agreeing"]
 Weights = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Shape = Callable[[Flags, Aligned, "CreditSettings"], Weights]
+"""The weight of each token within each span, (S, T) or (T,), from the members of spans, (S, T)."""
 
 _LAST_OF_DECAY = 0.1  # linear decay: weight of a span's last token (paper, appendix I.1)
 _LEAST_SUM = 1e-9  # under the lightest token of any scheme; what a span without tokens is divided by
 _FUNCTION_WORD = 0.2  # token importance: weight of words and signs without content (paper, appendix I.1)
 
 
+def _scheme_name(name: str) -> str:
+    if name == "every_token":
+        raise ValueError("did you mean 'spread_score'? (the score on every token; dense_labels labels each)")
+    return known_name(name, SCHEMES, "module:name")
+
+
 class CreditSettings(Settings):
     """How a critique becomes token rewards; the defaults won on the embedded task (docs/method.md)."""
 
-    scheme: Scheme = Field(
+    scheme: Annotated[str, AfterValidator(_scheme_name)] = Field(
         default="spans",
-        description="last_token: the score there (scalar PPO); spread_score: the score on every token;"
-        " dense_labels: a label per token and nothing else, of a critic that labels tokens (paper, dense reward);"
-        " step_end: a span's label at its last token and nothing else, of a critic that labels steps (PRM-PPO)",
+        description="spans: every token of a span (Text2Grad); last_token: the score there (scalar PPO);"
+        " spread_score: the score on every token; dense_labels: a label per token and nothing else, of a critic"
+        " that labels tokens (paper, dense reward); step_end: a span's label at its last token and nothing else, of"
+        " a critic that labels steps (PRM-PPO); linear_decay, token_importance: spans whose tokens weigh less from"
+        " the first to the last, or without content; module:name: a function of your own",
     )
     weighting: Weighting = Field(
         default="token", description="token: +-1 each (paper); span: a span's tokens share +-1; balanced: a label's"
@@ -70,13 +81,6 @@ class CreditSettings(Settings):
     )
     unlabelled: float = Field(default=0.0, description="reward of tokens in no span (span schemes)")
 
-    @field_validator("scheme", mode="before")
-    @classmethod
-    def _new_name(cls, value: object) -> object:
-        if value == "every_token":
-            raise ValueError("did you mean 'spread_score'? (the score on every token; dense_labels labels each)")
-        return value
-
     @field_validator("importance")
     @classmethod
     def _has_its_tagger(cls, value: Importance) -> Importance:
@@ -87,17 +91,13 @@ class CreditSettings(Settings):
     @property
     def by_score(self) -> bool:
         """Whether only the score is rewarded."""
-        return self.scheme in ("last_token", "spread_score")
+        return scheme_of(self.scheme).by_score
 
     @property
     def as_marked(self) -> bool:
         """Whether every token of a span gets the sign of its span."""
-        return (
-            not self.by_score
-            and self.scheme != "step_end"
-            and self.signs == "critique"
-            and self.membership == "overlap"
-        )
+        as_given = self.signs == "critique" and self.membership == "overlap"
+        return scheme_of(self.scheme).as_marked and as_given
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,53 @@ def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Cr
     for span in critique.spans:
         if aligned.text[span.start : span.end] != span.text:
             raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
-    if settings.by_score:
-        return _score_credit(critique.score, len(aligned), settings)
-    if settings.scheme in ("dense_labels", "step_end"):
-        return _label_credit(critique, aligned, settings)
-    return _span_credit(critique, aligned, settings)
+    delta = scheme_of(settings.scheme)(critique, aligned, settings)
+    return delta if isinstance(delta, Credit) else _own_credit(delta, len(aligned), settings.scheme)
+
+
+@dataclass(frozen=True)
+class CreditScheme:
+    """A named way to pay a critique: `function(critique, aligned, settings)` gives delta, float32 (T,).
+
+    Schemes of the package give a `Credit`, which counts as well. `by_score`: only the critique's score is paid, so
+    its spans need not be there. `as_marked`: every token of a span gets the sign of its span.
+    """
+
+    function: Callable[[Critique, Aligned, CreditSettings], Credit | NDArray[np.float32]]
+    by_score: bool = False
+    as_marked: bool = False
+
+    def __call__(
+        self, critique: Critique, aligned: Aligned, settings: CreditSettings
+    ) -> Credit | NDArray[np.float32]:
+        """Delta of one response."""
+        return self.function(critique, aligned, settings)
+
+
+@cache
+def scheme_of(name: str) -> CreditScheme:
+    """The scheme of this name: one of `SCHEMES`, or a function or `CreditScheme` of the user's, as `module:name`.
+
+    Raises:
+        UserError: there is no such module or function.
+    """
+    if name in SCHEMES:
+        return SCHEMES[name]
+    found = load_named("credit scheme", name, kinds=(FunctionType, CreditScheme))
+    return found if isinstance(found, CreditScheme) else CreditScheme(found)
+
+
+def _own_credit(delta: NDArray[np.float32], length: int, name: str) -> Credit:
+    """The credit of a scheme that gives numbers alone.
+
+    Raises:
+        UserError: they are not one finite number for each token.
+    """
+    numbers = np.asarray(delta, dtype=np.float32)
+    if numbers.shape != (length,) or not np.isfinite(numbers).all():
+        what = f"numbers of shape {numbers.shape}" if numbers.shape != (length,) else "a number that is not finite"
+        raise UserError(f"credit.scheme {name!r} gave {what}", f"one finite number for each of {length} tokens")
+    return Credit(numbers, labelled=int(np.count_nonzero(numbers)))
 
 
 def token_labels(spans: Sequence[Span], aligned: Aligned, membership: Membership = "overlap") -> NDArray[np.int8]:
@@ -174,27 +216,34 @@ def _last(members: Flags) -> Flags:
     return np.asarray(members & (after == 1))
 
 
-def _score_credit(score: float | None, length: int, settings: CreditSettings) -> Credit:
-    """One score on the last token (scalar PPO) or on all of them."""
-    delta = np.zeros(length, dtype=np.float32)
+def _last_token_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+    """The score on the last token (scalar PPO)."""
+    delta = np.zeros(len(aligned), dtype=np.float32)
+    delta[-1:] = critique.score or 0.0
+    return _of_score(critique.score, delta)
+
+
+def _spread_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+    """The score on every token, or with another weighting than `token` an equal share of it."""
+    share = 1 if settings.weighting == "token" else max(1, len(aligned))
+    return _of_score(critique.score, np.full(len(aligned), (critique.score or 0.0) / share, dtype=np.float32))
+
+
+def _of_score(score: float | None, delta: NDArray[np.float32]) -> Credit:
     if score is None:
         return Credit(delta, no_score=1, whole=True)
-    if settings.scheme == "last_token":
-        delta[-1:] = score
-    elif length:
-        delta[:] = score if settings.weighting == "token" else score / length
     return Credit(delta, labelled=int(np.count_nonzero(delta)), whole=True, verdict=score)
 
 
-def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings, ends: bool = False) -> Credit:
     """The label of each token, good +1 and poor -1, however long the span that gives it; no weights, no verdict.
 
-    With `step_end` only the last token of a span has its label; where several spans end in one token it is paid
+    With `ends` only the last token of a span has its label; where several spans end in one token it is paid
     once if they agree, and 0 if they do not.
     """
     spans = [span for span in critique.spans if span.label]
     members = _members(spans, aligned, settings.membership)
-    if settings.scheme == "step_end":
+    if ends:
         members = _last(members)
     labels = _union(members, _labels(spans))
     return Credit(
@@ -205,12 +254,18 @@ def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings
     )
 
 
-def _span_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
+def _span_credit(
+    critique: Critique, aligned: Aligned, settings: CreditSettings, shape: Shape | None = None
+) -> Credit:
+    """Good spans pay +1 a token, poor ones -1, where they meet nothing; the verdict is added to the last token.
+
+    `shape` weighs the tokens within each span.
+    """
     members = _members(critique.spans, aligned, settings.membership)
     own = _labels(critique.spans)
     labels = _signed(own, critique.score, settings.signs)
     sureness = np.array([span.weight for span in critique.spans], dtype=np.float64)
-    weights = _within_spans(members, sureness, aligned, settings)
+    weights = _within_spans(members, sureness, aligned, settings, shape)
     good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
     is_good, is_poor = good > 0, poor > 0
     alone = is_good ^ is_poor
@@ -273,29 +328,29 @@ def _solid_edges(span: Span) -> Place:
     return start, start + len(solid)
 
 
-def _within_spans(members: Flags, sureness: Weights, aligned: Aligned, settings: CreditSettings) -> Weights:
+def _within_spans(
+    members: Flags, sureness: Weights, aligned: Aligned, settings: CreditSettings, shape: Shape | None
+) -> Weights:
     """The weight of each token in each span, (S, T), before good and poor meet; `sureness` is (S,)."""
     weights = members.astype(np.float64)
-    if settings.scheme == "linear_decay":
-        weights *= _decay(members)
-    elif settings.scheme == "token_importance":
-        weights *= _importance(aligned, settings.importance)
+    if shape:
+        weights *= shape(members, aligned, settings)
     if settings.weighting == "span":
         sureness = sureness / np.maximum(weights.sum(axis=1), _LEAST_SUM)
     weights *= sureness[:, None]
     return weights
 
 
-def _decay(members: Flags) -> Weights:
+def _decay(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
     """1 - (i - 1) * 0.9 / (n - 1) for the i-th of a span's n tokens."""
     place = np.cumsum(members, axis=1) - 1
     steps = np.maximum(members.sum(axis=1, keepdims=True) - 1, 1)
     return np.asarray(1 - place * (1 - _LAST_OF_DECAY) / steps)
 
 
-def _importance(aligned: Aligned, importance: Importance) -> Weights:
+def _importance(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
     """1 for tokens with a letter or digit of a word that says something, less for others and punctuation, (T,)."""
-    full = content_characters if importance == "content" else noun_and_verb_characters
+    full = content_characters if settings.importance == "content" else noun_and_verb_characters
     before = np.concatenate(([0], np.cumsum(full(aligned.text))))
     content = before[aligned.core_ends] > before[aligned.core_starts]
     return np.where(content, 1.0, _FUNCTION_WORD)
@@ -309,3 +364,15 @@ def _strongest(weights: Weights) -> Weights:
 def _to_sum_one(weights: Weights) -> Weights:
     total = weights.sum()
     return weights / total if total else weights
+
+
+SCHEMES: Mapping[str, CreditScheme] = {
+    "spans": CreditScheme(_span_credit, as_marked=True),
+    "last_token": CreditScheme(_last_token_credit, by_score=True),
+    "spread_score": CreditScheme(_spread_credit, by_score=True),
+    "dense_labels": CreditScheme(_label_credit, as_marked=True),
+    "step_end": CreditScheme(partial(_label_credit, ends=True)),
+    "linear_decay": CreditScheme(partial(_span_credit, shape=_decay), as_marked=True),
+    "token_importance": CreditScheme(partial(_span_credit, shape=_importance), as_marked=True),
+}
+"""The schemes of the package by their names."""

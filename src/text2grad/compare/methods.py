@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from text2grad.config import TINY, Config, laid_over
+from text2grad.critics.table import spec_of
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import mean_scores
 from text2grad.feedback import Example
@@ -195,7 +196,8 @@ def _fitted(name: str, work: Work, config: Config) -> Work:
         cure = f"--ppo.value_warmup {settings.ppo.steps // 4}, or more steps"
         raise UsageError(f"{name}: {settings.ppo.still}", cure)
     critic = settings.critic
-    model = UNIT_MODELS[critic.unit_model.units] if critic.kind == "unit_model" else MODELS.get(critic.kind)
+    kind = spec_of(critic.kind).kind
+    model = UNIT_MODELS[critic.unit_model.units] if kind == "unit_model" else MODELS.get(kind)
     reads = (*work.reads, "reward_model") if model == REWARD_MODEL else work.reads  # how it is grounded
     return replace(work, after=(model,), reads=reads) if model else work
 

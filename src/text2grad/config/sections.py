@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from text2grad.align import CreditSettings
-from text2grad.critics.noise import NoiseSettings
-from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
-from text2grad.critics.units import Units
+from text2grad.critics.program.critic import ProgramSettings
+from text2grad.critics.prompted.settings import PromptedSettings, RewardModelCriticSettings
+from text2grad.critics.reference import ReferenceSettings
+from text2grad.critics.scalar import ScalarModelCriticSettings
+from text2grad.critics.table import CRITICS
+from text2grad.critics.units import UnitModelCriticSettings
 from text2grad.eval.settings import BertScoreSettings
-from text2grad.named import is_own_name
+from text2grad.named import known_name
 from text2grad.policy.settings import GenerationSettings, Grounding, PolicySettings, TinySettings
 from text2grad.sandbox import SandboxSettings
 from text2grad.settings import MAY_CHANGE, Settings
@@ -143,75 +145,12 @@ class UnitModelSettings(Settings):
     batch_size: int = Field(default=32, ge=1, description="answers labelled at a time")
 
 
-CRITICS = ("reward_model", "scalar_model", "unit_model", "program", "reference", "prompted", "human")
-"""The critics that come with the package; any other is a class of the user's own."""
-
-
 def _critic_name(name: str) -> str:
-    if name not in CRITICS and not is_own_name(name):
-        near = difflib.get_close_matches(name, CRITICS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{hint}one of {', '.join(CRITICS)}, or module:Class")
-    return name
+    return known_name(name, CRITICS, "module:Class")
 
 
 CriticKind = Annotated[str, AfterValidator(_critic_name)]
 """One of `CRITICS`, or a class of one's own written as `module:Class`."""
-
-
-class ProgramSettings(Settings):
-    """The program critic: unit tests."""
-
-    brief: bool = Field(
-        default=False,
-        description="what is wrong without inputs and evidence, as a small reward model can learn to say",
-    )
-    gate: bool = Field(default=True, description="no verdict where the tests pass for programs that solve nothing")
-    repairs: int = Field(
-        default=40, ge=0, description="small edits tried to find a fault without a reference; 0: none"
-    )
-
-
-class ReferenceSettings(Settings):
-    """The reference critic: the answer that a person wrote."""
-
-    brief: bool = Field(
-        default=False,
-        description="without what the answer lacks, which nobody can say who has not seen the reference",
-    )
-
-
-class RewardModelCriticSettings(ReadingSettings):
-    """The trained reward model as a critic, and how its answers are read."""
-
-    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
-    gate: bool = Field(
-        default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
-    )
-    words: bool = Field(
-        default=True,
-        description="false: in the training loop the verdict alone, of a model that reads it before it writes"
-        " (reward_model.verdict head), for a credit.scheme that pays nothing else; several times as fast",
-    )
-
-
-class ScalarModelCriticSettings(Settings):
-    """The trained scalar reward model as a critic: a verdict without spans."""
-
-    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
-
-
-class UnitModelCriticSettings(Settings):
-    """The trained unit model as a critic: a label for each step or token, no words, how much is poor as verdict."""
-
-    units: Units = Field(default="steps", description="what it labels, and was trained for")
-    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
-    poor_threshold: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="a step or token is poor from this probability on; null: where no other label is likelier",
-    )
 
 
 class CriticSettings(Settings):
@@ -231,9 +170,16 @@ class CriticSettings(Settings):
     reward_model: RewardModelCriticSettings = RewardModelCriticSettings()
     scalar_model: ScalarModelCriticSettings = ScalarModelCriticSettings()
     unit_model: UnitModelCriticSettings = UnitModelCriticSettings()
-    noise: NoiseSettings | None = Field(
-        default=None, description="noise in the spans of the critic, for experiments; null: none"
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _noise_has_moved(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "noise" not in given:
+            return given
+        if given["noise"] is not None:
+            cure = "PYTHONPATH=experiments, --critic.kind noisy_critic:flip_20_of_reward_model"
+            raise ValueError(f"critic.noise has moved to experiments/noisy_critic.py: {cure}")
+        return {name: value for name, value in given.items() if name != "noise"}
 
 
 class AnnotateSettings(Settings):
@@ -359,9 +305,9 @@ class Config(Settings):
     @model_validator(mode="after")
     def _teacher_has_words(self) -> Config:
         kind = self.critic.kind
-        silent = kind in ("scalar_model", "unit_model") or (
-            kind == "reward_model" and not (self.reward_model.critique and self.critic.reward_model.words)
-        )
+        silent = kind in CRITICS and not CRITICS[kind].words
+        if kind == "reward_model":
+            silent = not (self.reward_model.critique and self.critic.reward_model.words)
         if self.ppo.teacher.kind != "none" and silent:
             raise ValueError(
                 f"ppo.teacher is shown a critique in words, which critic.kind {kind} does not write here"

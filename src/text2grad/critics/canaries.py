@@ -1,6 +1,6 @@
-"""Responses whose labels are known beforehand, some with an instruction to their critic inside.
+"""Responses with known labels; some contain an instruction to the critic (prompt injection).
 
-A critic whose labels move with such words, or which misses a plain fault, is not to be trusted with the rest.
+A critic that follows such instructions, or misses a plain fault, is not trusted with the rest.
 Their records are in a separate file (`<out>` with `.canaries` before its ending) and are never trained on.
 """
 

@@ -1,7 +1,7 @@
-"""Answers spoiled on purpose, with the critique they deserve: what a small reward model has never seen.
+"""Damaged answers with the critiques they deserve, as training data for small reward models.
 
-A reward model trained on a few critiques has read only answers that somebody found worth a remark. Of text that is
-no answer at all it knows nothing, may praise it, and a policy in training finds such text. These show it some.
+A reward model trained on a few critiques has only read answers worth a remark. It may praise text that is no
+answer at all, and a policy in training finds such text. These records teach it that such text is poor.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ REPEATS, LAST_WORDS = 8, 3
 """How often a phrase is repeated, and the words at a cut that are marked."""
 
 
-class Spoiled(NamedTuple):
-    """A spoiled answer, the interval of it that is poor, and what is to be said of it."""
+class DamagedAnswer(NamedTuple):
+    """A damaged answer, the interval that is poor, and the critique it deserves."""
 
     response: str
     start: int
@@ -32,14 +32,14 @@ class Spoiled(NamedTuple):
     critique: str
 
 
-def shuffled(response: str, rng: random.Random) -> Spoiled:
+def shuffled(response: str, rng: random.Random) -> DamagedAnswer:
     """The same words in another order."""
     words = _words(response)
     rng.shuffle(words)
     return _whole(_joined(words, response), "The words are in no order and say nothing.")
 
 
-def repeated(response: str, rng: random.Random) -> Spoiled:
+def repeated(response: str, rng: random.Random) -> DamagedAnswer:
     """The beginning of the answer, then one phrase of it again and again."""
     starts = [start for start, _ in pieces(response)]
     first = rng.randrange(len(starts) - FEWEST_WORDS + 1)
@@ -47,10 +47,10 @@ def repeated(response: str, rng: random.Random) -> Spoiled:
     phrase = response[starts[first] : ends[first + FEWEST_WORDS]].strip()
     head = response[starts[0] : starts[first]]
     text = head + _joined([phrase] * REPEATS, response)
-    return Spoiled(text, len(head), len(text), "It says the same again and again.")
+    return DamagedAnswer(text, len(head), len(text), "It says the same again and again.")
 
 
-def degenerate(response: str, rng: random.Random) -> Spoiled:
+def degenerate(response: str, rng: random.Random) -> DamagedAnswer:
     """The same letters in another order."""
     letters = [letter for letter in response if not letter.isspace()]
     rng.shuffle(letters)
@@ -59,14 +59,14 @@ def degenerate(response: str, rng: random.Random) -> Spoiled:
     return _whole(_joined(words, response), "These are no words.")
 
 
-def truncated(response: str, rng: random.Random) -> Spoiled:
+def truncated(response: str, rng: random.Random) -> DamagedAnswer:
     """The first half or so of the words, never up to the end of a sentence."""
     words = list(pieces(response))
     kept = words[: max(1, round(len(words) * rng.uniform(0.3, 0.7)))]
     while len(kept) > 1 and response[: kept[-1][1]].endswith(SENTENCE_ENDS):
         kept.pop()
     (start, _), (_, end) = kept[-LAST_WORDS] if len(kept) >= LAST_WORDS else kept[0], kept[-1]
-    return Spoiled(response[:end], start, end, "It stops in the middle.")
+    return DamagedAnswer(response[:end], start, end, "It stops in the middle.")
 
 
 def _words(response: str) -> list[str]:
@@ -79,11 +79,11 @@ def _joined(words: Sequence[str], response: str) -> str:
     return ("" if 2 * alone > len(_words(response)) else " ").join(words)
 
 
-def _whole(text: str, critique: str) -> Spoiled:
-    return Spoiled(text, 0, len(text), critique)
+def _whole(text: str, critique: str) -> DamagedAnswer:
+    return DamagedAnswer(text, 0, len(text), critique)
 
 
-DAMAGE: Mapping[str, Callable[[str, random.Random], Spoiled]] = {
+DAMAGE: Mapping[str, Callable[[str, random.Random], DamagedAnswer]] = {
     "shuffled": shuffled,
     "repeated": repeated,
     "degenerate": degenerate,
@@ -106,26 +106,23 @@ def spoiled(records: Sequence[Feedback], count: int, seed: int, kinds: Sequence[
     able = [record for record in records if len(_words(record.response)) >= FEWEST_WORDS]
     turns = cycle(kinds)
     chosen = [able[i % len(able)] for i in rng.sample(range(count), count)] if able and kinds else []
-    made = [_spoil(record, next(turns), able, rng) for record in chosen]
+    made = [_damage(record, next(turns), able, rng) for record in chosen]
     return [record for record in made if record is not None]
 
 
-def _spoil(record: Feedback, kind: str, records: Sequence[Feedback], rng: random.Random) -> Feedback | None:
-    other = kind == OTHER
-    found = _of_another(record, rng.choice(records)) if other else DAMAGE[kind](record.response, rng)
-    return None if found is None or found.response == record.response else _as_record(record, kind, found)
-
-
-def _of_another(record: Feedback, other: Feedback) -> Spoiled | None:
-    if words_of(question_of(record)) == words_of(question_of(other)):
+def _damage(record: Feedback, kind: str, records: Sequence[Feedback], rng: random.Random) -> Feedback | None:
+    """The record with a spoiled response, a span over what is poor in it, and the critique it deserves."""
+    if kind == OTHER:
+        other = rng.choice(records)
+        if words_of(question_of(record)) == words_of(question_of(other)):
+            return None
+        found = _whole(other.response, "This answers another question.")
+    else:
+        found = DAMAGE[kind](record.response, rng)
+    if found.response == record.response:
         return None
-    return _whole(other.response, "This answers another question.")
-
-
-def _as_record(record: Feedback, kind: str, found: Spoiled) -> Feedback:
-    words = found.response[found.start : found.end]
-    span = Span(start=found.start, end=found.end, label=-1, text=words)
+    span = Span(start=found.start, end=found.end, label=-1, text=found.response[found.start : found.end])
     # Without its meta: the ids that were sampled, and what tests said, are of the whole response.
     example = Example(id=record.id, prompt=record.prompt)
-    said = Critique(text=found.critique, spans=(span,), score=-1.0, meta={"damage": kind})
-    return Feedback.of(example, found.response, said, SOURCE)
+    critique = Critique(text=found.critique, spans=(span,), score=-1.0, meta={"damage": kind})
+    return Feedback.of(example, found.response, critique, SOURCE)

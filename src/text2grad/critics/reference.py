@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pydantic import Field
+
 from text2grad.align.closed_class import CLOSED_CLASS
+from text2grad.critics.spec import CriticSpec, Need
 from text2grad.feedback import Critique, Example, Failure, Judgement, Label, Place, Source, Span
+from text2grad.settings import Settings
 from text2grad.unicode_words import folded, stem, unspaced, words
 
 GOOD: Label = 1
@@ -30,6 +34,15 @@ class Word:
     stem: str
     content: bool
     character: bool = False
+
+
+class ReferenceSettings(Settings):
+    """The reference critic: the answer that a person wrote."""
+
+    brief: bool = Field(
+        default=False,
+        description="leave out omissions, which a model that has not seen the reference cannot know",
+    )
 
 
 class ReferenceCritic:
@@ -114,7 +127,7 @@ def _labels(
 
 
 def _too_often(said: Sequence[Word], wanted: Sequence[Word]) -> list[bool]:
-    """Of every word: it is said twice in a row, or more often than the reference says it.
+    """For each word: whether it is repeated directly, or more often than in the reference.
 
     A function word may stand three times in a line, as may a character of a script without spaces, also twice in a
     row; with no limit a policy finds that `the the the` costs nothing.
@@ -141,7 +154,7 @@ def _spans(response: str, said: Sequence[Word], labels: Sequence[tuple[Label | N
 
 
 def _missing(reference: str, wanted: Sequence[Word], said: Sequence[Word]) -> list[str]:
-    """Content words of the reference that the answer lacks, as they stand there."""
+    """Content words of the reference that the answer lacks, as written in the reference."""
     there = {word.stem for word in said}
     lacking: list[Place] = []
     for word in wanted:
@@ -172,3 +185,12 @@ def _without_words(response: str) -> Critique:
     start = response.index(text)
     span = Span(start=start, end=start + len(text), label=-1, text=text, reason="no words")
     return Critique(text="The answer has no words.", spans=(span,), score=-1.0)
+
+
+REFERENCE = CriticSpec(
+    "reference",
+    make=lambda materials: ReferenceCritic(**materials.settings.model_dump()),
+    settings=ReferenceSettings,
+    needs=Need("reference answers", lambda example: bool(example.reference)),
+    measures_with=lambda materials: ReferenceCritic(),
+)

@@ -35,7 +35,7 @@ def revision_messages(
 
 
 def refusal_of(revision: str, response: str, prompt: str, critique: Critique) -> Refusal | None:
-    """Why a revision is of no use; None if it may be.
+    """Why a revision is rejected; None if it may be used.
 
     Copied: the answer but for white space. Leaked: it has a tag of the prompt, `LONGEST_SHARED` characters of its
     instruction, or the whole critique, where that is as long.
@@ -53,8 +53,7 @@ def refusal_of(revision: str, response: str, prompt: str, critique: Critique) ->
 
 
 def finds_nothing(critique: Critique) -> bool:
-    """Whether a critic leaves nothing to mend: no poor words, nothing missing, and no verdict against the
-    answer."""
+    """Whether a critique asks for no change: no poor span, no omission, no negative verdict."""
     if critique.omissions or any(span.label < 0 for span in critique.spans):
         return False
     if critique.score is not None:
@@ -63,12 +62,12 @@ def finds_nothing(critique: Critique) -> bool:
 
 
 def _plain(text: str) -> str:
-    """A text whose white space and composition of characters do not count."""
+    """Normalise white space and Unicode composition."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def _pieces(prompt: str) -> Sequence[str]:
-    """Every run of `LONGEST_SHARED` characters of the instruction that begins a word."""
+    """All substrings of `LONGEST_SHARED` characters of the instruction that start at a word."""
     words = _plain(_MARKUP.sub(" ", prompt))
     starts = [start for start, _ in pieces(words)]
     return [words[start : start + LONGEST_SHARED] for start in starts if start + LONGEST_SHARED <= len(words)]

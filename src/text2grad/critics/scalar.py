@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from pydantic import Field
+
+from text2grad.critics.spec import CriticSpec
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message, Source, tokens_of
+from text2grad.settings import Settings
+
+
+class ScalarModelCriticSettings(Settings):
+    """The trained scalar reward model as a critic: a verdict without spans."""
+
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
 
 
 class Scorer(Protocol):
-    """What gives an answer a score of any size, higher is better; None where it cannot."""
+    """Scores answers with unbounded numbers, higher is better; None if it cannot."""
 
     def scores(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float | None]:
         """The score of `answers[i]` to `prompts[i]`."""
@@ -53,3 +64,13 @@ class ScalarCritic:
         standardised = (score - self._scale.mean) / self._scale.spread
         meta = {"reward": score, "standardised": standardised}
         return Critique(text="", score=math.tanh(standardised / 2), meta=meta)
+
+
+SCALAR_MODEL = CriticSpec(
+    "scalar_model",
+    make=lambda materials: materials.scalar_model(),
+    settings=ScalarModelCriticSettings,
+    inputs=lambda materials: {"the scalar reward model": materials.digest(materials.model_folder("scalar_model"))},
+    source="reward_model",
+    words=False,
+)

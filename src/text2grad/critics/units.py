@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
+from pydantic import Field
+
+from text2grad.critics.spec import CriticSpec
 from text2grad.critics.steps import steps_of
 from text2grad.feedback import (
     Critique,
@@ -18,13 +22,27 @@ from text2grad.feedback import (
     Span,
     tokens_of,
 )
+from text2grad.settings import Settings
 
 Units = Literal["steps", "tokens"]
 """What is labelled: the steps of an answer (PRM-PPO), or each of the model's own tokens (dense reward)."""
 
 
+class UnitModelCriticSettings(Settings):
+    """The trained unit model as a critic: a label for each step or token, no words, how much is poor as verdict."""
+
+    units: Units = Field(default="steps", description="what it labels; must match its training")
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    poor_threshold: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="probability from which a step or token is poor; null: where poor is the likeliest label",
+    )
+
+
 class Labeller(Protocol):
-    """What labels the units of answers."""
+    """Labels the units of answers."""
 
     def label(
         self,
@@ -59,7 +77,7 @@ class UnitCritic:
 
 
 def judgement_of(response: str, found: list[LabelledPlace] | Failure) -> Judgement:
-    """What a labeller found in a response, as a critique."""
+    """Convert labelled units to a critique."""
     if isinstance(found, Failure):
         return found
     spans = [
@@ -73,10 +91,19 @@ def judgement_of(response: str, found: list[LabelledPlace] | Failure) -> Judgeme
 def _verdict(found: Sequence[LabelledPlace]) -> float | None:
     """1 - 2 · (share of the units' characters that are poor), in [-1, 1]; None for an answer without units.
 
-    A share and no sum, for by a sum of what is wrong the shorter answer is the better one. People's
-    verdicts (`formats.datasets.finegrained`) count so, of all characters and with what is left out, which no unit
-    shows.
+    A share, since a sum of faults would favour short answers. People's verdicts (`formats.datasets.finegrained`)
+    are computed alike, over all characters and with omissions, which no unit shows.
     """
     whole = sum(end - start for start, end, _ in found)
     poor = sum(end - start for start, end, label in found if label < 0)
     return round(1 - 2 * poor / whole, 2) if whole else None
+
+
+UNIT_MODEL = CriticSpec(
+    "unit_model",
+    make=lambda materials: materials.unit_model(),
+    settings=UnitModelCriticSettings,
+    inputs=lambda materials: {"the unit model": materials.digest(materials.model_folder("unit_model"))},
+    source="reward_model",
+    words=False,
+)

@@ -1,4 +1,4 @@
-"""One critique from several about the same response."""
+"""Merge several critiques of one response by voting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAME_SPAN = 0.5
 """Two spans of one label are the same vote if they share at least half of the characters they cover together."""
 
 
-def voted(judgements: Sequence[Judgement], share: float = 0.5) -> Judgement:
+def vote(judgements: Sequence[Judgement], share: float = 0.5) -> Judgement:
     """One judgement from several about one response.
 
     Spans of one label that overlap enough are one vote; those that more than `share` of the critiques cast stay,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+from text2grad.named import is_own_name, module_file
 from text2grad.settings import MAY_CHANGE
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ def digest_of_reference(policy: Policy) -> str:
     weights = list(policy.model.named_parameters())
     frozen = [(name, parameter) for name, parameter in weights if not parameter.requires_grad]
     return digest_of_weights(weights if policy.continued else frozen or weights)
+
+
+def own_code(what: str, name: str) -> dict[str, str]:
+    """Under `what` a digest of the module that a setting names as `module:Name`; else nothing."""
+    if not is_own_name(name):
+        return {}
+    file = module_file(what, name)
+    return {what: sha256(file) if file else ""}
 
 
 def sha256(path: Path) -> str:

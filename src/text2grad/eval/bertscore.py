@@ -27,14 +27,14 @@ class Match(NamedTuple):
     f1: float
 
 
-class Encoded(NamedTuple):
+class EncodedText(NamedTuple):
     """The states of one text (L, H), and how much each token counts (L,): 0 of special tokens."""
 
     states: Tensor
     weights: Tensor
 
 
-def matched(text: Encoded, reference: Encoded) -> Match:
+def match_tokens(text: EncodedText, reference: EncodedText) -> Match:
     """Each token is matched with the most similar one of the other text (the paper's equation 1).
 
     Special tokens may be matched with and do not count themselves, as in the authors' code. A text in which no
@@ -51,7 +51,7 @@ def matched(text: Encoded, reference: Encoded) -> Match:
     return Match(precision, recall, 2 * precision * recall / both if both else 0.0)
 
 
-def rescaled(match: Match, baseline: Sequence[float]) -> Match:
+def rescale(match: Match, baseline: Sequence[float]) -> Match:
     """(score - baseline) / (1 - baseline), each with its own baseline; what is empty stays 0."""
     if match == (0.0, 0.0, 0.0):
         return match
@@ -93,7 +93,7 @@ class Encoder:
         known = [each for each in (limit if limit < 1_000_000 else None, places and places - shift) if each]
         return min(known, default=None)
 
-    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
         """The texts in their order, a batch at a time."""
         return [
             each
@@ -101,7 +101,7 @@ class Encoder:
             for each in self._batch(texts[n:][: self._batch_size])
         ]
 
-    def _batch(self, texts: Sequence[str]) -> list[Encoded]:
+    def _batch(self, texts: Sequence[str]) -> list[EncodedText]:
         batch = self._tokenizer(
             [text.strip() for text in texts],
             padding=True,
@@ -116,7 +116,7 @@ class Encoder:
             states = self._model(**inputs, output_hidden_states=True).hidden_states[self.layer].float().cpu()
         there = batch["attention_mask"].bool()
         return [
-            Encoded(row[here], (~marks[here]).float())
+            EncodedText(row[here], (~marks[here]).float())
             for row, here, marks in zip(states, there, special, strict=True)
         ]
 
@@ -127,11 +127,11 @@ def bert_figures(encoder: Encoder, references: Sequence[str], texts: Sequence[st
     An empty text is 0 in all of them, and not left out.
     """
     pairs = zip(encoder.encode(texts), encoder.encode(references), strict=True)
-    raw = [matched(text, reference) for text, reference in pairs]
+    raw = [match_tokens(text, reference) for text, reference in pairs]
     found: dict[str, float | None] = _means(raw, "")
     if encoder.baseline is None:
         return found | dict.fromkeys(f"bertscore_{name}_rescaled" for name in BERT_NAMES)
-    return found | _means([rescaled(match, encoder.baseline) for match in raw], "_rescaled")
+    return found | _means([rescale(match, encoder.baseline) for match in raw], "_rescaled")
 
 
 def _means(matches: Sequence[Match], end: str) -> dict[str, float | None]:

@@ -1,17 +1,15 @@
-"""How far a trained policy is from another one, and whether it collapsed."""
+"""Entropy, KL and perplexity of a trained policy against another one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from text2grad.errors import UserError
 from text2grad.policy.model import Policy
 from text2grad.rl.vocabulary import score_tokens
-
-LEAST_ENTROPY, MOST_REPETITION, MOST_PERPLEXITY = 0.1, 0.2, 4.0
 
 
 def drift(
@@ -21,7 +19,7 @@ def drift(
     answers: Sequence[Sequence[int]],
     temperature: float,
     batch_size: int,
-    told: Callable[[float], None] = lambda count: None,
+    progress: Callable[[float], None] = lambda count: None,
 ) -> dict[str, float]:
     """Two policies on the answers of the first, given as ids; `batch_size` answers a pass; means over tokens.
 
@@ -46,27 +44,7 @@ def drift(
             own, other = (each.reader(each.model, part).view for each in (policy, reference))
             scores = score_tokens(own, ids, temperature, entropy=True, reference=other)
             columns = (scores.entropy, scores.kl, score_tokens(other, ids).logp)
-            told(float(rows[-1]) + 1)
+            progress(float(rows[-1]) + 1)
             sums += torch.stack([column.double().sum().cpu() for column in columns if column is not None])
     entropy, kl, logp = (sums / max(1, int(batch.mask.sum()))).tolist()
     return {"entropy": entropy, "kl": kl, "reference_perplexity": math.exp(-logp)}
-
-
-def collapsed(
-    before: Mapping[str, float], after: Mapping[str, float], measure: str, points: float = 5.0
-) -> list[str]:
-    """What speaks for a collapse between two evaluations of `evaluate`, one reason each; empty: nothing.
-
-    `measure`, such as `greedy_pass`, lost more than `points` of 100; and of the sampled answers, where both
-    evaluations have it: the entropy is below a tenth of what it was, the repetition rose by more than .2, or the
-    perplexity under the reference is more than four times what it was.
-    """
-    lost = 100 * (before[measure] - after[measure])
-    found = [f"{measure} fell by {lost:.1f} points"] if lost > points else []
-    limits = {
-        "sampled_entropy": lambda old, new: new < LEAST_ENTROPY * old,
-        "sampled_repetition": lambda old, new: new > old + MOST_REPETITION,
-        "sampled_reference_perplexity": lambda old, new: new > MOST_PERPLEXITY * old,
-    }
-    both = {name: (before[name], after[name]) for name in limits if name in before and name in after}
-    return found + [f"{name} {old:.3g} -> {new:.3g}" for name, (old, new) in both.items() if limits[name](old, new)]

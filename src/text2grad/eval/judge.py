@@ -13,8 +13,8 @@ from typing import NamedTuple
 from text2grad.chat import Answer, Chat, Completion
 from text2grad.critics.prompted import judge_messages
 from text2grad.errors import UsageError
+from text2grad.eval.critics.spans import SPAN_NAMES
 from text2grad.eval.metrics import mean, mean_with_interval
-from text2grad.eval.spans import SPAN_NAMES
 from text2grad.feedback import Critique, Example, Failure, Judgement, Message
 from text2grad.wire.objects import UnreadableError, read_object
 
@@ -30,6 +30,12 @@ _SWAPPED = {"first": "second", "second": "first", "tie": "tie"}
 _POINTS = {"first": 1, "second": -1, "tie": 0}
 
 
+Ruling = int | None
+"""1 ours, 0 tie, -1 theirs; None where the judge did not say in one of the orders."""
+Parts = dict[str, str]
+"""What is shown of one of the two: "" the whole, and its parts by name."""
+
+
 class Pair(NamedTuple):
     """What two critics say of one response."""
 
@@ -38,6 +44,18 @@ class Pair(NamedTuple):
     ours: Judgement
     theirs: Judgement
 
+    @property
+    def decided(self) -> Ruling:
+        """The ruling where it needs no judge: a failure loses against a critique. None: ask."""
+        if isinstance(self.ours, Failure) or isinstance(self.theirs, Failure):
+            return isinstance(self.ours, Critique) - isinstance(self.theirs, Critique)
+        return None
+
+    @property
+    def parts(self) -> tuple[Parts, Parts]:
+        """What is shown of ours and of theirs: the critique as JSON, and its quotes by label."""
+        return _critique_parts(self.ours), _critique_parts(self.theirs)
+
 
 class AnswerPair(NamedTuple):
     """What two policies answer to one prompt."""
@@ -45,27 +63,27 @@ class AnswerPair(NamedTuple):
     example: Example
     ours: str
     theirs: str
+    response: str = ""
+
+    @property
+    def decided(self) -> Ruling:
+        """The ruling where it needs no judge: equal answers tie, an empty one loses. None: ask."""
+        ours, theirs = self.ours.strip(), self.theirs.strip()
+        if ours == theirs:
+            return 0
+        return None if ours and theirs else bool(ours) - bool(theirs)
+
+    @property
+    def parts(self) -> tuple[Parts, Parts]:
+        """What is shown of ours and of theirs: the whole answer."""
+        return {"": self.ours}, {"": self.theirs}
 
 
-class Shown(NamedTuple):
-    """Two texts that are put before the judge, and the conversation about them in each order."""
-
-    ours_first: list[Message]
-    theirs_first: list[Message]
-
-
-Ruling = int | None
-"""1 ours, 0 tie, -1 theirs; None where the judge did not say in one of the orders."""
-
-
-class Rulings(NamedTuple):
-    """What came of pairs that were shown: the ruling on each, how the judge leans, and the mean ratings (`score`,
-    `their_score` and so on, of a prompt that asks for ratings).
-    """
+class Comparison(NamedTuple):
+    """The ruling on each pair, shares of them, and mean ratings of a prompt that asks for some."""
 
     points: list[Ruling]
-    position_bias: float
-    inconsistent: float
+    shares: dict[str, float]
     ratings: dict[str, float]
 
 
@@ -79,7 +97,7 @@ def rates(prompt: str) -> bool:
 
 
 def refuse_judge_prompt(prompt: str, parts: Collection[str]) -> None:
-    """Before anything is asked. `parts` are the placeholders of what is compared, such as `first.good`.
+    """Check a judge's prompt before any request. `parts` are the placeholders of what is compared: `first.good`.
 
     Raises:
         UsageError: the prompt does not show both, asks for something else, or does not say what to answer.
@@ -119,10 +137,8 @@ def compare_critics(chat: Chat, prompt: str, pairs: Sequence[Pair]) -> dict[str,
     """
     if not pairs:
         raise ValueError("no critiques to compare")
-    decided = [_by_failure(pair) for pair in pairs]
-    shown = [_critiques(prompt, pair) for pair, known in zip(pairs, decided, strict=True) if known is None]
-    rulings = rule(chat, shown, rates(prompt))
-    return {**_shares([each for each in decided if each is not None], rulings), **rulings.ratings}
+    found = _compare(chat, prompt, pairs)
+    return {**found.shares, **found.ratings}
 
 
 def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dict[str, float]:
@@ -144,35 +160,38 @@ def compare_answers(chat: Chat, prompt: str, pairs: Sequence[AnswerPair]) -> dic
     """
     if not pairs:
         raise ValueError("no answers to compare")
-    decided = [_without_judge(pair) for pair in pairs]
-    shown = [_answers(prompt, each) for each, known in zip(pairs, decided, strict=True) if known is None]
-    rulings = rule(chat, shown, rates(prompt))
-    waiting = iter(rulings.points)
-    points = [next(waiting) if known is None else known for known in decided]
+    found = _compare(chat, prompt, pairs)
     return {
-        **_shares([each for each in decided if each is not None], rulings),
-        **_margin([point for point in points if point is not None]),
+        **found.shares,
+        **_margin([point for point in found.points if point is not None]),
         "length": mean([len(pair.ours) for pair in pairs]),
         "their_length": mean([len(pair.theirs) for pair in pairs]),
-        "longer_won": _longer_won(pairs, points),
-        **rulings.ratings,
+        "longer_won": _longer_won(pairs, found.points),
+        **found.ratings,
     }
 
 
-def rule(chat: Chat, shown: Sequence[Shown], rated: bool = False) -> Rulings:
-    """The judge's ruling on each pair, in both orders; `rated`: by the scores that it gives the two."""
-    answers = chat.complete([each.ours_first for each in shown] + [each.theirs_first for each in shown])
+def _compare(chat: Chat, prompt: str, pairs: Sequence[Pair | AnswerPair]) -> Comparison:
+    """Have the judge rule on each pair that needs one, in both orders: by a word, or by its ratings."""
+    decided = [pair.decided for pair in pairs]
+    shown = [pair for pair, known in zip(pairs, decided, strict=True) if known is None]
+    answers = chat.complete([_messages(prompt, pair, turned) for turned in (False, True) for pair in shown])
+    rated = rates(prompt)
     ratings = [ratings_of(answer) if rated else None for answer in answers]
     verdicts = [_higher(each) for each in ratings] if rated else [_verdict(answer) for answer in answers]
     both = list(zip(verdicts[: len(shown)], verdicts[len(shown) :], strict=True))
+    rulings = (_ruling(*each) for each in both)
+    points = [next(rulings) if known is None else known for known in decided]
+    counted = max(1, len(points) - points.count(None))
     read = [(one, other) for one, other in both if one and other]
-    places = [(one == other == "first") - (one == other == "second") for one, other in read]
-    return Rulings(
-        [_ruling(one, other) for one, other in both],
-        mean(places),
-        mean([float(one != _SWAPPED[other]) for one, other in read]),
-        _means(ratings[: len(shown)], ratings[len(shown) :]),
-    )
+    shares = {
+        **{name: points.count(point) / counted for name, point in (("win", 1), ("tie", 0), ("loss", -1))},
+        "position_bias": mean([(a == b == "first") - (a == b == "second") for a, b in read]),
+        "inconsistent": mean([float(one != _SWAPPED[other]) for one, other in read]),
+        "judged": float(len(points) - points.count(None)),
+        "judge_failed": float(points.count(None)),
+    }
+    return Comparison(points, shares, _means(ratings[: len(shown)], ratings[len(shown) :]))
 
 
 def _means(ours_first: Sequence[Ratings | None], theirs_first: Sequence[Ratings | None]) -> dict[str, float]:
@@ -187,7 +206,7 @@ def _means(ours_first: Sequence[Ratings | None], theirs_first: Sequence[Ratings 
 
 
 def ratings_of(answer: Answer) -> Ratings | None:
-    """What a judge rated the first and the second, from 0 to 10; None where it cannot be read.
+    """The judge's ratings of first and second, from 0 to 10; None if unreadable.
 
     A number in quotes is one, and so is `7/10`; both need a score. What else the judge writes is for the reader.
     """
@@ -233,19 +252,6 @@ def _ruling(one: str, other: str) -> Ruling:
     return _POINTS[one] if one == _SWAPPED[other] else 0
 
 
-def _shares(decided: Sequence[int], rulings: Rulings) -> dict[str, float]:
-    points = [*decided, *(point for point in rulings.points if point is not None)]
-    return {
-        "win": points.count(1) / max(1, len(points)),
-        "tie": points.count(0) / max(1, len(points)),
-        "loss": points.count(-1) / max(1, len(points)),
-        "position_bias": rulings.position_bias,
-        "inconsistent": rulings.inconsistent,
-        "judged": float(len(points)),
-        "judge_failed": float(rulings.points.count(None)),
-    }
-
-
 def _margin(points: Sequence[int]) -> dict[str, float]:
     names = ("margin", "margin_low", "margin_high")
     return dict(zip(names, mean_with_interval(points), strict=True)) if points else {}
@@ -257,7 +263,7 @@ def _longer_won(pairs: Sequence[AnswerPair], points: Sequence[Ruling]) -> float:
 
 
 def is_verdict(answer: Answer) -> bool:
-    """Whether a judge said which of two it prefers."""
+    """Whether an answer states which of two the judge prefers."""
     return bool(_verdict(answer))
 
 
@@ -272,49 +278,20 @@ def _verdict(answer: Answer) -> str:
     return said[1].lower() if said else ""
 
 
-def _by_failure(pair: Pair) -> int | None:
-    if isinstance(pair.ours, Failure) or isinstance(pair.theirs, Failure):
-        return isinstance(pair.ours, Critique) - isinstance(pair.theirs, Critique)
-    return None
-
-
-def _without_judge(pair: AnswerPair) -> int | None:
-    ours, theirs = pair.ours.strip(), pair.theirs.strip()
-    if ours == theirs:
-        return 0
-    return None if ours and theirs else bool(ours) - bool(theirs)
-
-
-def _critiques(prompt: str, pair: Pair) -> Shown:
-    ours, theirs = _as_shown(pair.ours), _as_shown(pair.theirs)
-    return Shown(*(_messages(prompt, pair.example, pair.response, *order) for order in _orders(ours, theirs)))
-
-
-def _answers(prompt: str, pair: AnswerPair) -> Shown:
-    ours, theirs = {"": pair.ours}, {"": pair.theirs}
-    return Shown(*(_messages(prompt, pair.example, "", *order) for order in _orders(ours, theirs)))
-
-
-Parts = dict[str, str]
-"""What is shown of one of the two: "" the whole, and its parts by name."""
-
-
-def _orders(ours: Parts, theirs: Parts) -> tuple[tuple[Parts, Parts], tuple[Parts, Parts]]:
-    return (ours, theirs), (theirs, ours)
-
-
-def _messages(prompt: str, example: Example, response: str, first: Parts, second: Parts) -> list[Message]:
+def _messages(prompt: str, pair: Pair | AnswerPair, turned: bool) -> list[Message]:
+    """What the judge is shown of a pair, ours first, or where it is `turned` theirs."""
+    first, second = pair.parts[::-1] if turned else pair.parts
     # The two are filled in by the same single pass as everything else: they are data too.
     named = {
         f"{place}.{name}".rstrip("."): text
         for place, parts in (("first", first), ("second", second))
         for name, text in parts.items()
     }
-    filled = example.model_copy(update={"meta": {**example.meta, **named}})
-    return judge_messages(_SHOWN.sub(r"{{meta.\1}}", prompt), filled, response)
+    filled = pair.example.model_copy(update={"meta": {**pair.example.meta, **named}})
+    return judge_messages(_SHOWN.sub(r"{{meta.\1}}", prompt), filled, pair.response)
 
 
-def _as_shown(judgement: Judgement) -> Parts:
+def _critique_parts(judgement: Judgement) -> Parts:
     assert isinstance(judgement, Critique)
     spans = {
         name: [span.text for span in judgement.spans if span.label == label] for label, name in SPAN_NAMES.items()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import atanh, comb, sqrt, tanh
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from text2grad.tasks.base import rouge_scores
 
@@ -81,6 +82,22 @@ def mean_with_interval(
     return Interval(float(data.mean()), float(low), float(high))
 
 
+def by_length(
+    measured: Sequence[tuple[float, float]], accuracy: Callable[[NDArray[np.float64]], float]
+) -> list[dict[str, float]]:
+    """Quartiles of (length, figure) pairs, shortest first and of equal size where possible (paper, Table 19).
+
+    Returns:
+        Up to four rows: the number of `spans`, the lengths `from` and `to`, and `accuracy` of a quartile (n, 2).
+    """
+    quarters = np.array_split(np.array(sorted(measured), dtype=np.float64).reshape(-1, 2), 4)
+    return [
+        {"spans": len(each), "from": int(each[0, 0]), "to": int(each[-1, 0]), "accuracy": accuracy(each)}
+        for each in quarters
+        if len(each)
+    ]
+
+
 class Correlation(NamedTuple):
     """Pearson's r, and the bounds of its 95 % interval."""
 
@@ -92,7 +109,7 @@ class Correlation(NamedTuple):
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> Correlation | None:
     """Pearson's r of two columns with Fisher's interval: artanh r has standard error 1 / sqrt(n - 3) (Fisher 1921).
 
-    None where there is none: a column is constant, or shorter than two. Up to three pairs bound nothing.
+    None if a column is constant or shorter than two. The interval of up to three pairs is [-1, 1].
 
     Raises:
         ValueError: columns of different lengths.

@@ -1,4 +1,4 @@
-"""How likely a named model finds texts as answers to their prompts."""
+"""Perplexity of texts as answers to their prompts, under a named model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How finished texts are measured where that takes the weights of a model."""
+"""Settings of text measures that need a model."""
 
 from __future__ import annotations
 

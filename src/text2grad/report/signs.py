@@ -27,7 +27,7 @@ size of the rewards."""
 
 
 def of_marks(people: Mapping[str, Row]) -> Iterator[str]:
-    """That people find too few critiques, or spans, correct; `people` as `eval.marks.agreement` has it."""
+    """That people find too few critiques, or spans, correct; `people` as `eval.critics.marks.agreement` has it."""
     for aspect, found in people.items():
         if (share := found.get("accuracy")) is not None and share < LEAST_AGREED:
             low, high = found["interval"]

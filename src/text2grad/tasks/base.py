@@ -25,8 +25,8 @@ SHARES: tuple[Split, ...] = ("sft", "reward", "train")
 """The splits that `task.split` gives the shares of, in its order."""
 
 TASKS = {
-    "alpaca_eval": "text2grad.tasks.alpaca_eval:AlpacaEvalTask",
-    "arc": "text2grad.tasks.arc:ArcTask",
+    "alpaca_eval": "text2grad.tasks.benchmarks.alpaca_eval:AlpacaEvalTask",
+    "arc": "text2grad.tasks.benchmarks.arc:ArcTask",
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
     "docstrings": "text2grad.tasks.docstrings:DocstringsTask",
@@ -35,7 +35,7 @@ TASKS = {
     "humaneval+": "text2grad.tasks.code:CodeBenchmark",
     "mbpp": "text2grad.tasks.code:CodeBenchmark",
     "mbpp+": "text2grad.tasks.code:CodeBenchmark",
-    "mt_bench": "text2grad.tasks.mt_bench:MTBenchTask",
+    "mt_bench": "text2grad.tasks.benchmarks.mt_bench:MTBenchTask",
     "qa": "text2grad.tasks.qa:QATask",
     "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
@@ -51,18 +51,20 @@ class TaskSettings(Settings):
     )
     data: str = Field(
         default="",
-        description="file of a published shape, or a hub name; empty: the task's own; imported: what people's"
-        " imported feedback is about",
+        description="file of a published shape, or a hub name; empty: the task's default; imported: the prompts of"
+        " imported feedback",
     )
-    limit: int | None = Field(default=None, ge=1, description="records read; None: all")
-    context_characters: int | None = Field(default=None, ge=0, description="of the passages shown; None: all")
+    limit: int | None = Field(default=None, ge=1, description="maximum of records read; null: all")
+    context_characters: int | None = Field(
+        default=None, ge=0, description="maximum of the passages shown; null: all"
+    )
     heldout_data: str = Field(
         default="",
         description="file of the questions to measure on; empty: the validation or test split that a hub data set"
         " comes with, else heldout_share",
     )
     heldout_share: float = Field(
-        default=0.2, ge=0.0, lt=1.0, description="of the questions; in no training set of any stage"
+        default=0.2, ge=0.0, lt=1.0, description="share of the questions held out from all training"
     )
     split: tuple[float, float, float] | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""Published checks as modules of test functions: one for each assertion, where assertions can stand alone.
+"""Published checks as modules of test functions: one per assertion, where assertions are independent.
 
 A test for each assertion is what tells the lines of a program apart: fault localisation compares what the
 passing tests run with what the failing tests run.
@@ -50,7 +50,7 @@ def as_test(name: str, body: str) -> str:
 
 
 def check_module(test: str, entry_point: str, helpers: str = "") -> str:
-    """A test module from a published `check(candidate)`: what stands beside it, and a test for each assertion.
+    """A test module from a published `check(candidate)`: the code around it, and one test per assertion.
 
     `helpers` is code of the question's author (HumanEval's prompt): functions of it that the test calls are
     taken from there and not from the solution, which might forge them.

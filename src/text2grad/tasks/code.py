@@ -7,19 +7,19 @@ Whatever the source, `meta["tests"]` is one module in KodCode's shape: it import
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, Message
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.benchmarks.evalplus import NAMES as PLUS_NAMES
+from text2grad.tasks.benchmarks.evalplus import cached_file, plus_module
 from text2grad.tasks.checks import as_test, check_module, import_line, names_defined, names_used, parsed
-from text2grad.tasks.evalplus import NAMES as PLUS_NAMES
-from text2grad.tasks.evalplus import cached_file, plus_module
-from text2grad.tasks.loaders import DataTask, Row, Shape, one_turn, optional_text, read_examples, text_of
+from text2grad.tasks.loaders import Benchmark, DataTask, Row, Shape, one_turn, optional_text, read_examples, text_of
 
 DATA_FOLDERS = (Path("data"), Path("../shared/data"))
-"""Where a benchmark's file is looked for before the hub is asked, from the folder the command runs in."""
+"""Folders searched for a benchmark's file before the hub, relative to the working directory."""
 
 BENCHMARKS = {
     "humaneval": ("humaneval/HumanEval.jsonl", "openai/openai_humaneval"),
@@ -38,40 +38,31 @@ MBPP_SPLITS = {
 FIXED = "unedited_annotator_completion"
 """Where ILF keeps the program as corrected by a person."""
 
-Scorer = Callable[[Example, str], dict[str, float]]
-
 
 class CodeTask(DataTask):
-    """Write a Python program; an example has the reference solution and `meta["tests"]`.
-
-    Scored by running the tests: the owner of a sandbox supplies the `scorer`.
-    """
+    """Write a Python program; an example has the reference solution and `meta["tests"]`."""
 
     name = "code"
     critic_prompt = "code"
 
-    def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
-        self._scorer = scorer
+    def __init__(self, settings: TaskSettings) -> None:
         super().__init__(settings, "KodCode/KodCode-Light-RL-10K", SHAPES)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """What the `scorer` says; without one nothing can be said."""
-        return self._scorer(example, response) if self._scorer else {}
+        """Empty: a program is scored by running its tests, which the stage does."""
+        return {}
 
 
-class CodeBenchmark(CodeTask):
-    """Published problems to measure on: all of them are held out."""
+class CodeBenchmark(Benchmark):
+    """Published problems to measure on."""
 
-    def __init__(self, settings: TaskSettings, scorer: Scorer | None = None) -> None:
-        refuse_shares(settings)
-        self.name, self._scorer = settings.name, scorer
+    critic_prompt = "code"
+
+    def read(self, settings: TaskSettings) -> list[Example]:
+        """The problems of MBPP's test split, or all of HumanEval's."""
+        self.name = settings.name
         data = settings.data or benchmark_data(settings.name)
-        problems = read_examples(data, SHAPES, None, split="test")
-        self._problems = of_mbpp_split(problems, "test")[: settings.limit]
-
-    def examples(self, split: Split) -> list[Example]:
-        """Every problem for `heldout`, none for the others."""
-        return self._problems if split == "heldout" else []
+        return of_mbpp_split(read_examples(data, SHAPES, None, split="test"), "test")[: settings.limit]
 
 
 def of_mbpp_split(examples: Sequence[Example], split: str) -> list[Example]:

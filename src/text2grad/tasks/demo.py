@@ -16,13 +16,15 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 from text2grad.feedback import Example
+from text2grad.settings import parse_yaml
 from text2grad.tasks.base import TaskSettings, refuse_shares
 from text2grad.tasks.loaders import one_turn
 
-HABIT, RARE = 0.6, 0.15
+SLIPS = {"habit": 0.6, "rare": 0.15}
 DEFAULT_DEMONSTRATIONS = 8192
 
 
@@ -47,98 +49,25 @@ class Family:
     name: str
     question: str
     program: str
-    slots: tuple[tuple[Part, ...], tuple[Part, ...], tuple[Part, ...]]
+    slots: tuple[tuple[Part, ...], ...]
 
 
-LISTS = Family(
-    "list",
-    "Write f(xs): keep the numbers that are {0}, {1}, and return {2}.",
-    "def f(xs):\n    ys = [x for x in xs if {0}]\n    zs = [{1} for y in ys]\n    return {2}\n",
-    (
-        (
-            Part("even", "even", "x % 2 == 0", ("x % 2 == 1",), RARE),
-            Part("odd", "odd", "x % 2 == 1", ("x % 2 == 0",), RARE),
-            Part("positive", "positive", "x > 0", ("x >= 0", "x < 0"), RARE),
-            Part("at_least", "at least 3", "x >= 3", ("x > 3",), HABIT),
-            Part("above", "greater than 5", "x > 5", ("x >= 5", "x < 5"), RARE),
-            Part("multiple", "multiples of 4", "x % 4 == 0", ("x // 4 == 0", "x % 4 == 1"), RARE),
-        ),
-        (
-            Part("double", "double each", "y * 2", ("y + 2",), RARE),
-            Part("square", "square each", "y * y", ("y * 2",), HABIT),
-            Part("add", "add 7 to each", "y + 7", ("y * 7",), RARE),
-            Part("times", "multiply each by 6", "y * 6", ("y + 6",), RARE),
-            Part("negate", "negate each", "-y", ("abs(y)",), RARE),
-        ),
-        (
-            Part("sum", "their sum", "sum(zs)", ("len(zs)",), RARE),
-            Part("count", "how many there are", "len(zs)", ("sum(zs)",), RARE),
-            Part("largest", "the largest or 0", "max(zs, default=0)", ("min(zs, default=0)",), RARE),
-            Part("ascending", "them in order", "sorted(zs)", ("zs",), HABIT),
-            Part("distinct", "how many differ", "len(set(zs))", ("len(zs)",), HABIT),
-        ),
-    ),
-)
+def read_families() -> tuple[Family, ...]:
+    """The families of `demo.yaml`: lists, texts, loops."""
 
-TEXTS = Family(
-    "text",
-    "Write f(s): keep the characters that are {0}, {1}, and return {2}.",
-    "def f(s):\n    cs = [c for c in s if {0}]\n    ds = [{1} for c in cs]\n    return {2}\n",
-    (
-        (
-            Part("vowels", "vowels", "c in 'aeiou'", ("c not in 'aeiou'",), RARE),
-            Part("digits", "digits", "c.isdigit()", ("c.isalpha()",), RARE),
-            Part("letters", "letters", "c.isalpha()", ("c.isalnum()",), HABIT),
-            Part("upper", "upper case", "c.isupper()", ("c.islower()",), RARE),
-            Part("nonspace", "not spaces", "c != ' '", ("c == ' '",), RARE),
-        ),
-        (
-            Part("twice", "write each twice", "c * 2", ("c + '2'",), RARE),
-            Part("capital", "make each upper case", "c.upper()", ("c.lower()",), RARE),
-            Part("small", "make each lower case", "c.lower()", ("c.upper()",), RARE),
-            Part("swap", "swap the case of each", "c.swapcase()", ("c.upper()",), HABIT),
-            Part("quote", "put a star after each", "c + '*'", ("'*' + c",), HABIT),
-        ),
-        (
-            Part("list", "the list", "ds", ("cs",), RARE),
-            Part("count", "how many there are", "len(ds)", ("len(s)",), HABIT),
-            Part("backwards", "them in reverse", "ds[::-1]", ("ds[:-1]",), RARE),
-            Part("ascending", "them in order", "sorted(ds)", ("ds",), HABIT),
-            Part("first", "the first 3", "ds[:3]", ("ds[3:]",), RARE),
-        ),
-    ),
-)
+    def part(row: tuple[str, str, str, list[str], str]) -> Part:
+        name, phrase, code, wrong, slip = row
+        return Part(name, phrase, code, tuple(wrong), SLIPS[slip])
 
-LOOPS = Family(
-    "loop",
-    "Write f(n): for i {0}, if i is {1}, {2}; return the total.",
-    "def f(n):\n    total = 0\n    for i in {0}:\n        if {1}:\n            total {2}\n    return total\n",
-    (
-        (
-            Part("through", "from 1 through n", "range(1, n + 1)", ("range(1, n)",), HABIT),
-            Part("below", "from 0 below n", "range(n)", ("range(n + 1)",), RARE),
-            Part("after", "from 4 through n", "range(4, n + 1)", ("range(4, n)",), RARE),
-            Part("steps", "from 0 below n by 3", "range(0, n, 3)", ("range(n, 3)",), RARE),
-            Part("down", "from n down to 1", "range(n, 0, -1)", ("range(n, 1, -1)",), HABIT),
-        ),
-        (
-            Part("even", "even", "i % 2 == 0", ("i % 2 == 1",), RARE),
-            Part("odd", "odd", "i % 2 == 1", ("i % 2 == 0",), RARE),
-            Part("at_least", "at least 3", "i >= 3", ("i > 3",), HABIT),
-            Part("multiple", "a multiple of 4", "i % 4 == 0", ("i // 4 == 0", "i % 4 == 1"), RARE),
-        ),
-        (
-            Part("add", "add i", "+= i", ("+= 1",), RARE),
-            Part("square", "add its square", "+= i * i", ("+= i * 2",), HABIT),
-            Part("count", "count it", "+= 1", ("+= i",), RARE),
-            Part("times", "add 6 times i", "+= 6 * i", ("+= 6 + i",), RARE),
-            Part("minus", "subtract i", "-= i", ("+= i",), RARE),
-        ),
-    ),
-)
+    rows = parse_yaml((resources.files("text2grad.tasks") / "demo.yaml").read_text(encoding="utf-8"))
+    return tuple(
+        Family(row["name"], row["question"], row["program"], tuple(tuple(map(part, slot)) for slot in row["slots"]))
+        for row in rows
+    )
 
 
-FAMILIES = (LISTS, TEXTS, LOOPS)
+FAMILIES = read_families()
+LISTS, TEXTS, LOOPS = FAMILIES
 
 
 @dataclass(frozen=True)
@@ -244,5 +173,5 @@ class DemoTask:
         return one_turn(name, problem.question(), reference, meta)
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """Nothing can be said without running the tests; the stage that owns a runner does that."""
+        """Empty: a program is scored by running its tests, which the stage does."""
         return {}

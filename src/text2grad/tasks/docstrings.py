@@ -14,7 +14,7 @@ from pathlib import Path
 from text2grad.errors import UserError
 from text2grad.feedback import Example
 from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rouge_scores, split_of
-from text2grad.tasks.library import Documented, documented_functions, installed_functions, words
+from text2grad.tasks.library import DocumentedFunction, documented_functions, installed_functions, words
 from text2grad.tasks.loaders import one_turn
 
 REST, SIGNATURE = 90, 40
@@ -63,7 +63,9 @@ class DocstringsTask:
         return {**rouge_scores(example.reference, response), "bleu": sentence_bleu(example.reference, response)}
 
 
-def split_functions(found: Sequence[Documented], settings: TaskSettings) -> dict[Split, list[Documented]]:
+def split_functions(
+    found: Sequence[DocumentedFunction], settings: TaskSettings
+) -> dict[Split, list[DocumentedFunction]]:
     """`heldout` by top-level package, `sft` and `train` by function; no summary is in two of the splits.
 
     A held-out function is left out if half of its four-word sequences occur in the training data: copies of one
@@ -78,15 +80,15 @@ def split_functions(found: Sequence[Documented], settings: TaskSettings) -> dict
     return {"train": inside[:count], "sft": inside[count:], "heldout": heldout}
 
 
-def without_repeats(found: Sequence[Documented]) -> list[Documented]:
+def without_repeats(found: Sequence[DocumentedFunction]) -> list[DocumentedFunction]:
     """The first function with each summary."""
-    kept: dict[tuple[str, ...], Documented] = {}
+    kept: dict[tuple[str, ...], DocumentedFunction] = {}
     for each in found:
         kept.setdefault(tuple(words(each.summary)), each)
     return list(kept.values())
 
 
-def _shingles(found: Documented) -> set[tuple[str, ...]]:
+def _shingles(found: DocumentedFunction) -> set[tuple[str, ...]]:
     text = words(f"{found.summary} {found.rest}")
     return {tuple(text[start : start + SHINGLE]) for start in range(len(text) - SHINGLE + 1)}
 
@@ -95,26 +97,26 @@ def _shared(own: set[tuple[str, ...]], others: set[tuple[str, ...]]) -> float:
     return len(own & others) / len(own)
 
 
-def _as_written(found: Documented, room: int | None) -> Example:
-    rest = shortened(found.rest, WRITTEN_REST if room is None else room)
+def _as_written(found: DocumentedFunction, room: int | None) -> Example:
+    rest = shorten(found.rest, WRITTEN_REST if room is None else room)
     content = f"{ASKED}\n\ndef {found.name}{found.signature}:\n{rest}"
     return one_turn(found.place, content, found.summary, {"package": found.package})
 
 
-def _in_small_letters(found: Documented, room: int | None) -> Example:
+def _in_small_letters(found: DocumentedFunction, room: int | None) -> Example:
     """Names in words too: a small model copies what has the same tokens on both sides."""
-    signature = shortened(found.signature.replace("_", " "), SIGNATURE)
-    content = f"{spoken(found.name)} {signature}\n{shortened(found.rest, REST if room is None else room)}"
+    signature = shorten(found.signature.replace("_", " "), SIGNATURE)
+    content = f"{in_words(found.name)} {signature}\n{shorten(found.rest, REST if room is None else room)}"
     return one_turn(found.place, content.lower(), found.summary.lower(), {"package": found.package})
 
 
-def spoken(name: str) -> str:
+def in_words(name: str) -> str:
     """A name as words: `HTTPServer.get_userName` -> `http server . get user name`."""
     parts = [re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", part) for part in name.split(".")]
     return " . ".join(" ".join(word.lower() for word in part) for part in parts if part)
 
 
-def shortened(text: str, room: int) -> str:
+def shorten(text: str, room: int) -> str:
     """The text up to the last whole word within this many characters."""
     return text if len(text) <= room else text[: room + 1].rpartition(" ")[0]
 

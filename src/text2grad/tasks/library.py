@@ -1,4 +1,4 @@
-"""Functions with docstrings from the standard library and installed packages: read with `ast`, never imported."""
+"""Documented functions of the standard library and installed packages, read with `ast`, never imported."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from text2grad.tasks.checks import parsed
 PER_PACKAGE = 800
 LONGEST_FILE = 400_000
 RULES = 1
-"""Of what counts as a documented function; part of the name of what is kept, so raise it when they change."""
+"""Version of the rules for a documented function; part of the cache's name, so raise it when they change."""
 SENTENCE = re.compile(rb'"""\s*[^\n]{10,140}\.[ \t]*\n[ \t]*\n')
-"""What a file must hold to be worth parsing: a docstring whose first line ends a paragraph."""
+"""Files without such a docstring (a first line that ends a paragraph) are not parsed."""
 PASSED_OVER = {"test", "tests", "testing", "idlelib", "lib2to3", "turtledemo", "site-packages", "dist-packages"}
 WORDS = re.compile(r"[A-Za-z0-9]+")
 
 
 @dataclass(frozen=True)
-class Documented:
+class DocumentedFunction:
     """A function whose docstring is one line, then more of it.
 
     `place` is the file and name it was read from, `summary` the first line, `rest` what follows it, both of them
@@ -44,16 +44,16 @@ class Documented:
     rest: str
 
 
-def installed_functions() -> list[Documented]:
+def installed_functions() -> list[DocumentedFunction]:
     """The documented functions of the standard library and of the installed packages.
 
-    Reading them takes most of a minute, so they are kept in the user's cache folder under a name that changes when
-    a package is installed, removed or upgraded. A cache that cannot be written or read is done without.
+    Reading them takes most of a minute, so they are cached in the user's cache folder under a name that changes
+    when a package is installed, removed or upgraded. An unreadable or unwritable cache is ignored.
     """
     roots = library_roots()
     kept = user_cache() / f"docstrings-{_installed(roots)}.jsonl"
     try:
-        return [Documented(**json.loads(line)) for line in kept.read_text(encoding="utf-8").splitlines()]
+        return [DocumentedFunction(**json.loads(line)) for line in kept.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, TypeError):
         found = list(documented_functions(roots))
     _keep(kept, found)
@@ -66,7 +66,7 @@ def _installed(roots: Sequence[Path]) -> str:
     return hashlib.sha256("\n".join([str(RULES), sys.version, *names]).encode()).hexdigest()[:16]
 
 
-def _keep(path: Path, found: Sequence[Documented]) -> None:
+def _keep(path: Path, found: Sequence[DocumentedFunction]) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def library_roots() -> list[Path]:
     return [Path(each) for each in dict.fromkeys(paths[key] for key in ("stdlib", "purelib", "platlib"))]
 
 
-def documented_functions(roots: Sequence[Path], per_package: int = PER_PACKAGE) -> Iterator[Documented]:
+def documented_functions(roots: Sequence[Path], per_package: int = PER_PACKAGE) -> Iterator[DocumentedFunction]:
     """At most `per_package` functions of every top-level package, in a fixed order.
 
     Of two packages of one name the first counts. Files are taken in the order of a hash of their path, so that a
@@ -110,7 +110,7 @@ def _files(package: Path, root: Path) -> list[Path]:
     return sorted(found, key=lambda file: hashlib.sha256(file.relative_to(root).as_posix().encode()).digest())
 
 
-def read_functions(file: Path, package: str, root: Path) -> list[Documented]:
+def read_functions(file: Path, package: str, root: Path) -> list[DocumentedFunction]:
     """The documented functions and methods of one source file; none of a file that is not Python."""
     source = file.read_bytes()
     if len(source) > LONGEST_FILE or not SENTENCE.search(source):
@@ -135,13 +135,13 @@ def _functions(tree: ast.AST, owner: str) -> Iterator[tuple[str, ast.FunctionDef
 
 def _documented(
     owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef, package: str, place: str
-) -> Documented | None:
+) -> DocumentedFunction | None:
     parts = split_docstring(ast.get_docstring(node, clean=False) or "")
     if parts is None or node.name.startswith("__"):
         return None
     summary, rest = parts
     name = f"{owner}.{node.name}" if owner else node.name
-    found = Documented(package, f"{place}:{name}", name, _signature(node), summary, rest)
+    found = DocumentedFunction(package, f"{place}:{name}", name, _signature(node), summary, rest)
     shown = " ".join(words(f"{name} {found.signature} {rest}"))
     return None if f" {' '.join(words(summary))} " in f" {shown} " else found  # the prompt must not hold the answer
 

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from text2grad.errors import UserError, optional_packages, warn_once
 from text2grad.feedback import Example, Message, first_error, from_json, json_lines, reading
-from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shared_ids, rouge_l_scores
-from text2grad.tasks.sheets import decoded, is_table, table_rows
+from text2grad.tasks.base import Split, TaskSettings, in_split, refuse_shared_ids, refuse_shares, rouge_l_scores
+from text2grad.tasks.sheets import decode, is_table, table_rows
 
 Row = dict[str, Any]
 SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
@@ -92,7 +92,7 @@ def hub_data(name: str) -> HubData:
 
 
 class DataTask:
-    """What the tasks on published data share: the examples by split, and ROUGE-L where there is a reference.
+    """Base of tasks on published data: examples by split, and ROUGE-L against the reference.
 
     Held out are those of `task.heldout_data`, else those of the split that the data set comes with (`HUB`), else a
     share of the questions (`in_split`).
@@ -126,6 +126,33 @@ class DataTask:
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1 against the reference; empty without one."""
         return rouge_l_scores(example.reference, response) if example.reference else {}
+
+
+class Benchmark:
+    """A published benchmark: every question is held out, and `evaluate` counts its answers in a way of its own.
+
+    Raises:
+        UserError: `task.split` or `task.heldout_data` is set, or the questions cannot be read.
+    """
+
+    name: str
+    critic_prompt = "qa"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
+        self._questions = self.read(settings)
+
+    def read(self, settings: TaskSettings) -> list[Example]:
+        """All questions of `task.data`, else of the data set that the benchmark has on the hub."""
+        raise NotImplementedError
+
+    def examples(self, split: Split) -> list[Example]:
+        """Every question for `heldout`, none for the others."""
+        return self._questions if split == "heldout" else []
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """None without a model, a judge or a sandbox."""
+        return {}
 
 
 def read_examples(data: str, shapes: Sequence[Shape], limit: int | None = None, split: str = "") -> list[Example]:
@@ -191,7 +218,7 @@ def placed_rows(path: Path) -> Iterator[tuple[str, Row]]:
         inside = ", ".join(sorted(each.name for each in path.iterdir() if each.is_file())[:6]) or "there are none"
         raise UserError(f"cannot read {path}: Is a directory", f"give one of its files: {inside}")
     with reading(path):
-        text = decoded(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
+        text = decode(path, _unpacked(path) if suffix == ".gz" else path.read_bytes())
     if text.startswith(_TSV_OF_WEBANNO):
         raise UserError(f"{path} is WebAnno TSV", "export UIMA CAS JSON instead, which import reads")
     if is_table(path, text):
@@ -302,7 +329,7 @@ def optional_text(row: Mapping[str, Any], *keys: str) -> str:
 
 
 def reference_of(row: Mapping[str, Any], *keys: str) -> str:
-    """The reference answer under the first of `keys` that holds text, or a list of one text; else "".
+    """The reference answer under the first of `keys` with text or a list of one text; else "".
 
     Raises:
         ValueError: a list has several.
@@ -351,7 +378,7 @@ def _is_list_of_objects(value: Any) -> bool:
 
 
 def _not_json(path: Path) -> str:
-    """What to do about a file that does not hold JSON."""
+    """The cure for a file that is not JSON."""
     if path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".gz"):
         return "correct that line, or export the file again"
     return "import reads .json, .jsonl, .csv, .tsv, .md and brat's .ann: rename it, or save it as one of these"

@@ -49,5 +49,5 @@ class SmallProgramsTask:
         return random.Random(f"{self._seed}/{split}").sample(chosen, len(chosen))
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
-        """Nothing can be said without running the tests; the stage that owns a runner does that."""
+        """Empty: a program is scored by running its tests, which the stage does."""
         return {}

@@ -38,23 +38,23 @@ class Line(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it is, as a spreadsheet counts, and as an editor does where that differs."""
+        """Row as a spreadsheet counts; also the editor's line where it differs."""
         return f"row {self.row}" + (f" (line {self.line})" if self.line != self.row else "")
 
 
 def is_table(path: Path, text: str = "") -> bool:
-    """Whether a file is read as a table: by its name, or as Excel's "Unicode text", with tabs between its cells."""
+    """Whether a file is a table: by its suffix, or as Excel's "Unicode text" with tab-separated cells."""
     suffix = _suffix(path)
     tabs = suffix == ".txt" and "\t" in text.partition("\n")[0] and not text.startswith(("{", "["))
     return tabs or suffix in (".csv", ".tsv", ".tab", *_MARKDOWN)
 
 
 def _suffix(path: Path) -> str:
-    """How the name of a file ends, packed or not, in small letters."""
+    """Lower-case suffix of a file name, ignoring `.gz`."""
     return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
 
 
-def decoded(path: Path, data: bytes) -> str:
+def decode(path: Path, data: bytes) -> str:
     """The text of a file in UTF-8, or in UTF-16 or 32 where its first bytes say so.
 
     Raises:
@@ -118,7 +118,7 @@ def _names(path: Path, lines: Sequence[Line]) -> dict[int, str]:
 
 
 def _refuse_ragged(path: Path, lines: Iterable[Line], width: int) -> None:
-    """Stop at rows with another number of cells than the header; blank cells at the end do not count."""
+    """Refuse rows whose number of cells differs from the header's; trailing blank cells are ignored."""
     bad = [
         (line.place, f"not as many cells as the header ({len(line.cells)}, not {width})")
         for line in lines
@@ -145,7 +145,7 @@ def _delimited(path: Path, text: str) -> list[Line]:
 
 
 def _refuse_space(path: Path, text: str, mark: str, lines: Sequence[Line]) -> None:
-    """Stop at spaces in front of a quotation mark that begins a cell: with them, it would belong to the text."""
+    """Refuse a space before a cell's opening quotation mark: it would make the mark part of the text."""
     without = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
     rows = (cells for cells in without if any(cell.strip() for cell in cells))
     for line, cells in islice(zip(lines, rows, strict=False), 1, None):  # the names are read without both

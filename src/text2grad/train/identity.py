@@ -21,7 +21,7 @@ def supervised_identity(
 ) -> dict[str, str]:
     """That of a supervised run, whose `settings` stand in a section; `data` has the digests of what it learns."""
     return {
-        **flatten({f"{section}.checkpoint_every"}, **{section: settings}),
+        **flatten(**{section: settings}),
         "the starting model": digest_of_reference(policy),
         **data,
     }

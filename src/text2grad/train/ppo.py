@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from text2grad.align import CreditSettings
-from text2grad.durable.identity import digest_of_reference, flatten
+from text2grad.durable.identity import digest_of_reference, flatten, own_code
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
@@ -96,6 +96,7 @@ def train_ppo(
         refuse_unfit(policy, examples, settings.teacher, ranks.sharded)
     identity = {
         **flatten(ppo=settings, credit=credit, generation=generation),
+        **own_code("the credit scheme", credit.scheme),
         **identity_of(policy, examples, critic),
         **({"the teacher's prompt": teacher_version()} if taught else {}),
     }

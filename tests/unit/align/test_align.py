@@ -16,9 +16,10 @@ from tokenizers import decoders, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from text2grad.align import Aligned, Credit, CreditSettings, Membership, TokenTable, credit, token_labels
-from text2grad.align.credit import Scheme
+from text2grad.align.credit import SCHEMES
 from text2grad.align.parts_of_speech import noun_and_verb_characters
 from text2grad.align.tokens import align_by_prefixes
+from text2grad.errors import UserError
 from text2grad.feedback import Critique, Label, Span
 
 KINDS = ("byte", "piece")
@@ -268,7 +269,7 @@ def cut(text: str, cuts: list[int]) -> Aligned:
 @given(
     labelled(),
     st.randoms(),
-    st.sampled_from(get_args(CreditSettings.model_fields["scheme"].annotation)),
+    st.sampled_from(list(SCHEMES)),
     st.sampled_from(("token", "span", "balanced")),
     st.sampled_from(get_args(Membership)),
 )
@@ -357,7 +358,7 @@ def test_weights_of_spans_and_of_poor_spans() -> None:
     assert paid == [0.05, 0.05, 0.05, 0.1, 0.05, 0.05, 0.05, -0.2, 0.05]
 
 
-@pytest.mark.parametrize("scheme", [s for s in get_args(Scheme) if s not in ("last_token", "spread_score")])
+@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s not in ("last_token", "spread_score")])
 @pytest.mark.parametrize("weighting", ["token", "span", "balanced"])
 @pytest.mark.parametrize("signs", ["critique", "verdict", "agreeing"])
 def test_what_could_be_better_pays_nothing(scheme: Any, weighting: Any, signs: Any) -> None:
@@ -548,3 +549,60 @@ def test_an_empty_response() -> None:
     for scheme in ("spans", "last_token", "spread_score"):
         settings = CreditSettings.model_validate({"scheme": scheme, "outcome_weight": 1.0})
         assert credit(Critique(text="", score=1.0), empty, settings).delta.shape == (0,)
+
+
+OWN_SCHEME = """
+import numpy as np
+from text2grad.align import CreditScheme
+
+def halves(critique, aligned, settings):
+    return np.full(len(aligned), 0.5)
+
+def short(critique, aligned, settings):
+    return [1.0]
+
+def endless(critique, aligned, settings):
+    return np.full(len(aligned), np.inf)
+
+verdict = CreditScheme(lambda critique, aligned, settings: np.full(len(aligned), critique.score), by_score=True)
+number = 3
+"""
+
+
+@pytest.fixture
+def own_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module with schemes, another one in each test."""
+    name = f"own_scheme_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(OWN_SCHEME)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def test_a_scheme_of_ones_own_pays_what_it_gives(own_scheme: str) -> None:
+    settings = CreditSettings(scheme=f"{own_scheme}:halves")
+    assert not settings.by_score and not settings.as_marked
+    paid = credit(critique(TEXT, score=1.0), words(TEXT), settings)
+    assert paid.delta.tolist() == [0.5] * 9 and paid.delta.dtype == np.float32 and paid.labelled == 9
+    assert delta(TEXT, critique(TEXT, score=0.25), scheme=f"{own_scheme}:verdict") == [0.25] * 9
+    assert CreditSettings(scheme=f"{own_scheme}:verdict").by_score
+
+
+@pytest.mark.parametrize(
+    ("name", "words_of_it"),
+    [
+        ("short", r"'own_scheme_\d+:short' gave numbers of shape \(1,\) \(one finite number for each of 9 tokens"),
+        ("endless", "gave a number that is not finite"),
+        ("number", "number of own_scheme_.* is not a credit scheme"),
+        ("haves", "has no haves .did you mean halves"),
+    ],
+)
+def test_a_scheme_of_ones_own_that_is_none_is_the_users_mistake(
+    own_scheme: str, name: str, words_of_it: str
+) -> None:
+    with pytest.raises(UserError, match=words_of_it):
+        credit(critique(TEXT), words(TEXT), CreditSettings(scheme=f"{own_scheme}:{name}"))
+
+
+def test_an_unknown_scheme_is_named_with_its_nearest() -> None:
+    with pytest.raises(ValueError, match=r"did you mean 'spans'\? one of spans, last_token, .*, or module:name"):
+        CreditSettings(scheme="span")

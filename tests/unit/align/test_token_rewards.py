@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from text2grad.align import CreditSettings, TokenCredit, TokenTable, Trajectory, scored, token_rewards
-from text2grad.align.credit import Scheme, Weighting
+from text2grad.align import (
+    CreditSettings,
+    TokenCredit,
+    TokenTable,
+    Trajectory,
+    scored,
+    token_rewards,
+)
+from text2grad.align.credit import SCHEMES, Weighting
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
 from text2grad.policy.generate import Sample
@@ -85,7 +92,7 @@ def judged(draw: st.DrawFn, tables: dict[str, TokenTable]) -> tuple[TokenTable, 
 
 SETTINGS = st.builds(
     CreditSettings,
-    scheme=st.sampled_from(get_args(Scheme)),
+    scheme=st.sampled_from(list(SCHEMES)),
     weighting=st.sampled_from(get_args(Weighting)),
     signs=st.sampled_from(["critique", "verdict", "agreeing"]),
     outcome_weight=st.floats(-2, 2),

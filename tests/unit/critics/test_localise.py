@@ -10,7 +10,7 @@ from math import sqrt
 import pytest
 
 from text2grad.critics.program.source import Code, read_code
-from text2grad.critics.program.suspects import cleared, edits, localise, ochiai
+from text2grad.critics.program.suspects import edits, innocent_lines, localise, ochiai
 from text2grad.sandbox import TestResult, Verdict
 
 PROGRAM = (
@@ -64,7 +64,7 @@ def test_nothing_is_suspicious_without_a_failing_test_or_without_coverage() -> N
 
 def test_cleared_lines_are_run_by_passing_tests_only() -> None:
     runs = [result(True, 1, 2), result(True, 3), result(False, 2, 4)]
-    assert cleared(runs) == [1, 3]
+    assert innocent_lines(runs) == [1, 3]
 
 
 # The ranking.

@@ -12,10 +12,10 @@ import pytest
 
 from text2grad import errors
 from text2grad.errors import UserError
-from text2grad.eval.alpaca import LENGTH_CONTROLLED, model_outputs, read_annotations, win_rates
+from text2grad.eval.benchmarks.alpaca import LENGTH_CONTROLLED, model_outputs, read_annotations, win_rates
 from text2grad.feedback import Example, Message
-from text2grad.tasks.alpaca_eval import AlpacaEvalTask
 from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.benchmarks.alpaca_eval import AlpacaEvalTask
 
 
 def row(preference: Any) -> dict[str, Any]:

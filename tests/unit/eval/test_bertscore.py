@@ -12,20 +12,20 @@ from transformers import RobertaConfig, RobertaModel
 
 from published import published
 from text2grad.errors import UserError
-from text2grad.eval.bertscore import Encoded, Encoder, Match, bert_figures, matched, rescaled
+from text2grad.eval.bertscore import EncodedText, Encoder, Match, bert_figures, match_tokens, rescale
 from text2grad.eval.settings import BertScoreSettings
 
 TEXTS = ["the cat sat on the mat", "a dog ran away", "rain", "", "the cat sat"]
 
 
-def encoded(states: Tensor, *weights: float) -> Encoded:
-    return Encoded(states, torch.tensor(weights) if weights else torch.ones(len(states)))
+def encoded(states: Tensor, *weights: float) -> EncodedText:
+    return EncodedText(states, torch.tensor(weights) if weights else torch.ones(len(states)))
 
 
-def slow(text: Encoded, reference: Encoded) -> tuple[float, float]:
+def slow(text: EncodedText, reference: EncodedText) -> tuple[float, float]:
     """Every token's best cosine, one pair of tokens at a time."""
 
-    def best(own: Encoded, other: Encoded) -> float:
+    def best(own: EncodedText, other: EncodedText) -> float:
         total = count = 0.0
         for state, weight in zip(own.states, own.weights, strict=True):
             cosines = [float(torch.cosine_similarity(state, each, dim=0)) for each in other.states]
@@ -38,7 +38,7 @@ def slow(text: Encoded, reference: Encoded) -> tuple[float, float]:
 def test_each_token_is_matched_with_the_most_similar_one() -> None:
     torch.manual_seed(0)
     text, reference = encoded(torch.randn(4, 6), 0, 1, 2, 0), encoded(torch.randn(7, 6), 0, 1, 1, 1, 1, 0.5, 0)
-    found, (precision, recall) = matched(text, reference), slow(text, reference)
+    found, (precision, recall) = match_tokens(text, reference), slow(text, reference)
     assert found[:2] == pytest.approx((precision, recall), abs=1e-6)
     assert found.f1 == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-6)
 
@@ -46,8 +46,8 @@ def test_each_token_is_matched_with_the_most_similar_one() -> None:
 def test_by_hand() -> None:
     """Right angles: one token of two is found again, and the one token of the reference is."""
     text, reference = encoded(torch.tensor([[2.0, 0.0], [0.0, 3.0]])), encoded(torch.tensor([[5.0, 0.0]]))
-    assert matched(text, reference) == pytest.approx((0.5, 1.0, 2 / 3))
-    assert matched(encoded(torch.ones(2, 2), 0, 0), reference) == (0, 0, 0), "nothing counts"
+    assert match_tokens(text, reference) == pytest.approx((0.5, 1.0, 2 / 3))
+    assert match_tokens(encoded(torch.ones(2, 2), 0, 0), reference) == (0, 0, 0), "nothing counts"
 
 
 def test_published_scores_are_rescaled_as_published() -> None:
@@ -58,7 +58,7 @@ def test_published_scores_are_rescaled_as_published() -> None:
     for kind in ("no_idf", "idf"):
         raw, told = known[kind], known[f"{kind}_rescaled"]
         for n in range(len(known["cands"])):
-            found = rescaled(Match(raw["P"][n], raw["R"][n], raw["F"][n]), baseline)
+            found = rescale(Match(raw["P"][n], raw["R"][n], raw["F"][n]), baseline)
             assert found == pytest.approx((told["P"][n], told["R"][n], told["F"][n]), abs=2e-5)
             if kind == "no_idf":
                 precision, recall = raw["P"][n], raw["R"][n]
@@ -92,7 +92,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_batches_padding_and_empty_texts_change_nothing(model: Path) -> None:
     encoders = [Encoder(BertScoreSettings(model=str(model), batch_size=size)) for size in (1, 5)]
     other = encoders[0].encode(["the cat"])[0]
-    one, many = ([matched(each, other) for each in encoder.encode(TEXTS)] for encoder in encoders)
+    one, many = ([match_tokens(each, other) for each in encoder.encode(TEXTS)] for encoder in encoders)
     assert [value for match in one for value in match] == pytest.approx([v for m in many for v in m], abs=1e-5)
     assert one[3] == (0, 0, 0), "the empty text"
     figures = bert_figures(encoders[0], TEXTS[:3], ["the cat sat on the mat", "", "rain"])

@@ -10,13 +10,13 @@ import torch
 
 from places import SHARED
 from text2grad.errors import UserError
-from text2grad.eval.choices import choose, forgetting
-from text2grad.eval.letters import choice_figures
+from text2grad.eval.benchmarks.choices import choose
+from text2grad.eval.benchmarks.letters import choice_figures
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.tasks.arc import ArcTask
 from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.benchmarks.arc import ArcTask
 from tiny_runs import tiny_model
 
 OPTIONS = [
@@ -67,16 +67,10 @@ def test_choices_are_those_of_answers_read_one_by_one(policy: Policy, tmp_path: 
     assert differ, "a choice by length must differ somewhere"
 
 
-def test_figures_and_forgetting_in_points() -> None:
+def test_figures_are_shares_of_the_questions() -> None:
     rows = [{"scores": {"likelihood": a, "likelihood_normalised": b}} for a, b in ((1.0, 1.0), (0.0, 1.0))]
     before = choice_figures(rows)
     assert before == {"likelihood": 0.5, "likelihood_normalised": 1.0, "total": 2.0}
-    after = {**before, "likelihood_normalised": 0.75}
-    assert forgetting(before, after) == 25.0
-    assert forgetting(after, before) == -25.0
-    assert forgetting(before, after, "likelihood") == 0.0
-    with pytest.raises(ValueError, match="2 questions before and 3 after"):
-        forgetting(before, {**before, "total": 3.0})
 
 
 def test_the_three_shapes_are_one_question(tmp_path: Path) -> None:

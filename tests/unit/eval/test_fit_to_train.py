@@ -9,9 +9,9 @@ import pytest
 
 from span_cases import TEXT, UNREADABLE, case, critique, word_span, words_aligned
 from text2grad.align import CreditSettings
-from text2grad.eval.gate import Gate, GateFigures, Judged, check, gate, gate_figures
-from text2grad.eval.reward_model import reward_model_report
-from text2grad.eval.spans import SpanCase
+from text2grad.eval.critics.gate import Gate, GateFigures, Judged, check, gate, gate_figures
+from text2grad.eval.critics.reward_model import reward_model_report
+from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique
 
 SOUND = GateFigures(

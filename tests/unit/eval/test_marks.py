@@ -11,7 +11,7 @@ from pytest import approx
 
 from text2grad.cli import main
 from text2grad.errors import UserError
-from text2grad.eval.marks import Mark, agreement, by_label, people, read_marks
+from text2grad.eval.critics.marks import Mark, agreement, by_label, people, read_marks
 from text2grad.feedback import Feedback, Message, Source, Span, write_jsonl
 
 

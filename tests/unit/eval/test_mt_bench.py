@@ -13,10 +13,10 @@ from places import SHARED
 from published import published_text
 from text2grad.chat import Completion, ScriptedChat
 from text2grad.errors import UserError
-from text2grad.eval.mt_bench import means, rate, rating_messages, rating_of, read_prompts
+from text2grad.eval.benchmarks.mt_bench import means, rate, rating_messages, rating_of, read_prompts
 from text2grad.feedback import Failure
 from text2grad.tasks.base import TaskSettings
-from text2grad.tasks.mt_bench import MTBenchTask, next_turn, read_answers
+from text2grad.tasks.benchmarks.mt_bench import MTBenchTask, next_turn, read_answers
 
 FOLDER = SHARED / "mt_bench"
 MEANS = {

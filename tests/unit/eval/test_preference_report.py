@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from text2grad.eval.preference import preference_report
+from text2grad.eval.critics.preference import preference_report
 
 
 def test_figures_by_hand() -> None:

@@ -8,8 +8,8 @@ import pytest
 from pytest import approx
 
 from span_cases import TEXT, UNREADABLE, case, critique, word_span
-from text2grad.eval.reward_model import accuracy_by_length, baselines, critique_rouge, reward_model_report
-from text2grad.eval.spans import span_report
+from text2grad.eval.critics.reward_model import accuracy_by_length, baselines, critique_rouge, reward_model_report
+from text2grad.eval.critics.spans import span_report
 from text2grad.feedback import Critique, Span
 
 SPANS = (word_span(1, 0, 0), word_span(1, 1, 2), word_span(-1, 4, 4), word_span(1, 5, 9))

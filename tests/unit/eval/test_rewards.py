@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from text2grad.align import Aligned, CreditSettings
-from text2grad.eval.reward_model import reward_report
+from text2grad.eval.critics.reward_model import reward_report
 from text2grad.feedback import Critique, Failure, QuoteCounts, Span
 
 

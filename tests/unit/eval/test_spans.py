@@ -1,4 +1,4 @@
-"""`eval.spans`: hand-counted tokens, and the cases the published metric gets wrong."""
+"""`eval.critics.spans`: hand-counted tokens, and the cases the published metric gets wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pytest import approx
 
 from span_cases import TEXT, UNREADABLE, case, critique, word_span
-from text2grad.eval.spans import intervals, span_report
+from text2grad.eval.critics.spans import intervals, span_report
 from text2grad.feedback import Critique, Judgement, Span
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from text2grad.eval.spans import SpanCase
-from text2grad.eval.units import unit_report
+from text2grad.eval.critics.spans import SpanCase
+from text2grad.eval.critics.units import unit_report
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 from text2grad.policy.heads.model import Unit, as_tokens
 

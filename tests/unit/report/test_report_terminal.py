@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from span_cases import UNREADABLE, case, critique, word_span
 from synthetic_run import sample, summary
-from text2grad.eval.reward_model import reward_model_report
+from text2grad.eval.critics.reward_model import reward_model_report
 from text2grad.feedback import Feedback, Message, Source, Span
 from text2grad.report.folder import Sample
 from text2grad.report.terminal import (

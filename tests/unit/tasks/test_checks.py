@@ -17,10 +17,10 @@ from text2grad.feedback import Example
 from text2grad.sandbox import Runner
 from text2grad.tasks import code
 from text2grad.tasks.base import TaskSettings, load_task
+from text2grad.tasks.benchmarks.evalplus import cached_file
+from text2grad.tasks.benchmarks.plus_oracle import Expected
 from text2grad.tasks.checks import check_module
-from text2grad.tasks.evalplus import cached_file
 from text2grad.tasks.loaders import read_examples
-from text2grad.tasks.plus_oracle import Expected
 
 needs_data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data sets are not here")
 

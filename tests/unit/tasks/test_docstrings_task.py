@@ -13,12 +13,18 @@ from text2grad.tasks.docstrings import (
     MOST_SHARED,
     _shared,
     _shingles,
+    in_words,
     sentence_bleu,
-    shortened,
+    shorten,
     split_functions,
-    spoken,
 )
-from text2grad.tasks.library import Documented, documented_functions, installed_functions, split_docstring, words
+from text2grad.tasks.library import (
+    DocumentedFunction,
+    documented_functions,
+    installed_functions,
+    split_docstring,
+    words,
+)
 
 REST = "Those without one are passed over, and the rest is sorted."
 
@@ -75,7 +81,7 @@ def package(root: Path, name: str, count: int, line: str = "Count the {0} of {1}
 def test_what_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "queues.py").write_text(SOURCE, encoding="utf-8")
     assert list(documented_functions([tmp_path])) == [
-        Documented(
+        DocumentedFunction(
             package="queues",
             place="queues.py:HTTPQueue.next_item",
             name="HTTPQueue.next_item",
@@ -167,8 +173,8 @@ def whole_prompts(tmp_path: Path, room: int | None) -> list[str]:
     return [each.prompt[0].content for each in load_task(settings).examples("heldout")]
 
 
-def function(package: str, summary: str, rest: str) -> Documented:
-    return Documented(package, f"{package}:{summary}", "f", "()", summary, rest)
+def function(package: str, summary: str, rest: str) -> DocumentedFunction:
+    return DocumentedFunction(package, f"{package}:{summary}", "f", "()", summary, rest)
 
 
 def split_packages() -> tuple[str, str]:
@@ -227,13 +233,13 @@ def test_a_folder_without_packages_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_is_said_in_words(name: str, said: str) -> None:
-    assert spoken(name) == said
+    assert in_words(name) == said
 
 
 def test_texts_are_cut_between_words() -> None:
-    assert shortened("one two three", 8) == "one two"
-    assert shortened("one two three", 7) == "one two"
-    assert shortened("one two three", 13) == "one two three"
+    assert shorten("one two three", 8) == "one two"
+    assert shorten("one two three", 7) == "one two"
+    assert shorten("one two three", 13) == "one two three"
 
 
 def test_bleu_of_a_sentence() -> None:

@@ -69,12 +69,10 @@ def test_a_response_is_not_scored_without_a_reference() -> None:
     assert task.scores(post, "A cat.") == {}
 
 
-def test_code_is_scored_by_the_scorer_it_is_given() -> None:
-    chosen = TaskSettings(name="code", data=str(DATA / "kodcode.jsonl"), heldout_share=0.0)
-    assert CodeTask(chosen).scores(CodeTask(chosen).examples("train")[0], "x") == {}
-    task = CodeTask(chosen, scorer=lambda example, response: {"pass": float(response == example.reference)})
+def test_a_program_has_no_score_before_its_tests_are_run() -> None:
+    task = CodeTask(TaskSettings(name="code", data=str(DATA / "kodcode.jsonl"), heldout_share=0.0))
     problem = task.examples("train")[0]
-    assert task.scores(problem, problem.reference) == {"pass": 1.0}
+    assert problem.reference and task.scores(problem, problem.reference) == {}
 
 
 PLUG_IN = """

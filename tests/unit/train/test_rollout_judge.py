@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from text2grad.align import CreditSettings, TokenTable
-from text2grad.critics.noise import NoiseSettings, NoisyCritic
+from text2grad.critics.probes import ProbedCritic
 from text2grad.feedback import Critique, Example, Judgement, Message, Source
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.generate import Sample
@@ -32,9 +32,9 @@ def test_the_tokens_of_each_share_are_those_of_this_batch(tmp_path: Path) -> Non
     samples = [Sample(tokenizer.encode("ok", add_special_tokens=False), False)] * 3
     examples = [Example(id="1", prompt=(Message(role="user", content="a"),))] * 3
     critic = Reader()
-    noisy = NoisyCritic(critic, NoiseSettings(), 0)
+    probed = ProbedCritic(critic, 0)
     table, settings = TokenTable(tokenizer), CreditSettings()
     first = judge(examples, samples, table, critic, settings)
-    second = judge(examples[:1], samples[:1], table, noisy, settings)
+    second = judge(examples[:1], samples[:1], table, probed, settings)
     assert (first.critic_tokens, second.critic_tokens) == ([30.0], [10.0])
     assert sum(merge([first, second]).critic_tokens) == 40.0

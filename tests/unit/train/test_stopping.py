@@ -13,7 +13,7 @@ from human_data import finegrained_file, small_config
 from span_cases import TEXT, critique, word_span, words_aligned
 from text2grad.config import load_config
 from text2grad.errors import UserError
-from text2grad.eval.spans import SpanCase
+from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critique, Example, Feedback, Message, Source
 from text2grad.policy import load
 from text2grad.policy.load import load_policy

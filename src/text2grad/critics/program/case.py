@@ -115,18 +115,18 @@ class Case:
         return self.mark(0, len(self.program.code), label, reason)
 
     def mark_any(self, label: Label, reason: str = "") -> tuple[Span, ...]:
-        """The span of the whole program, as sure of each of its lines as of the others."""
+        """The span of the whole program, with the weight of one of its lines."""
         lines = sum(bool(line.strip()) for line in self.lines.lines)
         return self.mark(0, len(self.program.code), label, reason, one_of(lines))
 
 
 def one_of(count: int) -> float:
-    """How sure it is of each of `count` places that it is the one, if nothing tells them apart."""
+    """Weight of each of `count` equally likely places."""
     return round(1 / max(1, count), 4)
 
 
 def praise(case: Case, text: str, reason: str = "") -> Critique:
-    """A program that passes: the statements that the tests ran are good; without coverage, all of them."""
+    """Critique of a passing program: executed statements are good; without coverage, all of them."""
     run = set[int]().union(*(result.lines for result in case.verdict.results))
     extents = map(case.code.extent_of, case.code.statements()) if case.code else ()
     spans = [

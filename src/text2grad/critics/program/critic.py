@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from pydantic import Field
+
 from text2grad.critics.program.case import Attempt, Case, run_attempts
 from text2grad.critics.program.critique import brief_critique, full_critique, operands_text
+from text2grad.critics.spec import CriticSpec, Need
 from text2grad.feedback import (
     Critique,
     Example,
@@ -19,10 +22,26 @@ from text2grad.feedback import (
     Span,
 )
 from text2grad.sandbox import NO_VERDICT, Gate, Runner, Verdict, clean, stub_gate
+from text2grad.settings import Settings
 
 WEAK_TESTS = "weak_tests"
 LONGEST_OUTPUT = 2000
-"""Characters of what failing tests said."""
+"""Maximum characters kept of the failing tests' output."""
+
+
+class ProgramSettings(Settings):
+    """The program critic: unit tests."""
+
+    brief: bool = Field(
+        default=False,
+        description="leave out inputs and evidence, which a small reward model cannot learn to predict",
+    )
+    gate: bool = Field(
+        default=True, description="no verdict if the tests also pass for a program that solves nothing"
+    )
+    repairs: int = Field(
+        default=40, ge=0, description="small edits tried to locate a fault without a reference; 0: none"
+    )
 
 
 class ProgramCritic:
@@ -64,7 +83,8 @@ class ProgramCritic:
             return _not_run(asked)
         brief = {"outcome": verdict.outcome, "tier": verdict.tier}
         meta = brief if self.brief else outcome_meta(verdict)
-        if reason := self._rejected(asked):
+        reason = admission(self.runner, asked).reason if self.gate else ""
+        if reason:
             meta, reason = {**meta, "outcome": WEAK_TESTS}, f"{WEAK_TESTS}: {reason}"
         elif verdict.outcome in NO_VERDICT:
             reason = f"{verdict.outcome}: {verdict.error}"
@@ -74,16 +94,12 @@ class ProgramCritic:
         found = brief_critique(case) if self.brief else full_critique(case, partial(self._try, asked), self.repairs)
         return found.model_copy(update={"meta": {**meta, **found.meta}})
 
-    def _rejected(self, asked: Attempt) -> str:
-        """Why the tests of a task are not worth running; "" if they are."""
-        return admission(self.runner, asked).reason if self.gate else ""
-
     def _try(self, asked: Attempt, programs: Sequence[str]) -> list[Verdict]:
         return self.runner.run_all([(each, asked.tests) for each in programs], coverage=False)
 
 
 def admission(runner: Runner, asked: Attempt) -> Gate:
-    """Whether a task may judge anything: its reference passes its tests, and no stub of a program does."""
+    """Gate of a task's tests: its reference passes them, and no stub of a program does."""
     return stub_gate(runner, asked.tests, *asked.names, reference=asked.reference)
 
 
@@ -110,7 +126,7 @@ def outcome_meta(verdict: Verdict) -> dict[str, str]:
 
 
 def _not_run(asked: Attempt) -> Judgement:
-    """No tests: no verdict. No program: a verdict on the policy, and what is there instead is poor."""
+    """Without tests: a failure. Without a program: score -1, and the whole response is poor."""
     if not asked.tests:
         message = f"{asked.example.id}: no tests in meta['tests']"
         return Failure(kind="unsupported", message=message, meta={"outcome": "no_tests"})
@@ -123,3 +139,12 @@ def _not_run(asked: Attempt) -> Judgement:
 def outcome_counts(records: Iterable[Feedback]) -> dict[str, int]:
     """How often each outcome of a run occurs in the records, most frequent first."""
     return dict(Counter(record.meta["outcome"] for record in records if "outcome" in record.meta).most_common())
+
+
+PROGRAM = CriticSpec(
+    "program",
+    make=lambda materials: ProgramCritic(materials.runner, **materials.settings.model_dump()),
+    settings=ProgramSettings,
+    needs=Need("tests", lambda example: bool(example.meta.get("tests"))),
+    inputs=lambda materials: materials.section("sandbox", without=("workers",)),
+)

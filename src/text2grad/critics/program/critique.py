@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from text2grad.critics.program.case import Case, one_of, ordered, praise
 from text2grad.critics.program.reference import Difference, compare
 from text2grad.critics.program.source import Code, Function
-from text2grad.critics.program.suspects import Kind, Suspect, TryAll, cleared, localise
+from text2grad.critics.program.suspects import Kind, Suspect, TryAll, innocent_lines, localise
 from text2grad.feedback import Critique, Span
 from text2grad.sandbox import TestResult
 
@@ -207,7 +207,7 @@ def _cleared(case: Case) -> list[Span]:
     if any(not run.passed and not run.lines for run in runs):
         return []  # a failing test whose lines are not known may have run any line
     reason = "passing tests run it, and no failing test does"
-    return [span for line in cleared(runs) for span in case.mark_line(line, 1, reason)]
+    return [span for line in innocent_lines(runs) for span in case.mark_line(line, 1, reason)]
 
 
 def failure_text(case: Case) -> str:

@@ -14,7 +14,7 @@ TOO_SMALL = _WORDS | ast.operator | ast.unaryop | ast.cmpop | ast.boolop
 
 
 class Difference(NamedTuple):
-    """A piece of a program (characters), and the reference's text in its place ("" when there is none).
+    """A piece of a program (characters), and the corresponding text of the reference ("" if missing).
 
     Where the piece is right but the statement before or after it is missing, `before` or `after` is that statement.
     """

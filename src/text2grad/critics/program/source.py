@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+
+from text2grad.tasks import checks
 
 # As Python sees lines; str.splitlines also cuts at \f and U+2028.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -104,10 +105,8 @@ def read_code(text: str) -> Code | None:
 def parsed(text: str) -> ast.Module | None:
     """The syntax tree of a text; None if Python cannot read it."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "invalid decimal literal": of the program, not of ours
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return checks.parsed(text)
+    except (ValueError, RecursionError, MemoryError):
         return None
 
 

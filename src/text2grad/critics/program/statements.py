@@ -56,7 +56,7 @@ def _stands_alone(code: Code, statement: ast.stmt) -> bool:
 
 
 def _replaced(code: Code, statement: ast.stmt, block: _Block) -> Iterator[Edit]:
-    """Nothing in a statement's place, or something in the place of nothing."""
+    """Replace a statement by `pass`, or a `pass` by a new line."""
     start, end = code.bounds(statement)
     if isinstance(statement, ast.Pass):
         for text, cost in _new_lines(block, True):
@@ -143,7 +143,7 @@ def undefined_name(error: str) -> str:
 
 
 def definition_edits(code: Code, name: str) -> Iterator[Edit]:
-    """What may be missing where a name is not defined: an import, or its first value."""
+    """Edits for an undefined name: an import, or an initial value."""
     if not code.tree.body:
         return
     first = code.tree.body[0]

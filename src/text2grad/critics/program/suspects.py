@@ -1,4 +1,4 @@
-"""Where the fault is: evidence of several kinds, put together into a ranking of the lines.
+"""Fault localisation: several kinds of evidence combined into a ranking of lines.
 
 Tracebacks, the spectrum of the tests (Ochiai) and what can be read off the program order the lines; then small
 edits are tried, at the most suspicious lines first, and one that makes every test pass decides: an edit is never
@@ -103,7 +103,7 @@ def ochiai(runs: Sequence[TestResult]) -> dict[int, float]:
     return {n: bad[n] / sqrt(failed * (bad[n] + good[n])) if bad[n] else 0.0 for n in sorted(bad | good)}
 
 
-def cleared(runs: Sequence[TestResult]) -> list[int]:
+def innocent_lines(runs: Sequence[TestResult]) -> list[int]:
     """Lines that some passing test runs and no failing test does."""
     passing: set[int] = set().union(*(run.lines for run in runs if run.passed))
     return sorted(passing.difference(*(run.lines for run in runs if not run.passed)))
@@ -112,7 +112,7 @@ def cleared(runs: Sequence[TestResult]) -> list[int]:
 def _readings(
     code: Code, endless: bool, failed: Sequence[TestResult], run: frozenset[int]
 ) -> Iterator[tuple[int, float, str]]:
-    """Lines that look wrong by themselves, given what the failing tests said; with an amount of suspicion."""
+    """Lines that look wrong given the failing tests' errors, with an amount of suspicion and a reason."""
     for name in sorted({undefined_name(result.error) for result in failed} - {""}):
         yield from ((place.lineno, 0.7, f"`{name}` has no value before it") for place in first_uses(code, name))
     if any(result.got == "None" and result.expected != "None" for result in failed):

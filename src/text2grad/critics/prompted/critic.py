@@ -16,8 +16,14 @@ from text2grad.chat.journal import STATE_OF, State
 from text2grad.chat.questions import Question
 from text2grad.critics.prompted.messages import Prompt, fitted_messages, judge_messages
 from text2grad.critics.prompted.reading import Reader
-from text2grad.critics.prompted.settings import AS_WRITTEN, ReadingSettings
-from text2grad.critics.votes import voted
+from text2grad.critics.prompted.settings import (
+    AS_WRITTEN,
+    PromptedSettings,
+    ReadingSettings,
+    RewardModelCriticSettings,
+)
+from text2grad.critics.spec import CriticSpec, Materials
+from text2grad.critics.votes import vote
 from text2grad.feedback import (
     Critique,
     Example,
@@ -131,7 +137,7 @@ class PromptedCritic:
 
     def _judgement(self, pair: Pair, answers: Sequence[Answer]) -> Judgement:
         read = [self._reader.read(answer, pair[1]) for answer in answers]
-        kept = voted([self._reader.validated(judgement) for judgement in read], self._share)
+        kept = vote([self._reader.validated(judgement) for judgement in read], self._share)
         if isinstance(kept, Failure):
             return kept.model_copy(update={"meta": {**kept.meta, **_lost(read)}})
         words = self._anchored(*pair)
@@ -150,7 +156,7 @@ class PromptedCritic:
 
 
 def tokens_in(answer: Answer) -> dict[str, int]:
-    """Tokens of a question and its answer, by name, where the chat says so."""
+    """Input and output tokens of one request by name, if the chat reports them."""
     usage = answer.usage if isinstance(answer, Completion) else {}
     return {name: int(count) for name, count in usage.items() if name.endswith("tokens")}
 
@@ -165,3 +171,37 @@ def _lost(read: Sequence[Judgement]) -> dict[str, object]:
         "dropped_spans": sum(len(critique.spans) for critique in critiques),
         "lost": [quote for critique in critiques for quote in critique.lost],
     }
+
+
+def _model_inputs(materials: Materials) -> dict[str, str]:
+    """What a reward model says depends on: its weights, and how it writes."""
+    settings = materials.section("reward_model")
+    return {
+        **materials.section("reward_model.generation"),
+        **{name: settings[name] for name in ("reward_model.grounded", "reward_model.whole_quotes")},
+        "the reward model": materials.digest(materials.model_folder("reward_model")),
+    }
+
+
+PROMPTED = CriticSpec(
+    "prompted",
+    make=lambda materials: materials.prompted(),
+    settings=PromptedSettings,
+    manner=("concurrency", "retries", "most_failures", "timeout", "prices", "budget_usd"),
+    source="llm",
+    blind=True,
+)
+REWARD_MODEL = CriticSpec(
+    "reward_model",
+    make=lambda materials: materials.reward_model(),
+    settings=RewardModelCriticSettings,
+    manner=("gate",),
+    inputs=_model_inputs,
+    measures_with=lambda materials: (
+        materials.reward_model()
+        if materials.settings.folder or materials.model_folder("reward_model").is_dir()
+        else None
+    ),
+    source="reward_model",
+    blind=True,
+)

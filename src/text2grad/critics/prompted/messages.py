@@ -108,7 +108,7 @@ def fitted_messages(
 def without_middle(example: Example, tokens: int) -> Example:
     """The example with about `tokens` tokens less in the middle of its longest turn; itself if there is no more.
 
-    A token is taken for two characters: rather once too often than too much at a time.
+    Assumes two characters per token: several short cuts are better than one that removes too much.
     """
     place = max(range(len(example.prompt)), key=lambda index: len(example.prompt[index].content))
     turn = example.prompt[place]

@@ -1,7 +1,8 @@
-"""How a prompted critic asks, and how it reads what it is told."""
+"""Settings of prompted critics: endpoint, prompt, and how answers are read."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -19,17 +20,16 @@ class ReadingSettings(Settings):
     votes: int = Field(
         default=1,
         ge=1,
-        description="critiques of one response, at a temperature above 0; spans most agree on stay, weighted",
+        description="critiques per response, at a temperature above 0; majority spans stay, weighted by votes",
     )
     vote_share: float = Field(
         default=0.5,
         ge=0,
         lt=1,
-        description="a span stays that more than this share of the votes cast; lower finds more, and more that is"
-        " wrong",
+        description="a span needs more than this share of the votes; lower: more recall, less precision",
     )
     ambiguity: Ambiguity = Field(
-        default="skip", description="a quote that occurs more than once and does not say which"
+        default="skip", description="what to do with a quote that occurs more than once without saying which"
     )
     validation: Validation = Field(
         default="keep",
@@ -37,10 +37,10 @@ class ReadingSettings(Settings):
         " critique if the second answer is no better (only an endpoint is asked again)",
     )
     repair: bool = Field(
-        default=False, description="repair what is not JSON, if all quotes of the result are in the response"
+        default=False, description="repair invalid JSON, if all quotes of the result are in the response"
     )
     locate: LocateSettings | None = Field(
-        default=None, description="how far a quote may be from the letter of the response; null: not at all"
+        default=None, description="tolerance when a quote is looked up in the response; null: exact"
     )
 
 
@@ -57,4 +57,18 @@ class PromptedSettings(ReadingSettings, EndpointSettings):
     repair: bool = Field(default=True, description=str(ReadingSettings.model_fields["repair"].description))
     locate: LocateSettings | None = Field(
         default=LocateSettings(), description=ReadingSettings.model_fields["locate"].description
+    )
+
+
+class RewardModelCriticSettings(ReadingSettings):
+    """The trained reward model as a critic, and how its answers are read."""
+
+    folder: Path | None = Field(default=None, description="of the model; null: this run's own")
+    gate: bool = Field(
+        default=True, description="train refuses a reward model that train-reward found unfit; false: trains"
+    )
+    words: bool = Field(
+        default=True,
+        description="false: in the training loop the verdict alone, of a model that reads it before it writes"
+        " (reward_model.verdict head), for a credit.scheme that pays nothing else; several times as fast",
     )

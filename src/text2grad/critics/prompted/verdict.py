@@ -1,4 +1,4 @@
-"""A reward model as a critic that gives its verdict alone: it is asked as a prompted critic is, and writes nothing.
+"""A reward model used for its verdict alone: same prompt as the prompted critic, nothing is generated.
 
 For methods that pay the verdict alone. It is the one that would come with the critique, since the head reads it off
 the state before the first word (`policy.heads`).

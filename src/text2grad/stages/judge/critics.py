@@ -1,29 +1,29 @@
-"""The critic that a configuration names. What needs torch is imported only for the critic that needs it."""
+"""Build the critic that a configuration names. Torch is imported for trained models only."""
 
 from __future__ import annotations
 
 import sys
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.metadata import version
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
-from text2grad import __version__
 from text2grad.chat.client import OpenAIChat
 from text2grad.config import Config, CriticKind
-from text2grad.critics.noise import NoisyCritic
-from text2grad.critics.program import Attempt, ProgramCritic, admission
+from text2grad.critics.program import Attempt, admission
 from text2grad.critics.prompted import Prompt, PromptedCritic, VerdictCritic
-from text2grad.critics.reference import ReferenceCritic
 from text2grad.critics.scalar import ScalarCritic, Scale
+from text2grad.critics.spec import Materials
+from text2grad.critics.table import CRITICS, spec_of
 from text2grad.critics.units import UnitCritic
-from text2grad.durable.identity import digest_of_texts, flatten, sha256
+from text2grad.durable.identity import digest_of_texts, flatten, own_code, sha256
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
-from text2grad.feedback import Critic, Example, Source, from_json
-from text2grad.named import is_own_name, load_named
+from text2grad.feedback import Critic, Example, Feedback, Source, from_json
 from text2grad.sandbox import Gate, Runner
 from text2grad.stages.run.results import write_json
 from text2grad.tasks.base import Task, load_task, prompt_version, read_prompt
@@ -45,9 +45,108 @@ TESTED = {"code": "code_tested", "code_plain": "code_plain_tested"}
 
 
 def runner_of(config: Config) -> Runner:
-    """Where programs are run; it starts when the first program comes."""
+    """The sandbox; its workers start with the first program."""
     settings = config.sandbox
     return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
+
+
+@dataclass(frozen=True)
+class RunMaterials(Materials):
+    """The `Materials` of a run.
+
+    `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
+    weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
+    """
+
+    config: Config
+    kind: str
+    sandbox: Runner | None = None
+    task: Task | None = None
+    policy: Policy | None = None
+    chat: OpenAIChat | None = None
+
+    @property
+    def settings(self) -> Any:
+        return getattr(self.config.critic, self.kind, None)
+
+    @property
+    def seed(self) -> int:
+        return self.config.run.seed
+
+    @property
+    def folder(self) -> Path:
+        return self.config.run.folder
+
+    @property
+    def runner(self) -> Runner:
+        return self.sandbox or runner_of(self.config)
+
+    def feedback(self) -> Iterable[Feedback]:
+        from text2grad.stages.run.folder import read_feedback
+
+        return read_feedback(self.folder / "feedback.jsonl")
+
+    def prompted(self) -> PromptedCritic:
+        return prompted_critic(self.config, self.chat or OpenAIChat(self.config.critic.prompted), self.task)
+
+    def reward_model(self) -> Critic:
+        make = critic_over if self.config.critic.reward_model.words else verdicts_of
+        model = load_reward_model(self.config, self.policy)
+        return make(self.config, model, str(reward_model_folder(self.config)))
+
+    def scalar_model(self) -> ScalarCritic:
+        from text2grad.policy.heads.model import HeadModel
+
+        folder = self.model_folder("scalar_model")
+        facts = self._facts(folder / SCALE_FILE, f"no scalar reward model in {folder}", "--pairs FILE")
+        scorer = HeadModel(_frozen(self.config, folder), self.config.scalar_model.batch_size)
+        source = Source(kind="reward_model", model=str(folder), prompt_version="scalar")
+        return ScalarCritic(scorer, Scale(**facts), source)
+
+    def unit_model(self) -> UnitCritic:
+        from text2grad.policy.heads.model import HeadModel
+
+        folder, settings = self.model_folder("unit_model"), self.config.critic.unit_model
+        units = settings.units
+        facts = self._facts(folder / UNITS_FILE, f"no unit model of {units} in {folder}", f"--units {units}")
+        if facts["units"] != units:
+            problem = f"the unit model in {folder} labels {facts['units']}"
+            raise UserError(problem, f"--critic.unit_model.units {facts['units']}")
+        model, size = _frozen(self.config, folder), self.config.unit_model.batch_size
+        source = Source(kind="reward_model", model=str(folder), prompt_version=units)
+        return UnitCritic(HeadModel(model, size, settings.poor_threshold), units, source)
+
+    def _facts(self, file: Path, problem: str, options: str) -> Any:
+        """Read the JSON file that a finished training writes beside its model.
+
+        Raises:
+            UserError: there is no such file: there is no model, or its training was not finished.
+        """
+        if not file.is_file():
+            raise UserError(problem, f"text2grad train-reward {options} --run.folder {self.folder}")
+        return from_json(file.read_text(encoding="utf-8"))
+
+    def model_folder(self, kind: str) -> Path:
+        settings = getattr(self.config.critic, kind)
+        place = self.folder / kind / (settings.units if kind == "unit_model" else "")
+        return Path(settings.folder or place / "policy")
+
+    def section(self, name: str, without: Collection[str] = ()) -> Mapping[str, str]:
+        return flatten({f"{name}.{key}" for key in without}, **{name: attrgetter(name)(self.config)})
+
+    def digest(self, path: Path) -> str:
+        if path.is_file():
+            return sha256(path)
+        files = sorted(each for each in path.rglob("*") if each.is_file())
+        return digest_of_texts(f"{each.name} {sha256(each)}" for each in files)
+
+
+def _frozen(config: Config, folder: Path) -> Policy:
+    """Load a trained model with the policy's dtype and device."""
+    from text2grad.policy.load import load_frozen
+    from text2grad.policy.settings import PolicySettings
+
+    return load_frozen(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
 
 
 @contextmanager
@@ -60,7 +159,7 @@ def open_critic(
     journal: Path | None = None,
 ) -> Iterator[Critic]:
     """`make_critic`, with an endpoint's answers in its own journal, which is closed at the end."""
-    endpoint = kind == "prompted"
+    endpoint = spec_of(kind).kind == "prompted"
     with OpenAIChat(config.critic.prompted, journal) if endpoint else nullcontext() as chat:
         yield make_critic(config, kind, task, runner, policy, chat)
 
@@ -73,38 +172,23 @@ def make_critic(
     policy: Policy | None = None,
     chat: OpenAIChat | None = None,
 ) -> Critic:
-    """The critic named by `kind`, with `critic.noise`. Callers need not tell them apart.
-
-    `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
-    weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
-    """
-    makers: dict[CriticKind, Callable[[], Critic]] = {
-        "human": lambda: human_critic(config),
-        "program": lambda: ProgramCritic(runner, **config.critic.program.model_dump()),
-        "prompted": lambda: prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task),
-        "reference": lambda: ReferenceCritic(**config.critic.reference.model_dump()),
-        "reward_model": lambda: reward_model_critic(config, policy),
-        "scalar_model": lambda: scalar_model_critic(config),
-        "unit_model": lambda: unit_model_critic(config),
-    }
-    critic = makers[kind]() if kind in makers else own_critic(kind)
-    return NoisyCritic(critic, config.critic.noise, config.run.seed) if config.critic.noise else critic
+    """The critic named by `kind` (`RunMaterials` says what the others are). Callers need not tell critics apart."""
+    spec = spec_of(kind)
+    return spec.make(RunMaterials(config, spec.kind, runner, task, policy, chat))
 
 
 def refuse_unfit(kind: CriticKind, examples: Sequence[Example]) -> None:
     """Refuse a critic that can say nothing of these prompts: not one has what it judges by.
 
     Raises:
-        UserError: `program`, and there are no tests; `reference`, and there are no reference answers.
+        UserError: not one has what the critic needs.
     """
-    needs = {"program": "tests", "reference": "reference answers"}
-    if kind not in needs:
+    spec = spec_of(kind)
+    if not spec.needs or not examples or any(map(spec.needs.has, examples)):
         return
-    judged = any(each.meta.get("tests") if kind == "program" else each.reference for each in examples)
-    if examples and not judged:
-        others = ", ".join(each for each in ("reference", "prompted", "reward_model") if each != kind)
-        message = f"no prompt has {needs[kind]}, which the {kind} critic judges by"
-        raise UserError(message, f"choose another critic ({others}), or data with {needs[kind]}")
+    others = ", ".join(each for each in ("reference", "prompted", "reward_model") if each != spec.kind)
+    message = f"no prompt has {spec.needs.what}, which the {kind} critic judges by"
+    raise UserError(message, f"choose another critic ({others}), or data with {spec.needs.what}")
 
 
 def admitted(config: Config, kind: CriticKind, examples: Sequence[Example], runner: Runner) -> list[Example]:
@@ -114,7 +198,7 @@ def admitted(config: Config, kind: CriticKind, examples: Sequence[Example], runn
     Raises:
         UserError: none is left.
     """
-    if kind != "program" or not config.critic.program.gate:
+    if spec_of(kind).kind != "program" or not config.critic.program.gate:
         return list(examples)
     reasons = _reasons(config, examples, runner)
     kept = [each for each, reason in zip(examples, reasons, strict=True) if not reason]
@@ -133,7 +217,7 @@ def _reasons(config: Config, examples: Sequence[Example], runner: Runner) -> lis
     """Why each task may not judge a program, "" where it may; kept in the folder of the run."""
     file = config.run.folder / GATES_FILE
     known: dict[str, str] = from_json(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    judge = (__version__, *flatten({"sandbox.workers"}, sandbox=config.sandbox).values())
+    judge = (version("text2grad"), *flatten({"sandbox.workers"}, sandbox=config.sandbox).values())
     found = []
     try:
         for task in (Attempt(each, "") for each in examples):
@@ -147,42 +231,6 @@ def _reasons(config: Config, examples: Sequence[Example], runner: Runner) -> lis
         if config.run.folder.is_dir():
             write_json(file, known)
     return found
-
-
-def own_critic(name: str) -> Critic:
-    """A critic of the user's own, written as `module:Class`; the class is called without arguments.
-
-    Raises:
-        UserError: there is no such module or class, it raises when it is called, or it is not a `Critic`.
-    """
-    made = load_named("critic", name)
-    try:
-        critic = made()
-    except Exception as error:  # whatever a class of the user's raises
-        where = f"line {_last_line(error)}: " if _last_line(error) else ""
-        said = " ".join(str(error).split())[:200]
-        cure = "it is called without arguments"
-        raise UserError(f"critic {name!r} cannot be made: {where}{type(error).__name__}: {said}", cure) from error
-    if not callable(getattr(critic, "critique", None)):
-        cure = "it needs a method critique(examples, responses), one Critique or Failure for each"
-        raise UserError(f"critic {name!r} is not a Critic: it has no method critique", cure)
-    if not isinstance(getattr(critic, "source", None), Source):
-        raise UserError(f"critic {name!r} is not a Critic: it has no source", 'source = Source(kind="program")')
-    return cast(Critic, critic)
-
-
-def _last_line(error: BaseException) -> int:
-    """The line of the user's own module in which an error arose; 0 if it arose in the call itself."""
-    trace = traceback.extract_tb(error.__traceback__)
-    return (trace[-1].lineno or 0) if len(trace) > 1 else 0
-
-
-def human_critic(config: Config) -> Critic:
-    """What people said, as this run has imported it."""
-    from text2grad.critics.human import HumanCritic
-    from text2grad.stages.run.folder import read_feedback
-
-    return HumanCritic(read_feedback(config.run.folder / "feedback.jsonl"))
 
 
 def prompted_critic(
@@ -210,71 +258,30 @@ def prompted_critic(
 
 
 def annotator_prompt(config: Config) -> str:
-    """The prompt of the task's annotator, without loading the task's data where it is one of ours."""
+    """The annotator prompt of the task; for our tasks without loading the data."""
     ours = {"summarization": "summarization", "qa": "qa", "code": "code", "demo": "code"}
     return ours.get(config.task.name) or load_task(config.task).critic_prompt
 
 
 def refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> None:
-    """Several greedy critiques are one, paid for several times."""
+    """Refuse several votes at temperature 0: they would be identical."""
     if votes > 1 and temperature == 0:
         raise UserError(f"{votes} votes at temperature 0 are the same critique", f"--{setting} 0.7")
 
 
 def reward_model_folder(config: Config) -> Path:
     """Where the reward model is: the one named, or this run's own."""
-    return config.critic.reward_model.folder or config.run.folder / "reward_model" / "policy"
+    return RunMaterials(config, "reward_model").model_folder("reward_model")
 
 
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
-    kinds = ("prompted", "program", "reference", "reward_model", "scalar_model", "unit_model")
-    names = ("concurrency", "retries", "most_failures", "timeout", "prices", "budget_usd")
-    manner = {f"critic.prompted.{name}" for name in names}
-    manner |= {"critic.reward_model.gate"}
-    found = flatten({f"critic.{kind}" for kind in kinds}, critic=config.critic)
-    if config.critic.kind in kinds:
-        found |= flatten(manner, **{f"critic.{config.critic.kind}": getattr(config.critic, config.critic.kind)})
-    if is_own_name(config.critic.kind):
-        found["the critic"] = _digest_of_module(config.critic.kind)
-    if config.critic.kind == "program":
-        found |= flatten({"sandbox.workers"}, sandbox=config.sandbox)
-    if config.critic.kind == "human":
-        found["the feedback"] = sha256(config.run.folder / "feedback.jsonl")
-    if config.critic.kind == "reward_model":
-        settings = config.reward_model
-        found |= flatten((), **{"reward_model.generation": settings.generation})
-        found |= {
-            "reward_model.grounded": settings.grounded,
-            "reward_model.whole_quotes": str(settings.whole_quotes),
-        }
-        found["the reward model"] = digest_of_folder(reward_model_folder(config))
-    if config.critic.kind == "scalar_model":
-        found["the scalar reward model"] = digest_of_folder(scalar_model_folder(config))
-    if config.critic.kind == "unit_model":
-        found["the unit model"] = digest_of_folder(unit_model_folder(config))
-    return found
-
-
-def digest_of_folder(folder: Path) -> str:
-    """A digest of all files in a folder and below."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return digest_of_texts(f"{path.name} {sha256(path)}" for path in files)
-
-
-def _digest_of_module(name: str) -> str:
-    """The text of the module that a critic of the user's own is in."""
-    place = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
-    return sha256(Path(place)) if place else ""
-
-
-def reward_model_critic(config: Config, policy: Policy | None = None) -> Critic:
-    """The trained reward model: the prompted critic over a local model, or over an adapter beside `policy`'s.
-
-    Without `critic.reward_model.words` its verdicts alone.
-    """
-    make = critic_over if config.critic.reward_model.words else verdicts_of
-    return make(config, load_reward_model(config, policy), str(reward_model_folder(config)))
+    spec = spec_of(config.critic.kind)
+    materials = RunMaterials(config, spec.kind)
+    found = flatten({f"critic.{kind}" for kind in CRITICS}, critic=config.critic)
+    if materials.settings is not None:
+        found |= materials.section(f"critic.{spec.kind}", spec.manner)
+    return {**found, **own_code("the critic", config.critic.kind), **spec.inputs(materials)}
 
 
 def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
@@ -284,15 +291,13 @@ def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
         UserError: there is none, or it cannot stand on the base weights of `policy`.
     """
     from text2grad.policy.adapters import beside
-    from text2grad.policy.load import load_frozen
-    from text2grad.policy.settings import PolicySettings
 
     folder = reward_model_folder(config)
     if not folder.is_dir():
         raise UserError(f"no reward model in {folder}", f"text2grad train-reward --run.folder {config.run.folder}")
     if config.reward_model.shared and policy is not None:
         return beside(policy, folder, ADAPTER)
-    return load_frozen(PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device))
+    return _frozen(config, folder)
 
 
 def critic_over(config: Config, model: Policy, name: str) -> PromptedCritic:
@@ -328,68 +333,7 @@ def _source(name: str) -> Source:
     return Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
 
 
-def scalar_model_folder(config: Config) -> Path:
-    """Where the scalar reward model is: the one named, or this run's own."""
-    return config.critic.scalar_model.folder or config.run.folder / "scalar_model" / "policy"
-
-
-def scalar_model_critic(config: Config) -> ScalarCritic:
-    """The scalar reward model that was trained on preference pairs.
-
-    Raises:
-        UserError: there is none, or its training was not finished.
-    """
-    from text2grad.policy.heads.model import HeadModel
-    from text2grad.policy.load import load_frozen
-    from text2grad.policy.settings import PolicySettings
-
-    folder = scalar_model_folder(config)
-    cure = f"text2grad train-reward --pairs FILE --run.folder {config.run.folder}"
-    if not (folder / SCALE_FILE).is_file():
-        raise UserError(f"no scalar reward model in {folder}", cure)
-    scale = Scale(**from_json((folder / SCALE_FILE).read_text(encoding="utf-8")))
-    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    scorer = HeadModel(load_frozen(settings), config.scalar_model.batch_size)
-    return ScalarCritic(scorer, scale, Source(kind="reward_model", model=str(folder), prompt_version="scalar"))
-
-
-def unit_model_folder(config: Config) -> Path:
-    """Where the unit model is: the one named, or this run's own."""
-    settings = config.critic.unit_model
-    return settings.folder or config.run.folder / "unit_model" / settings.units / "policy"
-
-
-def unit_model_critic(config: Config) -> UnitCritic:
-    """The unit model that was trained on this run's feedback.
-
-    Raises:
-        UserError: there is none, its training was not finished, or it labels other units.
-    """
-    from text2grad.policy.heads.model import HeadModel
-    from text2grad.policy.load import load_frozen
-    from text2grad.policy.settings import PolicySettings
-
-    folder, units = unit_model_folder(config), config.critic.unit_model.units
-    if not (folder / UNITS_FILE).is_file():
-        cure = f"text2grad train-reward --units {units} --run.folder {config.run.folder}"
-        raise UserError(f"no unit model of {units} in {folder}", cure)
-    found = from_json((folder / UNITS_FILE).read_text(encoding="utf-8"))["units"]
-    if found != units:
-        raise UserError(f"the unit model in {folder} labels {found}", f"--critic.unit_model.units {found}")
-    settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
-    labeller = HeadModel(
-        load_frozen(settings), config.unit_model.batch_size, config.critic.unit_model.poor_threshold
-    )
-    return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))
-
-
 def judge_of(config: Config) -> Critic | None:
-    """The critic of answers to prompts held out, where that is wanted (`evaluate.token_reward`).
-
-    The reward model of this run, if there is one; where a program compares with references, that program.
-    """
-    if config.critic.kind == "reference":
-        return ReferenceCritic() if config.evaluate.token_reward else None
-    found = config.critic.reward_model.folder or (config.run.folder / "reward_model" / "policy").is_dir()
-    wanted = config.evaluate.token_reward and config.critic.kind == "reward_model"
-    return reward_model_critic(config) if wanted and found else None
+    """The critic of held-out answers, where there is one and it is wanted (`evaluate.token_reward`)."""
+    spec = spec_of(config.critic.kind)
+    return spec.measures_with(RunMaterials(config, spec.kind)) if config.evaluate.token_reward else None

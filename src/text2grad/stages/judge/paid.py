@@ -15,7 +15,6 @@ from text2grad.chat.prices import unknown_price
 from text2grad.chat.questions import Question
 from text2grad.config import Config
 from text2grad.critics.canaries import canaries_path, canary_items
-from text2grad.critics.noise import noisy_spans
 from text2grad.critics.prompted import Pair, PromptedCritic
 from text2grad.errors import EXIT_BATCH_PENDING, EXIT_BUDGET, EXIT_SOME_RECORDS_FAILED, UsageError, UserError
 from text2grad.feedback import Feedback, read_jsonl, reading
@@ -134,7 +133,7 @@ def annotate_paid(config: Config, items: Items, target: Path, options: AnnotateO
         try:
             done = _ask(critic, items, options)
         finally:
-            written, _ = write_feedback(target, _with_noise(config, critic.feedback(_pairs(items()))))
+            written, _ = write_feedback(target, critic.feedback(_pairs(items())))
         tally = chat.tally(_questions(critic, items()))
         settings = chat.settings
         return PaidSummary(
@@ -167,8 +166,7 @@ def try_canaries(config: Config, target: Path, options: AnnotateOptions) -> dict
     found = [Item(*pair) for pair in canary_items(config.critic.prompted.prompt or annotator_prompt(config))]
     own = AnnotateOptions(budget_usd=options.budget_usd, resume=options.resume, again=options.again, canaries=False)
     place = canaries_path(target)
-    plain = config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
-    summary = annotate_paid(plain, lambda: found, place, own)  # noise would move them
+    summary = annotate_paid(config, lambda: found, place, own)
     quality = Quality(tokenize_by(None), lambda model, usage: None)
     for record in read_jsonl(place, Feedback):
         quality.add_canary(record)
@@ -202,14 +200,6 @@ def left(budget: float | None, spent: float | None) -> float | None:
 def _open_chat(config: Config, journal: Path | None, options: AnnotateOptions) -> OpenAIChat:
     settings = config.critic.prompted.model_copy(update={"budget_usd": options.budget_usd})
     return OpenAIChat(settings, journal, again=options.again, asks=options.asks, progress=True)
-
-
-def _with_noise(config: Config, records: Iterable[Feedback]) -> Iterator[Feedback]:
-    """The records with `critic.noise` in their spans; the journal keeps what was answered."""
-    settings, seed = config.critic.noise, config.run.seed
-    for record in records:
-        spans = noisy_spans(record, settings, seed) if settings else record.spans
-        yield record.model_copy(update={"spans": tuple(spans)})
 
 
 def _pairs(items: Iterable[Item]) -> Iterator[Pair]:

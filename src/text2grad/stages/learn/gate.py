@@ -19,9 +19,10 @@ import torch
 from text2grad.align import TokenTable
 from text2grad.config import Config
 from text2grad.critics.damage import spoiled
+from text2grad.critics.table import spec_of
 from text2grad.errors import UserError
-from text2grad.eval.gate import Gate, Judged, Paid, check
-from text2grad.eval.spans import SpanCase
+from text2grad.eval.critics.gate import Gate, Judged, Paid, check
+from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Example, Feedback, Judgement, judgements_of, write_jsonl
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.tokenizer import load_tokenizer
@@ -151,7 +152,7 @@ def verdict_for(config: Config, found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def verdict_line(config: Config) -> str:
     """What the gate says of the reward model that policies of this run learn from; empty where there is none."""
-    found = read_gate(gate_file(config)) if config.critic.kind == "reward_model" else None
+    found = read_gate(gate_file(config)) if spec_of(config.critic.kind).kind == "reward_model" else None
     if found is None:
         return ""
     counted = verdict_for(config, found)
@@ -166,7 +167,7 @@ def refuse_unfit_reward_model(config: Config, tell: bool = True) -> None:
     Raises:
         UserError: it failed, and `critic.reward_model.gate` is true.
     """
-    if config.critic.kind != "reward_model":
+    if spec_of(config.critic.kind).kind != "reward_model":
         return
     path = gate_file(config)
     found = read_gate(path)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import torch
 
 from text2grad.config import Config
-from text2grad.critics.noise import NoisyCritic
 from text2grad.critics.probes import Probe, ProbedCritic, hacking, probe_of
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import OnStep
@@ -26,11 +25,13 @@ from text2grad.tasks.base import Task
 WAYS = ("greedy", "sampled")
 
 
-def noise_of(critic: Critic, ranks: Ranks) -> OnStep | None:
-    """What adds the noise of a step to its metrics, where the critic has some; all processes must call it."""
-    if not isinstance(critic, NoisyCritic):
-        return None
-    return lambda step, metrics: metrics.update(ranks.all_reduce(critic.counts()))
+def counts_of(critic: Critic, ranks: Ranks) -> OnStep | None:
+    """Add to the metrics of a step what the critic counted since the last one, where it has a method `counts`.
+
+    All processes must call it.
+    """
+    counts = getattr(critic, "counts", None)
+    return (lambda step, metrics: metrics.update(ranks.all_reduce(counts()))) if counts else None
 
 
 def heldout_curve(config: Config, task: Task, policy: Policy, runner: Runner, ranks: Ranks) -> OnStep | None:

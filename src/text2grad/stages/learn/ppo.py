@@ -16,7 +16,7 @@ from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import admitted, critic_inputs, open_critic, refuse_unfit, runner_of
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
-from text2grad.stages.learn.on_step import heldout_curve, noise_of, probes_of
+from text2grad.stages.learn.on_step import counts_of, heldout_curve, probes_of
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.settle import facts_of_prompts
@@ -80,7 +80,7 @@ def watchers(run: TrainingRun, critic: Critic, task: Task, runner: Runner, polic
     """What looks at each step."""
     config, ranks = run.config, run.stage.ranks
     return combined(
-        noise_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
+        counts_of(critic.critic if isinstance(critic, ProbedCritic) else critic, ranks),
         heldout_curve(config, task, policy, runner, ranks),
         kept_policies(config.ppo.keep_every, policy, run.stage.place, ranks),
         probes_of(critic, config.ppo.probe_every, ranks),

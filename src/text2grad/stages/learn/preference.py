@@ -11,7 +11,7 @@ from pathlib import Path
 from text2grad.config import Config
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UserError
-from text2grad.eval.preference import preference_report
+from text2grad.eval.critics.preference import preference_report
 from text2grad.feedback import Preference
 from text2grad.formats.preference import Pairs, read_pairs
 from text2grad.policy.encode import encode_target
@@ -41,7 +41,7 @@ ANSWERS_TO_STANDARDISE = 2000
 @dataclass(frozen=True, kw_only=True)
 class PreferenceSummary(Summary):
     """Records that were read, pairs trained on and held out, records that gave none by the reason, last metrics of
-    the training, figures on held-out pairs (`heldout_*`, see `eval.preference`), and the folder of the policy."""
+    the training, figures on held-out pairs (`heldout_*`, `eval.critics`), and the folder of the policy."""
 
     pairs: int
     trained_on: int
@@ -180,7 +180,7 @@ def measure_dpo(config: Config, policy: Policy, heldout: Sequence[Preference]) -
 def measured(
     config: Config, model: Policy, pairs: Sequence[Preference], chosen: Sequence[float], rejected: Sequence[float]
 ) -> dict[str, float]:
-    """`eval.preference.preference_report` of the rewards of pairs, with lengths in the model's own tokens."""
+    """`preference_report` of the rewards of pairs, with lengths in the model's own tokens."""
     lengths = [
         (len(encode_target(model.tokenizer, pair.chosen)), len(encode_target(model.tokenizer, pair.rejected)))
         for pair in pairs

@@ -13,7 +13,7 @@ from text2grad.align import TokenTable
 from text2grad.config import Config, RewardModelSettings
 from text2grad.critics.damage import spoiled
 from text2grad.critics.prompted import fitted_messages, judge_messages
-from text2grad.eval.spans import SpanCase
+from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, Span, read_jsonl
 from text2grad.formats.marks import edits
 from text2grad.policy.encode import encode_prompt, encode_target

@@ -16,11 +16,11 @@ from text2grad.durable.identity import digest_of_texts, flatten
 from text2grad.durable.processes import Ranks
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError, UserError
+from text2grad.eval.critics.marks import numbered, people, read_marks
+from text2grad.eval.critics.reward_model import reward_model_report
+from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
-from text2grad.eval.marks import numbered, people, read_marks
-from text2grad.eval.reward_model import reward_model_report
-from text2grad.eval.spans import SpanCase, span_report
 from text2grad.feedback import Critique, Feedback, Source, record_json, write_jsonl
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
 from text2grad.policy.files.tokenizer import load_tokenizer
@@ -75,7 +75,7 @@ class RewardModelSummary(Summary):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModelEvaluation(Summary):
-    """The full report on a reward model on held-out records (`eval.reward_model`)."""
+    """The full report on a reward model on held-out records (`eval.critics.reward_model`)."""
 
     report: Mapping[str, Any] = inlined()
 

@@ -13,8 +13,8 @@ from text2grad.critics.steps import PROMPT, labelled_steps, own_steps, steps_of
 from text2grad.critics.units import Units, judgement_of
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UsageError
-from text2grad.eval.spans import SpanCase
-from text2grad.eval.units import unit_report
+from text2grad.eval.critics.spans import SpanCase
+from text2grad.eval.critics.units import unit_report
 from text2grad.feedback import Critique, Failure, Feedback
 from text2grad.policy.heads.model import HeadModel, as_tokens
 from text2grad.policy.load import load_frozen, load_policy
@@ -37,7 +37,7 @@ from text2grad.train.settings import SupervisedSettings
 @dataclass(frozen=True, kw_only=True)
 class UnitModelSummary(Summary):
     """Records that were read, answers trained on and held out, records that label nothing by the reason, the last
-    metrics of the training, figures on held-out answers (`heldout_*`, see `eval.units`), and the model's folder."""
+    metrics of the training, figures on held-out answers (`heldout_*`, `eval.critics`), and the model's folder."""
 
     records: int
     trained_on: int

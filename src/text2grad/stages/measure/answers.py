@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from text2grad.config import Config
 from text2grad.errors import UsageError, UserError, optional_packages
 from text2grad.eval.answers import Known, SystemAnswers, name_of, pair_with, read_answers, theirs_of
+from text2grad.eval.benchmarks.letters import choice_figures, has_choices, letter_rows
 from text2grad.eval.judge import AnswerPair
-from text2grad.eval.letters import choice_figures, has_choices, letter_rows
 from text2grad.eval.measures import TextMeasures
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example

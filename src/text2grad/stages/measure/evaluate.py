@@ -16,15 +16,15 @@ from text2grad.config import Config
 from text2grad.durable.progress import counting
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
-from text2grad.eval.alpaca import model_outputs
 from text2grad.eval.answers import pair_with, theirs_of
-from text2grad.eval.choices import choose
+from text2grad.eval.benchmarks.alpaca import model_outputs
+from text2grad.eval.benchmarks.choices import choose
+from text2grad.eval.benchmarks.letters import choice_figures, has_choices, letter_rows, with_letters
 from text2grad.eval.code import judge_samples, sample_summary
+from text2grad.eval.critics.reward_model import reward_report
 from text2grad.eval.drift import drift
-from text2grad.eval.letters import choice_figures, has_choices, letter_rows, with_letters
 from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
 from text2grad.eval.metrics import mean
-from text2grad.eval.reward_model import reward_report
 from text2grad.feedback import Critic, Example, from_json, reading, to_json, write_jsonl
 from text2grad.policy.encode import encode_prompts
 from text2grad.policy.load import load_frozen
@@ -48,9 +48,9 @@ from text2grad.stages.run.results import (
 )
 from text2grad.stages.run.sampling import sample
 from text2grad.stages.run.summary import Summary, inlined
-from text2grad.tasks.arc import lettered
 from text2grad.tasks.base import Task, load_task, question_of, words_of
-from text2grad.tasks.mt_bench import has_turns
+from text2grad.tasks.benchmarks.arc import lettered
+from text2grad.tasks.benchmarks.mt_bench import has_turns
 
 PATIENCE = 5
 LETTER_ROOM = 32
@@ -61,7 +61,7 @@ TITLES = {"sft": "SFT", "scalar_ppo": "scalar PPO"}
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary(Summary):
     """Mean scores of a policy, named `greedy_*`, `sampled_*` and `best_temperature_*`; `tier` protected the machine
-    from its programs. Of questions with given answers: the figures of `eval.choices`. `signs`: that a run
+    from its programs. Of questions with given answers: those of `eval.benchmarks`. `signs`: that a run
     is below scalar PPO."""
 
     prompts: float

@@ -14,6 +14,7 @@ from text2grad.chat.journal import State
 from text2grad.chat.questions import Question
 from text2grad.config import Config
 from text2grad.errors import UsageError, UserError
+from text2grad.eval.critics.spans import SPAN_NAMES
 from text2grad.eval.judge import (
     AnswerPair,
     compare_answers,
@@ -22,7 +23,6 @@ from text2grad.eval.judge import (
     rates,
     refuse_judge_prompt,
 )
-from text2grad.eval.spans import SPAN_NAMES
 from text2grad.tasks.base import read_prompt
 
 COMPARE_PROMPT = "compare_answers"

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from text2grad.config import Config
-from text2grad.eval.mt_bench import means, rate, rating_of, read_prompts
+from text2grad.eval.benchmarks.mt_bench import means, rate, rating_of, read_prompts
 from text2grad.feedback import Example, to_json
 from text2grad.stages.measure.judging import LONGEST_RATING, open_judge, refuse_no_judge
 from text2grad.stages.run.results import measured_on, refuse_unwritable, write_results, write_whole
 from text2grad.stages.run.summary import Summary, inlined
-from text2grad.tasks.mt_bench import CATEGORY, TEMPERATURES, TURNS, MTBenchTask, next_turn, read_answers
+from text2grad.tasks.benchmarks.mt_bench import CATEGORY, TEMPERATURES, TURNS, MTBenchTask, next_turn, read_answers
 
 if TYPE_CHECKING:
     from text2grad.policy.model import Policy
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MTBenchSummary(Summary):
-    """Mean ratings (`eval.mt_bench.means`), who gave them, and the files with answers and judgements.
+    """Mean ratings (`eval.benchmarks.mt_bench.means`), who gave them, and the files with answers and judgements.
 
     `failed_records`: turns that the judge did not rate.
     """

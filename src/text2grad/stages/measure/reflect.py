@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from text2grad.config import Config
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.revision import finds_nothing
+from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError, UserError
 from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
@@ -34,7 +35,7 @@ from text2grad.stages.run.results import SCORES, measured_on, write_json, write_
 from text2grad.stages.run.sampling import sample
 from text2grad.stages.run.summary import Summary, inlined
 
-BLIND = ("prompted", "reward_model")
+BLIND = tuple(sorted(kind for kind, spec in CRITICS.items() if spec.blind))
 """Critics that judge by the prompt and the answer alone."""
 
 
@@ -88,12 +89,11 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     if not heldout:
         raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
     policy = load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
-    quiet = config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
     name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
     seed_everything(config.run.seed)
     with ExitStack() as stack:
         runner, texts = stack.enter_context(runner_of(config)), stack.enter_context(text_measures(config))
-        critic = stack.enter_context(open_critic(quiet, config.critic.kind, task, runner, None, journal))
+        critic = stack.enter_context(open_critic(config, config.critic.kind, task, runner, None, journal))
         reflector = Reflector(policy, critic, prompt, rounds, measure_with(task, runner), texts)
         greedy = reflector.answer("greedy", heldout, config.generation.model_copy(update={"temperature": 0.0}))
         repeated = [example for example in heldout for _ in range(config.evaluate.samples)]
@@ -158,7 +158,7 @@ class Reflector:
 
 def refuse_knowing_critic(config: Config) -> None:
     """A critic that reads the reference or runs the tests would hand the policy what it is measured by."""
-    if config.critic.kind not in BLIND:
+    if not spec_of(config.critic.kind).blind:
         raise UsageError(
             f"the critic {config.critic.kind} knows what the answers are measured by",
             f"--critic.kind {' or '.join(BLIND)}",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from text2grad.config import Config
+from text2grad.critics.table import spec_of
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UserError
 from text2grad.feedback import (
@@ -18,7 +19,6 @@ from text2grad.feedback import (
     Message,
     Record,
     Source,
-    SourceKind,
     judgements_of,
 )
 from text2grad.policy.load import load_frozen
@@ -112,10 +112,7 @@ def _critic(config: Config, wanted: bool, examples: Sequence[Example]) -> Iterat
 
 def source_of(config: Config, critique: bool) -> Source:
     """Who judges what `run_sample` shows: the run's critic, or people, who are yet to do so."""
-    kinds: dict[str, SourceKind] = {"prompted": "llm", "human": "human"}
-    kind = config.critic.kind
-    judge = kinds.get(kind, "reward_model" if kind.endswith("_model") else "program")
-    return Source(kind=judge if critique else "human")
+    return Source(kind=spec_of(config.critic.kind).source if critique else "human")
 
 
 class Conversations:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, CreditSettings, TokenTable, credit
-from text2grad.durable.identity import digest_of_reference, flatten
+from text2grad.durable.identity import digest_of_reference, flatten, own_code
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Message
@@ -99,6 +99,7 @@ def identity_of(
     turns = ((*each.prompt, Message(role="assistant", content=each.response)) for each in answers)
     return {
         **flatten(offline=settings, credit=credit_settings),
+        **own_code("the credit scheme", credit_settings.scheme),
         "the starting policy": digest_of_reference(policy),
         "the logged answers": digest_of_data(policy, map(str, answers), itertools.chain.from_iterable(turns)),
     }

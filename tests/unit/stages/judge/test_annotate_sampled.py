@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from chat_server import KEY, ChatServer, Reply, completion, last_message, said
+from chat_server import KEY, ChatServer, completion, last_message, said
 from text2grad.cli import main
-from text2grad.critics.canaries import canary_items
 from text2grad.critics.program import ProgramCritic
 from text2grad.feedback import Example, Feedback, Message, read_jsonl
 from text2grad.sandbox import Runner
@@ -215,37 +214,6 @@ def test_only_who_is_asked_needs_a_key(run: Run, tmp_path: Path, monkeypatch: py
     assert code == 75, err
     code, _, err = run(*words)
     assert code == 1 and "no API key in OPENAI_API_KEY" in err
-
-
-@pytest.mark.parametrize(("kind", "labels"), [("drop", []), ("flip", [1])])
-def test_noise_is_put_into_what_a_chat_model_said(
-    server: ChatServer, run: Run, tmp_path: Path, kind: str, labels: list[int]
-) -> None:
-    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES, "--critic.prompted.base_url", server.url)
-    run(*words, "--critic.noise.kind", kind, "--critic.noise.share", "1")
-    (record,) = written(tmp_path)
-    assert ([span.label for span in record.spans], record.critique) == (labels, "It is short.")
-    run(*words)  # the journal has what was said
-    (record,) = written(tmp_path)
-    assert ([span.label for span in record.spans], len(server.bodies)) == ([-1], 1)
-
-
-def test_noise_does_not_move_canaries(run: Run, tmp_path: Path) -> None:
-    known = {response: (example, response) for example, response in canary_items("summarization")}
-
-    def answer(name: str, turn: int, body: dict[str, Any]) -> Reply:
-        shown = [pair for text, pair in known.items() if text[:40] in last_message(body)]
-        marks = shown[0][0].meta["canary"] if shown else []
-        quotes = {
-            label: [shown[0][1][m["start"] : m["end"]] for m in marks if m["label"] == label] for label in (1, -1)
-        }
-        return said(json.dumps({"critique": "x", "good_spans": quotes[1], "poor_spans": quotes[-1]}))
-
-    server = ChatServer(answer)
-    words = (slf5k(tmp_path / "slf5k.jsonl"), *SUMMARIES, "--critic.prompted.base_url", server.url, "--canaries")
-    code, summary, err = run(*words, "--critic.noise.kind", "flip", "--critic.noise.share", "1")
-    server.close()
-    assert (code, summary["canaries"], summary["canaries_moved"]) == (0, len(known), 0), err
 
 
 TESTS = "from solution import double\n\ndef test_double():\n    assert double(2) == 4\n"

@@ -12,6 +12,8 @@ import pytest
 
 from chat_server import KEY, ChatServer, responses_file, said, servers_of
 from text2grad.config import Config, find_config, load_config
+from text2grad.config.sections import CriticSettings
+from text2grad.critics.table import CRITICS
 from text2grad.errors import EXIT_BUDGET, UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, read_jsonl
 from text2grad.sandbox import Runner
@@ -133,6 +135,41 @@ def test_greedy_votes_are_refused_whoever_casts_them(judge: Judge, tmp_path: Pat
 
             critic_over(config, None, "model")  # type: ignore[arg-type]
         make_critic(config, kind, TASK, runner)
+
+
+def test_the_configuration_has_the_settings_of_the_table() -> None:
+    sections = {name: field.annotation for name, field in CriticSettings.model_fields.items() if name != "kind"}
+    assert sections == {kind: spec.settings for kind, spec in CRITICS.items() if spec.settings}
+
+
+OWN_SPEC = """
+import text2grad as t2g
+
+class Constant:
+    source = t2g.Source(kind="program")
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def critique(self, examples, responses):
+        return [t2g.Critique(text=str(self.seed), score=1.0) for _ in responses]
+
+CONSTANT = t2g.CriticSpec("constant", make=lambda materials: Constant(materials.seed))
+"""
+
+
+def test_a_spec_of_ones_own_is_made_of_what_the_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_spec.py").write_text(OWN_SPEC)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = load_config(find_config("demo"), ["--critic.kind", "own_spec:CONSTANT", "--run.seed", "7"])
+    with Runner(1.0) as runner:
+        critic = make_critic(config, config.critic.kind, None, runner)
+        with pytest.raises(UserError, match=r"own_spec has no CONSTANTS .did you mean CONSTANT"):
+            make_critic(config, "own_spec:CONSTANTS", None, runner)
+    assert critic.critique([example("a")], ["x"]) == [Critique(text="7", score=1.0)]
+    before = critic_inputs(config)["the critic"]
+    (tmp_path / "own_spec.py").write_text(f"{OWN_SPEC}# changed")
+    assert critic_inputs(config)["the critic"] != before
 
 
 def test_a_unit_model_judges_by_its_threshold(tmp_path: Path) -> None:

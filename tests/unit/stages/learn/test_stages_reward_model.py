@@ -12,7 +12,7 @@ from span_cases import TEXT, critique, word_span, words_aligned
 from text2grad.chat import Completion, Conversation, ScriptedChat
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.errors import UserError
-from text2grad.eval.spans import SpanCase
+from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import (
     Critique,
     Failure,

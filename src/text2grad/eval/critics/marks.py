@@ -1,4 +1,4 @@
-"""People's marks of what an annotator or a reward model said: correct or not (paper, Tables 16 and 19)."""
+"""People's marks of critiques by an annotator or a reward model: correct or not (paper, Tables 16 and 19)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-import numpy as np
 from pydantic import model_validator
 
 from text2grad.errors import UserError
-from text2grad.eval.metrics import mean, mean_with_interval
-from text2grad.eval.spans import LABEL_NAMES
+from text2grad.eval.critics.spans import LABEL_NAMES
+from text2grad.eval.metrics import by_length, mean, mean_with_interval
 from text2grad.feedback import Feedback, Record, Span, read_jsonl
 
 Aspect = Literal["critique", "spans"]
@@ -131,7 +130,7 @@ def by_label(marks: Sequence[Mark], records: Mapping[str, Feedback], length: Len
         name: {
             "spans": len(found[label]),
             "accuracy": mean([share for _, share in found[label]]),
-            "by_length": list(_quartiles(found[label])),
+            "by_length": by_length(found[label], lambda quarter: float(quarter[:, 1].mean())),
         }
         for label, name in LABEL_NAMES.items()
         if label in found
@@ -144,10 +143,3 @@ def _place(mark: Mark, record: Feedback) -> int:
         spans = ", ".join(f"{start} to {end}" for start, end in places[:5]) or "none"
         raise UserError(f"{mark.id!r} has no span from {mark.start} to {mark.end}", f"it has {spans}")
     return places.index((mark.start or 0, mark.end or 0))
-
-
-def _quartiles(spans: Sequence[tuple[int, float]]) -> Iterator[dict[str, float]]:
-    for quarter in np.array_split(np.array(sorted(spans), dtype=np.float64), 4):
-        if len(quarter):
-            first, last = int(quarter[0, 0]), int(quarter[-1, 0])
-            yield {"spans": len(quarter), "from": first, "to": last, "accuracy": float(quarter[:, 1].mean())}

@@ -1,13 +1,23 @@
-"""Noise in the spans of any critic, to measure how much of it the method bears."""
+"""Noise in the spans of any critic, to measure how much of it the method bears.
+
+The command line takes it as a critic, from this folder on PYTHONPATH: a fifth of the labels of the program critic
+flipped is
+
+    --critic.kind noisy_critic:flip_20_of_program
+"""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 
+from text2grad.critics.spec import CriticSpec
+from text2grad.critics.table import CRITICS
 from text2grad.feedback import Critic, Critique, Example, Feedback, Judgement, Span, overlap_of, tokens_of
 from text2grad.settings import Settings
 
@@ -86,3 +96,13 @@ def altered(span: Span, response: str, kind: str, rng: random.Random) -> Span | 
     places = [start for start in range(len(response) - length + 1) if start != span.start]
     start = rng.choice(places) if places else span.start
     return span.model_copy(update={"start": start, "end": start + length, "text": response[start : start + length]})
+
+
+def __getattr__(name: str) -> CriticSpec:
+    """`<kind>_<per cent>_of_<critic>`: a critic of the package with so much noise in its spans."""
+    found = re.fullmatch(r"(flip|displace|drop)_(\d+)_of_(\w+)", name)
+    if not found or found[3] not in CRITICS:
+        raise AttributeError(name)
+    settings = NoiseSettings.model_validate({"kind": found[1], "share": int(found[2]) / 100})
+    spec = CRITICS[found[3]]
+    return replace(spec, make=lambda materials: NoisyCritic(spec.make(materials), settings, materials.seed))

@@ -1,15 +1,15 @@
-"""Questions with given answers, answered by likelihood: what a policy knew before training, and knows still."""
+"""Multiple-choice questions answered by likelihood: what a policy still knows after training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from text2grad.eval.letters import MEASURES
+from text2grad.eval.benchmarks.letters import MEASURES
 from text2grad.feedback import Example
 from text2grad.policy.encode import check_lengths
 from text2grad.policy.model import Policy
-from text2grad.tasks.arc import ANSWER, CHOICES
+from text2grad.tasks.benchmarks.arc import ANSWER, CHOICES
 
 Row = dict[str, Any]
 
@@ -18,9 +18,9 @@ def choose(
     policy: Policy,
     examples: Sequence[Example],
     batch_size: int,
-    told: Callable[[float], None] = lambda count: None,
+    progress: Callable[[float], None] = lambda count: None,
 ) -> list[Row]:
-    """The choice of a policy for each question, `batch_size` answers at a time. `told` hears how many are read.
+    """The choice of a policy for each question, `batch_size` answers at a time; `progress` gets the number done.
 
     An answer's likelihood is the sum of log p over the tokens of " " + its text after the words of the question,
     which are read as they are, without a chat template. Two choices: the likeliest (`acc` in lm-evaluation-harness
@@ -33,7 +33,7 @@ def choose(
         UserError: a question is longer than the policy's context.
     """
     rows: list[Row] = []
-    for example, found in zip(examples, _likelihoods(policy, examples, batch_size, told), strict=True):
+    for example, found in zip(examples, _likelihoods(policy, examples, batch_size, progress), strict=True):
         texts: list[str] = example.meta[CHOICES]
         each = [value / len(text) for value, text in zip(found, texts, strict=True)]
         chosen = found.index(max(found)), each.index(max(each))
@@ -42,25 +42,15 @@ def choose(
     return rows
 
 
-def forgetting(before: Mapping[str, float], after: Mapping[str, float], measure: str = MEASURES[1]) -> float:
-    """Points (of 100) that a policy lost between two evaluations on the same questions; below 0 it gained.
-
-    Raises:
-        ValueError: they are of different numbers of questions.
-    """
-    if before["total"] != after["total"]:
-        raise ValueError(f"{before['total']:g} questions before and {after['total']:g} after cannot be compared")
-    return 100 * (before[measure] - after[measure])
-
-
 def _likelihoods(
-    policy: Policy, examples: Sequence[Example], batch_size: int, told: Callable[[float], None]
+    policy: Policy, examples: Sequence[Example], batch_size: int, progress: Callable[[float], None]
 ) -> Iterator[list[float]]:
     """log p of each choice of each example. The choices of a question share a pass, and so does its text if the
     model allows it; questions of similar length are read together.
     """
     asked = [
-        [_encoded(policy, example.prompt[-1].content, text) for text in _texts(example)] for example in examples
+        [_encoded(policy, example.prompt[-1].content, text) for text in example.meta[CHOICES]]
+        for example in examples
     ]
     named = [(example.id, [*a, *b]) for example, pairs in zip(examples, asked, strict=True) for a, b in pairs]
     check_lengths(named, policy.context, 0)
@@ -71,7 +61,7 @@ def _likelihoods(
             batch = policy.pack([question for question, _ in pairs], [answer for _, answer in pairs])
             each = iter(policy(batch, valued=False).logp.sum(dim=1).double().cpu().tolist())
             found |= {i: [next(each) for _ in asked[i]] for i in chosen}
-            told(len(found))
+            progress(len(found))
     yield from (found[i] for i in range(len(examples)))
 
 
@@ -86,11 +76,6 @@ def _in_batches(asked: Sequence[Sequence[tuple[list[int], list[int]]]], batch_si
         batch.append(i)
     if batch:
         yield batch
-
-
-def _texts(example: Example) -> list[str]:
-    texts: list[str] = example.meta[CHOICES]
-    return texts
 
 
 def _encoded(policy: Policy, question: str, answer: str) -> tuple[list[int], list[int]]:

@@ -16,7 +16,7 @@ from text2grad.settings import user_cache
 from text2grad.tasks.checks import as_test
 
 NAMES = {"humaneval+": ("HumanEvalPlus", "HUMANEVAL_OVERRIDE_PATH"), "mbpp+": ("MbppPlus", "MBPP_OVERRIDE_PATH")}
-"""Our name of each, its file's stem, and the variable by which the evalplus package is told another file."""
+"""Our name, the stem of its file, and the environment variable of the evalplus package for another file."""
 
 _INPUTS_PER_TEST = 50
 
@@ -45,7 +45,7 @@ def plus_module(row: Mapping[str, Any], reference: str) -> str:
     """
     entry_point, mbpp = str(row["entry_point"]), str(row.get("task_id", "")).startswith("Mbpp/")
     tolerance = float(row.get("atol") or 0)
-    base, plus = (restored(row, key) for key in ("base_input", "plus_input"))
+    base, plus = (restore_types(row, key) for key in ("base_input", "plus_input"))
     head = f"""
 from copy import deepcopy
 from solution import {entry_point}
@@ -67,12 +67,12 @@ def expected(*arguments):
         group = [tuple(given) for given in plus[start : start + _INPUTS_PER_TEST]]
         check = f"assert {entry_point}(*deepcopy(given)) == expected(*given)"
         tests.append(as_test(f"test_plus_{number}", f"for given in {group!r}:\n    {check}"))
-    oracle = (resources.files("text2grad.tasks") / "plus_oracle.py").read_text(encoding="utf-8")
+    oracle = (resources.files("text2grad.tasks.benchmarks") / "plus_oracle.py").read_text(encoding="utf-8")
     return "\n\n".join([oracle.rstrip(), head.strip(), *tests]) + "\n"
 
 
-def restored(row: Mapping[str, Any], key: str) -> list[list[Any]]:
-    """The inputs with the types that JSON lost: some MBPP functions take tuples, sets or complex numbers.
+def restore_types(row: Mapping[str, Any], key: str) -> list[list[Any]]:
+    """Restore types that JSON lost: some MBPP functions take tuples, sets or complex numbers.
 
     Raises:
         ValueError: not a list of lists.

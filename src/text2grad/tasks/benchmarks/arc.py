@@ -1,7 +1,8 @@
 """ARC-Challenge: science questions from school with given answers (Clark et al. 2018), to see what training cost.
 
 The text of a question is that of the evaluation harnesses, "Question: ...\\nAnswer:", and no chat template is laid
-over it: a policy is not asked to answer, but how likely each answer is (`eval.choices`). `lettered` asks in words.
+over it: a policy is not asked to answer, but how likely each answer is.
+`lettered` asks in words.
 """
 
 from __future__ import annotations
@@ -9,43 +10,28 @@ from __future__ import annotations
 from string import ascii_uppercase
 
 from text2grad.feedback import Example, Message
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares
-from text2grad.tasks.loaders import Row, Shape, one_turn, read_examples, text_of
+from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.loaders import Benchmark, Row, Shape, one_turn, read_examples, text_of
 
 CHOICES, ANSWER = "choices", "answer"
 """Keys of an example's `meta`: the texts to choose from, and the index of the right one."""
 HUB_NAME = "allenai/ai2_arc"
 
 
-class ArcTask:
-    """All questions are held out.
-
-    Raises:
-        UserError: see `read_examples`.
-    """
+class ArcTask(Benchmark):
+    """Questions from school; `evaluate` measures by likelihood, and by letters in words."""
 
     name = "arc"
-    critic_prompt = "qa"
 
-    def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
-        self._questions = read_examples(
-            settings.data or HUB_NAME, SHAPES, settings.limit, split="ARC-Challenge/test"
-        )
-
-    def examples(self, split: Split) -> list[Example]:
-        """Every question for `heldout`, none for the others."""
-        return self._questions if split == "heldout" else []
-
-    def scores(self, example: Example, response: str) -> dict[str, float]:
-        """None of a response in words: `evaluate` measures by likelihood."""
-        return {}
+    def read(self, settings: TaskSettings) -> list[Example]:
+        """The questions of ARC-Challenge's test split."""
+        return read_examples(settings.data or HUB_NAME, SHAPES, settings.limit, split="ARC-Challenge/test")
 
 
 def lettered(example: Example) -> Example:
-    """A question as a person is asked it: its answers under letters, and one letter wanted.
+    """The question as multiple choice: lettered options, answered by one letter.
 
-    Letters are those of the order, whatever labels the data have (some have 1 to 4).
+    Letters follow the order of the options; labels in the data are ignored (some are 1 to 4).
     """
     options = zip(ascii_uppercase, example.meta[CHOICES], strict=False)
     lines = [str(example.meta["question"]).strip(), "", *(f"{letter}. {text}" for letter, text in options)]

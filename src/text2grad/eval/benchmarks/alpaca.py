@@ -14,7 +14,7 @@ from typing import Any
 from text2grad.errors import UserError, warn_once
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
-from text2grad.tasks.alpaca_eval import DATASET
+from text2grad.tasks.benchmarks.alpaca_eval import DATASET
 from text2grad.tasks.loaders import Row, convert_rows, load_rows
 
 NO_LENGTH_CONTROL = "no length-controlled win rate without alpaca_eval: pip install alpaca_eval"

@@ -1,4 +1,4 @@
-"""Questions with given answers, answered in words: which letter was chosen, and what share is right. No torch."""
+"""Multiple-choice questions answered in words: the letter chosen, and the share correct. No torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
-from text2grad.tasks.arc import ANSWER, CHOICES
+from text2grad.tasks.benchmarks.arc import ANSWER, CHOICES
 
 Row = dict[str, Any]
 MEASURES = ("likelihood", "likelihood_normalised")
@@ -26,7 +26,7 @@ def has_choices(example: Example) -> bool:
 
 
 def letter_rows(examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
-    """What responses to `tasks.arc.lettered` questions chose. Without a readable letter an answer is wrong.
+    """What responses to `arc.lettered` questions chose. Without a readable letter an answer is wrong.
 
     Returns:
         For each question `id`, `response`, `letter` ("" where there is none) and `scores`: `generated`, 1 or 0.
@@ -42,7 +42,7 @@ def letter_rows(examples: Sequence[Example], responses: Sequence[str]) -> list[R
 def read_letter(response: str, options: int) -> str:
     """The capital letter that a response chooses among the first `options`; "" where it does not choose one.
 
-    In this order: the last that is said to be the answer ("the answer is (B)"), the one that the response begins
+    In this order: the last one stated as the answer ("the answer is (B)"), the one that the response begins
     with ("B. Fog", not "A dog"), the last that stands in brackets or alone on a line.
     """
     letters = ascii_uppercase[:options]

@@ -1,4 +1,4 @@
-"""How well rewards tell the better of two answers from the worse: accuracy with its interval, and length bias."""
+"""Pairwise accuracy of rewards with its interval, and their length bias."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def preference_report(
 
 
 def _by_question(margins: Sequence[float], questions: Sequence[str]) -> list[float]:
-    """The share of pairs of each question that are told apart rightly."""
+    """Pairwise accuracy per question; a tie counts half."""
     found: dict[str, list[float]] = {}
     for margin, question in zip(margins, questions, strict=True):
         found.setdefault(question, []).append((float(np.sign(margin)) + 1) / 2)

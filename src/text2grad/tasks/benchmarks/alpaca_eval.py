@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from text2grad.feedback import Example
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares, rouge_l_scores
-from text2grad.tasks.loaders import Row, Shape, one_turn, optional_text, read_examples, text_of
+from text2grad.tasks.base import TaskSettings, rouge_l_scores
+from text2grad.tasks.loaders import Benchmark, Row, Shape, one_turn, optional_text, read_examples, text_of
 
 HUB_NAME = "tatsu-lab/alpaca_eval"
 DATASET = "dataset"
 """Key of an example's `meta`: the part of AlpacaEval that it is of."""
 
 
-class AlpacaEvalTask:
-    """All instructions are held out.
-
-    Raises:
-        UserError: see `read_examples`.
-    """
+class AlpacaEvalTask(Benchmark):
+    """Instructions, with the baseline's answer as reference."""
 
     name = "alpaca_eval"
-    critic_prompt = "qa"
 
-    def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
-        data = settings.data or HUB_NAME
-        self._examples = read_examples(data, SHAPES, settings.limit, "alpaca_eval_gpt4_baseline.json")
-
-    def examples(self, split: Split) -> list[Example]:
-        """Every instruction for `heldout`, with the baseline's answer as reference; none for the others."""
-        return self._examples if split == "heldout" else []
+    def read(self, settings: TaskSettings) -> list[Example]:
+        """All instructions with the baseline's answers."""
+        return read_examples(settings.data or HUB_NAME, SHAPES, settings.limit, "alpaca_eval_gpt4_baseline.json")
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-L F1 against the baseline's answer; empty without one."""

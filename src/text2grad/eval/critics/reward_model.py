@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from text2grad.align import Aligned, CreditSettings, Membership, credit, token_labels
-from text2grad.eval.metrics import Correlation, correlation, mean, rouge
-from text2grad.eval.spans import LABEL_NAMES, SpanCase, intervals, span_report
+from text2grad.eval.critics.spans import LABEL_NAMES, SpanCase, intervals, span_report
+from text2grad.eval.metrics import Correlation, by_length, correlation, mean, rouge
 from text2grad.feedback import Critique, Failure, Judgement, Label, Span
 
 LABEL_RATES = ("precision", "recall", "f1", "exact", "partial", "nearly", "iou", "overlap_index")
@@ -68,23 +68,12 @@ def verdicts(cases: Sequence[SpanCase]) -> Correlation | None:
 def accuracy_by_length(
     cases: Sequence[SpanCase], label: Label, membership: Membership = "overlap"
 ) -> list[dict[str, float]]:
-    """Share of the tokens of gold spans that got their label, by quartile of span length (paper, Table 19).
+    """Share of the tokens of gold spans that got their label, by quartile of span length in tokens (`by_length`).
 
-    Returns:
-        Four rows, shortest spans first, of as many spans as can be: the number of `spans`, the lengths `from` and
-        `to` in tokens, and `accuracy`. Fewer where there are fewer spans; spans without a token are passed over.
+    Spans without a token are skipped.
     """
-    measured = sorted(pair for case in cases for pair in _spans_measured(case, label, membership))
-    quarters = [quarter for quarter in np.array_split(np.array(measured, dtype=np.float64), 4) if len(quarter)]
-    return [
-        {
-            "spans": len(quarter),
-            "from": int(quarter[0, 0]),
-            "to": int(quarter[-1, 0]),
-            "accuracy": float(quarter[:, 1].sum() / quarter[:, 0].sum()),
-        }
-        for quarter in quarters
-    ]
+    measured = [pair for case in cases for pair in _spans_measured(case, label, membership)]
+    return by_length(measured, lambda quarter: float(quarter[:, 1].sum() / quarter[:, 0].sum()))
 
 
 def _spans_measured(case: SpanCase, label: Label, membership: Membership) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Whether a reward model is fit to train against: a verdict with its reasons, from measured figures. No torch."""
+"""The gate: whether a reward model is fit to train against, with reasons, from measured figures. No torch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from text2grad.align import Aligned, CreditSettings, credit
+from text2grad.eval.critics.reward_model import baselines, verdicts
+from text2grad.eval.critics.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.eval.metrics import mean
-from text2grad.eval.reward_model import baselines, verdicts
-from text2grad.eval.spans import LABEL_NAMES, SpanCase, intervals, span_report
 from text2grad.feedback import Critique, Failure, Judgement
 
 MOST_LOST = MOST_UNREADABLE = MOST_PRAISED = 0.5
@@ -27,7 +27,7 @@ FEW, FEWEST_SPOILED = 20, 4
 below which nothing is concluded from them."""
 
 Paid = tuple[Judgement, Aligned]
-"""What a reward model said of an answer, and the answer's tokens."""
+"""A reward model's judgement of an answer, and the answer's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a reward model said of held-out records, of the policy's answers, of spoiled ones, and of held-out
-    answers as people corrected them."""
+    """A reward model's judgements of held-out records, of fresh and of spoiled answers, and of held-out answers as
+    people corrected them."""
 
     cases: Sequence[SpanCase] = ()
     fresh: Sequence[Paid] = ()
@@ -133,7 +133,7 @@ def _pays_verdict(settings: CreditSettings) -> bool:
 
 
 def _faults(said: Critique, settings: CreditSettings) -> bool:
-    """Whether something that the settings pay for is said against an answer."""
+    """Whether a critique holds something against an answer that these settings pay for."""
     marked = not settings.by_score and any(span.label < 0 for span in said.spans)
     return marked or (_pays_verdict(settings) and said.score is not None and said.score < 0)
 
@@ -142,7 +142,8 @@ def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: 
     if not cases:
         return {}
     membership = settings.membership
-    names = [name for label, name in LABEL_NAMES.items() if _uses(cases, label)]
+    used = {span.label for case in cases for span in case.gold.spans}
+    names = [name for label, name in LABEL_NAMES.items() if label in used]
     rates, bounds = span_report(cases, membership), intervals(cases, membership, seed=seed)
     knowing_nothing = baselines(cases, membership, seed)
     scattered = knowing_nothing["random_spans"]
@@ -160,10 +161,6 @@ def _heldout_figures(cases: Sequence[SpanCase], settings: CreditSettings, seed: 
         "by_label": {name: (rates[f"{name}_f1"], scattered[f"{name}_f1"]) for name in names},
         **_spreads(cases, settings),
     }
-
-
-def _uses(cases: Sequence[SpanCase], label: int) -> bool:
-    return any(span.label == label for case in cases for span in case.gold.spans)
 
 
 def _spreads(cases: Sequence[SpanCase], settings: CreditSettings) -> dict[str, float]:
@@ -201,7 +198,9 @@ def _paid(answers: Sequence[Paid], settings: CreditSettings) -> list[bool]:
 
 def gate(figures: GateFigures) -> Gate:
     """Fit or not, and why. What is paid must have been measured on held-out records."""
-    reasons = tuple(reason for rule in REASONS if (reason := rule(figures)))
+    shares = {name: getattr(figures, name) for name in SHARES}
+    high = [f"{100 * shares[name]:.0f} % {what}" for name, (most, what) in SHARES.items() if shares[name] > most]
+    reasons = (*(reason for rule in REASONS if (reason := rule(figures))), *high)
     return Gate(fit=not reasons, reasons=reasons, cautions=tuple(_cautions(figures)), figures=figures)
 
 
@@ -260,31 +259,6 @@ def _praises_anything(found: GateFigures) -> str:
     return f"it rewards {share} of {found.spoiled} answers made unreadable on purpose ({own} of the policy's own)"
 
 
-def _loses_quotes(found: GateFigures) -> str:
-    if found.lost <= MOST_LOST:
-        return ""
-    return (
-        f"{100 * found.lost:.0f} % of its quotes are not in the answer or not unique, so nothing is paid for them"
-    )
-
-
-def _unreadable(found: GateFigures) -> str:
-    if found.unreadable <= MOST_UNREADABLE:
-        return ""
-    return f"{100 * found.unreadable:.0f} % of its critiques cannot be read"
-
-
-def _cut(found: GateFigures) -> str:
-    return _of_cut(found) if found.forced > MOST_CUT else ""
-
-
-def _of_cut(found: GateFigures) -> str:
-    return (
-        f"{100 * found.forced:.0f} % of its critiques ran into the token limit, and their rest is lost"
-        " (reward_model.generation.max_new_tokens)"
-    )
-
-
 REASONS = (
     _not_measured,
     _faults_corrections,
@@ -292,24 +266,28 @@ REASONS = (
     _one_verdict,
     _verdicts_of_chance,
     _praises_anything,
-    _loses_quotes,
-    _unreadable,
-    _cut,
 )
+CUT = "of its critiques ran into the token limit, and their rest is lost (reward_model.generation.max_new_tokens)"
+SHARES = {
+    "lost": (MOST_LOST, "of its quotes are not in the answer or not unique, so nothing is paid for them"),
+    "unreadable": (MOST_UNREADABLE, "of its critiques cannot be read"),
+    "forced": (MOST_CUT, CUT),
+}
+"""Shares that are reasons above a limit, and what they are shares of."""
 
 
 def _cautions(found: GateFigures) -> list[str]:
-    told = []
+    cautions = []
     if 0 < found.heldout < FEW:
-        told.append(f"measured on {found.heldout} critiques only")
+        cautions.append(f"measured on {found.heldout} critiques only")
     for name, (f1, chance) in found.by_label.items():
         if f1 <= chance and not _worse_than_random(found):
-            told.append(f"its {name} spans are no better than chance (F1 {f1:.2f}, random {chance:.2f})")
+            cautions.append(f"its {name} spans are no better than chance (F1 {f1:.2f}, random {chance:.2f})")
     overlapping = found.f1_low is not None and found.random_f1 is not None and found.f1_low <= found.random_f1
     if overlapping and not _worse_than_random(found):
-        told.append("its interval reaches down to chance")
+        cautions.append("its interval reaches down to chance")
     if MOST_FORCED < found.forced <= MOST_CUT:
-        told.append(_of_cut(found))
+        cautions.append(f"{100 * found.forced:.0f} % {CUT}")
     if found.spoiled > 0 and 0 < found.fresh_paid <= found.spoiled_paid <= MOST_PRAISED:
-        told.append("it rewards answers made unreadable on purpose as often as the policy's own")
-    return told
+        cautions.append("it rewards answers made unreadable on purpose as often as the policy's own")
+    return cautions

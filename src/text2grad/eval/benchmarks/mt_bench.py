@@ -1,4 +1,4 @@
-"""MT-Bench before any judge: what it is shown, how its ratings are read, and their means (Zheng et al. 2023).
+"""MT-Bench: judge prompts, parsing of ratings, and their means (Zheng et al. 2023).
 
 Prompts and shapes are FastChat's, so that judgements of others can be read, and ours by others.
 """
@@ -15,8 +15,8 @@ from text2grad.chat import Answer, Chat, Completion
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example, Message
+from text2grad.tasks.benchmarks.mt_bench import CATEGORY, REFERENCES, TURNS
 from text2grad.tasks.loaders import Row, convert_rows, read_rows, text_of
-from text2grad.tasks.mt_bench import CATEGORY, REFERENCES, TURNS
 
 PROMPTS = "judge_prompts.jsonl"
 FAILED = -1.0

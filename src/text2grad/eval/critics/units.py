@@ -1,11 +1,11 @@
-"""How well a unit model labels steps or tokens: precision, recall and F1 of either label (paper, Table 17)."""
+"""Precision, recall and F1 of a unit model's labels of steps or tokens (paper, Table 17)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from text2grad.eval.reward_model import baselines
-from text2grad.eval.spans import SpanCase, intervals, span_report, tally
+from text2grad.eval.critics.reward_model import baselines
+from text2grad.eval.critics.spans import SpanCase, intervals, span_report, tally
 
 KNOWING_NOTHING = {"random": "random_spans", "always": "always_poor"}
 RATES = [f"{name}_{rate}" for name in ("poor", "good") for rate in ("precision", "recall", "f1")]

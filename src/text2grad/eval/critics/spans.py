@@ -1,4 +1,4 @@
-"""How well a critic marks what a better critic marked: by token, by character, by span, and by what went wrong.
+"""Span metrics of a critic against a gold critic: by token, by character, by span, and by kind of error.
 
 The tokens are those the policy sampled and a label is a position, so a word that occurs twice is two
 chances to be right or wrong, and a perfect prediction scores exactly 1. No torch.
@@ -27,7 +27,7 @@ UNITS = {"token": "", "character": "character_"}  # and how the names of rates c
 
 
 class SpanCase(NamedTuple):
-    """One response: the critique held to be right, what the judged critic said, and the response's tokens."""
+    """One response: the gold critique, the critic's judgement, and the response's tokens."""
 
     gold: Critique
     predicted: Judgement

@@ -12,8 +12,8 @@ from typing import Any
 
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
-from text2grad.tasks.base import Split, TaskSettings, refuse_shares
-from text2grad.tasks.loaders import Row, convert_rows, read_rows, text_of
+from text2grad.tasks.base import TaskSettings
+from text2grad.tasks.loaders import Benchmark, Row, convert_rows, read_rows, text_of
 
 TURNS, CATEGORY, REFERENCES = "turns", "category", "references"
 """Keys of an example's `meta`: the user's turns, their category, and the right answers to them (none: empty)."""
@@ -24,18 +24,13 @@ WITH_REFERENCE = ("math", "reasoning", "coding")
 """Categories whose judge is shown a right answer."""
 
 
-class MTBenchTask:
-    """All questions are held out. The prompt of an example is its first turn.
-
-    Raises:
-        UserError: `task.data` is not such a folder, or a row of a file is not as it should be.
-    """
+class MTBenchTask(Benchmark):
+    """Questions of two turns; the prompt of an example is its first, and `evaluate` has the answers rated."""
 
     name = "mt_bench"
-    critic_prompt = "qa"
 
-    def __init__(self, settings: TaskSettings) -> None:
-        refuse_shares(settings)
+    def read(self, settings: TaskSettings) -> list[Example]:
+        """The questions of a folder with FastChat's files, with reference answers where its judge has one."""
         folder = Path(settings.data)
         if not settings.data or not (folder / QUESTIONS).is_file():
             cure = f"--task.data FOLDER with {QUESTIONS}, judge_prompts.jsonl and {REFERENCE_FILE}, as in FastChat"
@@ -43,17 +38,11 @@ class MTBenchTask:
         references = _references(folder / REFERENCE_FILE)
         rows = list(read_rows(folder / QUESTIONS))[: settings.limit]
         keys = frozenset({"question_id", "category", "turns"})
-        self._questions = list(
-            convert_rows(rows, folder / QUESTIONS, keys, lambda row, _: [_question(row, references)], "MT-Bench")
-        )
 
-    def examples(self, split: Split) -> list[Example]:
-        """Every question for `heldout`, none for the others."""
-        return self._questions if split == "heldout" else []
+        def convert(row: Row, _: str) -> list[Example]:
+            return [_question(row, references)]
 
-    def scores(self, example: Example, response: str) -> dict[str, float]:
-        """None: `evaluate` has the answers rated."""
-        return {}
+        return list(convert_rows(rows, folder / QUESTIONS, keys, convert, "MT-Bench"))
 
 
 def has_turns(example: Example) -> bool:

@@ -1,0 +1,66 @@
+"""The critics by the names that `critic.kind` has for them: those of the package, and any of the user's own."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any, cast
+
+from text2grad.critics.human import HUMAN
+from text2grad.critics.program.critic import PROGRAM
+from text2grad.critics.prompted.critic import PROMPTED, REWARD_MODEL
+from text2grad.critics.reference import REFERENCE
+from text2grad.critics.scalar import SCALAR_MODEL
+from text2grad.critics.spec import CriticSpec
+from text2grad.critics.units import UNIT_MODEL
+from text2grad.errors import UserError
+from text2grad.feedback import Critic, Source
+from text2grad.named import load_named
+
+CRITICS: Mapping[str, CriticSpec] = {
+    spec.kind: spec for spec in (REWARD_MODEL, SCALAR_MODEL, UNIT_MODEL, PROGRAM, REFERENCE, PROMPTED, HUMAN)
+}
+
+
+def spec_of(kind: str) -> CriticSpec:
+    """The spec of this name: one of `CRITICS`, or as `module:Name` a `CriticSpec` or a class of the user's own,
+    which is called without arguments.
+
+    Raises:
+        UserError: there is no such module or name.
+    """
+    if kind in CRITICS:
+        return CRITICS[kind]
+    found = load_named("critic", kind, kinds=(type, CriticSpec))
+    if isinstance(found, CriticSpec):
+        return found
+    return CriticSpec(kind, make=lambda materials: _instance(kind, found))
+
+
+def _instance(name: str, made: type[Any]) -> Critic:
+    """The critic that a class of the user's own makes.
+
+    Raises:
+        UserError: it raises when it is called, or what it makes is not a `Critic`.
+    """
+    try:
+        critic = made()
+    except Exception as error:  # whatever a class of the user's raises
+        where = f"line {_last_line(error)}: " if _last_line(error) else ""
+        message = " ".join(str(error).split())[:200]
+        cure = "it is called without arguments"
+        raise UserError(
+            f"critic {name!r} cannot be made: {where}{type(error).__name__}: {message}", cure
+        ) from error
+    if not callable(getattr(critic, "critique", None)):
+        cure = "it needs a method critique(examples, responses), one Critique or Failure for each"
+        raise UserError(f"critic {name!r} is not a Critic: it has no method critique", cure)
+    if not isinstance(getattr(critic, "source", None), Source):
+        raise UserError(f"critic {name!r} is not a Critic: it has no source", 'source = Source(kind="program")')
+    return cast(Critic, critic)
+
+
+def _last_line(error: BaseException) -> int:
+    """The line of the user's own module in which an error arose; 0 if it arose in the call itself."""
+    trace = traceback.extract_tb(error.__traceback__)
+    return (trace[-1].lineno or 0) if len(trace) > 1 else 0

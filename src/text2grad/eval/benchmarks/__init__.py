@@ -1,0 +1,1 @@
+"""Published benchmarks with a way of counting of their own."""
