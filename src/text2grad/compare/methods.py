@@ -32,7 +32,8 @@ class Work:
 
     `reads`: the sections of the configuration that it depends on beside `COMMON` and those of the works before it.
     `rate`: the setting that is tuned, and `factor` what it is multiplied by. `restart`: whether the command can be
-    told to start over, where its result stands without a note.
+    told to start over, where its result stands without a note. `threads`: of torch; None: the cores that are idle.
+    `verdict_alone`: a critic that is paid for its verdict alone writes no words, where it can.
     """
 
     words: tuple[str, ...]
@@ -42,6 +43,8 @@ class Work:
     rate: str = ""
     factor: float = 1.0
     restart: bool = True
+    threads: int | None = 1
+    verdict_alone: bool = False
 
     @property
     def trains_by_sampling(self) -> bool:
@@ -86,7 +89,8 @@ SHARED = {
 ANNOTATE, IMPORT = "annotate", "import"
 
 
-def _ppo(name: str, recipe: str = "") -> Work:
+def ppo_run(name: str, recipe: str = "") -> Work:
+    """A run of PPO with this recipe."""
     return Work(("train", "--name", name), recipe, ("sft",), ("critic", "credit", "ppo"), "ppo.lr")
 
 
@@ -96,16 +100,16 @@ def _imitating(name: str, records: str, after: str) -> Work:
 
 
 OWN = {
-    "scalar": _ppo("scalar", "scalar"),
-    "grpo": _ppo("grpo", "grpo"),
-    "sdpo": _ppo("sdpo", "sdpo"),
-    "rlsd": _ppo("rlsd", "rlsd"),
-    "routed": _ppo("routed", "routed"),
-    "paper": _ppo("paper", "paper"),
-    "text2grad": _ppo("text2grad"),
-    "scalar_rm": _ppo("scalar_rm", "scalar_rm"),
-    "prm": _ppo("prm", "prm"),
-    "dense": _ppo("dense", "dense"),
+    "scalar": ppo_run("scalar", "scalar"),
+    "grpo": ppo_run("grpo", "grpo"),
+    "sdpo": ppo_run("sdpo", "sdpo"),
+    "rlsd": ppo_run("rlsd", "rlsd"),
+    "routed": ppo_run("routed", "routed"),
+    "paper": ppo_run("paper", "paper"),
+    "text2grad": ppo_run("text2grad"),
+    "scalar_rm": ppo_run("scalar_rm", "scalar_rm"),
+    "prm": ppo_run("prm", "prm"),
+    "dense": ppo_run("dense", "dense"),
     "dpo": Work(
         ("train", "--name", "dpo", "--pairs", PAIRS), after=("pairs",), reads=("dpo",), rate="dpo.training.lr"
     ),
@@ -172,17 +176,17 @@ def methods_of(names: Sequence[str], config: Config) -> Methods:
         raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
     if REFLECTION in names:
         refuse_knowing_critic(config)
-    own = OWN | {Path(name).stem: _ppo(Path(name).stem, name) for name in names if _is_recipe(name)}
+    own = OWN | {Path(name).stem: ppo_run(Path(name).stem, name) for name in names if _is_recipe(name)}
     wanted = {Path(name).stem if _is_recipe(name) else name: None for name in names}
     order = [name for name in METHODS if name in wanted] + [name for name in wanted if name not in METHODS]
-    return {name: _fitted(name, own[name], config) if name in own else NOTHING for name in order}
+    return {name: fitted(name, own[name], config) if name in own else NOTHING for name in order}
 
 
 def _is_recipe(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def _fitted(name: str, work: Work, config: Config) -> Work:
+def fitted(name: str, work: Work, config: Config) -> Work:
     """The work of a method, after the model that its critic is; refused where its recipe does not fit."""
     try:
         settings = laid_over(config, work.recipe) if work.recipe else config
@@ -250,7 +254,7 @@ def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> di
             add(method, replace(own, factor=(factors or {}).get(method, 1.0)))
         for needed in WITHOUT_TRAINING.get(method, ()):
             add(needed, SHARED[needed])
-    return {**ordered, **{f"evaluate {method}": _measuring(method) for method in methods}}
+    return {**ordered, **{f"evaluate {method}": measuring(method) for method in methods}}
 
 
 def is_shared(name: str) -> bool:
@@ -280,7 +284,7 @@ def trying(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
             name = run_name(method, factor)
             words = tuple(name if word == method else word for word in own.words)
             ordered[name] = replace(own, words=words, factor=factor)
-            ordered[f"evaluate {name}"] = _measuring(name)
+            ordered[f"evaluate {name}"] = measuring(name)
     return ordered
 
 
@@ -294,7 +298,8 @@ def run_name(method: str, factor: float) -> str:
     return method if factor == 1.0 else f"{method}_x{factor:g}".replace(".", "p")
 
 
-def _measuring(policy: str) -> Work:
+def measuring(policy: str) -> Work:
+    """The command that measures the policy of a method."""
     reads = ("evaluate", "critic")
     if policy == REFLECTION:
         return Work(("evaluate", "sft", "--reflect", "1"), "", (REWARD_MODEL,), (*reads, "refine"), restart=False)

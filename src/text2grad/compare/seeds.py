@@ -23,27 +23,31 @@ from text2grad.errors import EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.stages.gate import refuse_unfit_reward_model
 from text2grad.stages.prompts import IMPORTED, imported_file
 from text2grad.stages.results import write_json, write_whole
-from text2grad.train.settings import PPOSettings
 
 DONE = "done"
 """The folder, in that of a seed, with a note of every command that has ended well."""
 UNREAD = {"run": {"folder", "threads", "loggers", "shown_prompts"}}
+UNSTOPPED = {"ppo.max_kl": None, "ppo.max_failed": 1.0}
 GATE = "critic.reward_model.gate"
 """With `UNREAD`, settings on which nothing that is made depends."""
 
 
 class Seed:
     """The works of one seed, by name, in its folder. No run is stopped for how far it has gone (`ppo.max_kl`,
-    `ppo.max_failed`): a method that collapses is measured like the others."""
+    `ppo.max_failed`): a method that collapses is measured like the others.
 
-    def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
-        run = config.run.model_copy(update={"seed": number, "folder": folder, "threads": 1})
-        task = config.task.model_copy(update={"seed": number})
+    `live`: commands start over and print on this terminal; else they resume, and print to a log beside their note.
+    """
+
+    def __init__(
+        self, config: Config, number: int, folder: Path, works: Mapping[str, Work], live: bool = False
+    ) -> None:
         self.imported = imported_file(config)
-        if task.data == IMPORTED:
-            task, works = task.model_copy(update={"data": str(self.imported)}), on_imported(works)
-        self.config = config.model_copy(update={"run": run, "task": task})
-        self.folder, self.number, self.works = folder, number, works
+        values: dict[str, Any] = {"run.seed": number, "run.folder": folder, "task.seed": number}
+        if config.task.data == IMPORTED:
+            values["task.data"], works = str(self.imported), on_imported(works)
+        self.config = with_values(config, values)
+        self.folder, self.number, self.works, self.live = folder, number, works, live
 
     def note(self, name: str) -> Path:
         """Where it is noted that a work has ended well."""
@@ -76,7 +80,8 @@ class Seed:
     def settings(self, work: Work) -> Config:
         """The configuration of a work: with its recipe, and its rate times its factor."""
         settings = laid_over(self.config, work.recipe) if work.recipe else self.config
-        settings = settings.model_copy(update={"ppo": unstopped(settings.ppo)})
+        settings = without_words(settings) if work.verdict_alone else settings
+        settings = with_values(settings, {**UNSTOPPED, "run.threads": work.threads})
         return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:
@@ -88,7 +93,7 @@ class Seed:
         write_whole(place, dump_config(self.settings(work), only_set=True))
         names = {"folder": self.folder, "model": self.config.policy.model, "imported": self.imported}
         filled = [word.format(**names) for word in work.words]
-        stale = work.restart and self._begun(name) not in ("", self.digest(name))
+        stale = work.restart and (self.live or self._begun(name) not in ("", self.digest(name)))
         configured = [] if work.words[0] == "export" else ["--config", str(place)]
         return [*filled, *configured, *(["--restart"] if stale else []), "--json"]
 
@@ -127,22 +132,32 @@ class Seed:
         command = [sys.executable, "-m", "text2grad.cli", *self.words(name)]
         write_whole(self.note(name).with_suffix(".begun"), self.digest(name))  # a run of other settings starts over
         started = time.perf_counter()
-        log = self.note(name).with_suffix(".log")
+        log = None if self.live else self.note(name).with_suffix(".log")
         code, peak = run_command(command, log)
         some_failed = code == EXIT_SOME_RECORDS_FAILED
         if code and not some_failed:
-            said = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
-            problem = said[-1].removeprefix("error: ")
-            raise UserError(f"{self.folder.name}: {name} failed: {problem}", f"all it said is in {log}")
+            raise self._failure(name, code, log)
         took = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak, 1)}
         write_json(self.note(name), {"digest": self.digest(name), **took, "some_records_failed": some_failed})
-        lost = f"; some records failed, how many is in {log}" if some_failed else ""
+        lost = f"; some records failed, how many is in {log or 'the lines above'}" if some_failed else ""
         print(f"{self.folder.name}: {name} ({took['seconds']:.0f} s{lost})", file=sys.stderr, flush=True)
 
+    def _failure(self, name: str, code: int, log: Path | None) -> UserError:
+        """The last line that a command printed."""
+        if log is None:
+            return UserError(f"{self.folder.name}: {name} failed", "see the error above")
+        lines = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
+        problem = lines[-1].removeprefix("error: ")
+        return UserError(f"{self.folder.name}: {name} failed: {problem}", f"its whole output is in {log}")
 
-def unstopped(ppo: PPOSettings) -> PPOSettings:
-    """The same run to its end, whatever becomes of it."""
-    return ppo.model_copy(update={"max_kl": None, "max_failed": 1.0})
+
+def without_words(config: Config) -> Config:
+    """The same run, whose critic writes no words if a head gives the verdict and nothing else is paid."""
+    if not (
+        config.credit.by_score and config.reward_model.verdict == "head" and config.critic.kind == "reward_model"
+    ):
+        return config
+    return with_values(config, {"critic.reward_model.words": False})
 
 
 def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:

@@ -155,8 +155,8 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
         summary=_read_object(path / "summary.json"),
         model=next((seed.model for seed in seeds if seed.model), {}) or _read_object(path / "model.json"),
         config=_read_text(path / "config.yaml"),
-        sft=_read_metrics(path / "sft" / "metrics.jsonl", notes),
-        reward_model=_read_metrics(path / "reward_model" / "metrics.jsonl", notes),
+        sft=read_metrics(path / "sft" / "metrics.jsonl", notes),
+        reward_model=read_metrics(path / "reward_model" / "metrics.jsonl", notes),
         methods=_read_methods(path, notes),
         feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
         before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
@@ -174,7 +174,7 @@ def _read_methods(run: Path, notes: list[str]) -> list[Method]:
     methods = [
         Method(
             name=folder.resolve().name,
-            metrics=_read_metrics(folder / "metrics.jsonl", notes),
+            metrics=read_metrics(folder / "metrics.jsonl", notes),
             samples=read_lines(folder / "samples.jsonl", Sample, notes),
         )
         for folder in sorted(folders, key=lambda folder: (folder.name != "text2grad", folder.name))
@@ -192,8 +192,9 @@ def _read_evaluation(path: Path) -> dict[str, Row]:
     return found
 
 
-def _read_metrics(path: Path, notes: list[str]) -> list[Row]:
-    return [row.model_dump() for row in read_lines(path, MetricRow, notes)]
+def read_metrics(path: Path, notes: list[str] | None = None) -> list[Row]:
+    """The rows of a metrics.jsonl; see `read_lines`."""
+    return [row.model_dump() for row in read_lines(path, MetricRow, [] if notes is None else notes)]
 
 
 def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:
