@@ -27,8 +27,7 @@ class Sample(Part):
 
     All lists have one entry per response token (T), or none (`value` without a value function); `starts` and `ends`
     are code points of `response`. `as_marked`: each token of a span is paid with the sign of its span. `lost` are
-    the quotes that are not in the response, `unmatched` is their number; `ambiguous` counts quotes that occur more
-    than once without saying which one is meant.
+    the quotes that are not in the response, `unmatched` is their number; `ambiguous` counts quotes found twice.
     """
 
     step: int

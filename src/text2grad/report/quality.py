@@ -25,11 +25,10 @@ Tokenize = Callable[[str], Offsets]
 Cost = Callable[[str, Mapping[str, float]], float | None]
 """USD of one answer of a model, by its usage; None where its price is not known."""
 DENSE_TOKENS_PER_TOKEN = 2
-"""What a label for every single token costs to write, at the least: the token again, and its label (paper, table 12
-counts 273.3 tokens against 40.1 for UltraFeedback)."""
+"""Least cost of a label for every token: the token again, and its label (paper, table 12: 273.3 against 40.1)."""
 PLACES = 5
 MOST_NAMED, MOST_SHOWN = 50, 200
-"""Responses whose agreement the page names, and records that it shows."""
+"""Responses whose agreement the page lists, and records that it shows."""
 _SECTIONS = {
     "Quotes (paper, table 15)": """records spans exact normalised fuzzy unmatched ambiguous unmatched_rate refused
         repeated_records records_without_spans records_all_good omissions canaries canaries_moved""",
@@ -38,7 +37,6 @@ _SECTIONS = {
         usd_dense_per_record""",
     "Labels": "labelled_share good_share several_annotators agreement_alpha",
 }
-"""What the page shows, by section."""
 _COUNTED = ("records_without_spans", "scored", "records_all_good", "omissions", "canaries", "canaries_moved")
 _LENGTHS = ("count", "mean", "min", "q1", "q2", "q3", "max", "position")
 
@@ -53,8 +51,8 @@ def report_quality(
 ) -> dict[str, Any]:
     """The figures of a file; with `page`, also as a page for the browser.
 
-    `cost` is what tokens of a model cost, where that is known; `canaries` a file of canaries that were judged with
-    these records. Agreement is given for each response, or for the `named` ones that agree least.
+    `canaries`: a file of canaries that were judged with these records. Agreement is given for each response, or for
+    the `named` ones that agree least.
 
     Raises:
         UserError: the file, or the tokenizer, cannot be read, or holds nothing.
@@ -86,19 +84,18 @@ def quality_page(name: str, figures: dict[str, Any], records: Sequence[Feedback]
         for label in ("good", "poor", "improvable")
         if f"{label}_spans" in figures
     }
-    agreement, failed = dict(list(figures["agreement"].items())[:MOST_NAMED]), figures["failed"]
-    told = [*figures["judgement"], *figures["next"]]
-    judged = figures["records"] - sum(failed.values())
-    shown = {"records": list(map(record_view, records)), "left_out": judged - len(records)}
-    values = {
-        **shown,
-        "told": told,
-        "sections": sections,
-        "lengths": lengths,
-        "failed": failed,
-        "agreement": agreement,
-    }
-    return render_page("quality.html.j2", name=name, keys=_LENGTHS, **values)
+    return render_page(
+        "quality.html.j2",
+        name=name,
+        advice=[*figures["judgement"], *figures["next"]],
+        records=list(map(record_view, records)),
+        left_out=figures["records"] - sum(figures["failed"].values()) - len(records),
+        sections=sections,
+        keys=_LENGTHS,
+        lengths=lengths,
+        failed=figures["failed"],
+        agreement=dict(list(figures["agreement"].items())[:MOST_NAMED]),
+    )
 
 
 def _shown(value: Any) -> str:
@@ -153,15 +150,17 @@ class Quality:
             return
         tokens = self.tokenize(record.response)
         labels = _labels(record.spans, tokens)
-        self.counts["tokens"] += len(tokens)
-        self.counts["good_tokens"] += labels.count(1)
-        self.counts["labelled_tokens"] += len(labels) - labels.count(0)
-        self.counts["records_without_spans"] += not record.spans
-        self.counts["scored"] += record.score is not None
-        self.counts["records_all_good"] += bool(tokens) and labels.count(1) == len(tokens)
         # What an annotator writes to point at spans: the quotes, and a label each (paper, table 12).
         written = sum(len(self.tokenize(span.text)) + 1 for span in record.spans)
-        self.counts["written"] += written
+        self.counts.update(
+            tokens=len(tokens),
+            good_tokens=labels.count(1),
+            labelled_tokens=len(labels) - labels.count(0),
+            records_without_spans=not record.spans,
+            scored=record.score is not None,
+            records_all_good=bool(tokens) and labels.count(1) == len(tokens),
+            written=written,
+        )
         self._dense_cost(record, DENSE_TOKENS_PER_TOKEN * len(tokens) - written)
         self.add_canary(record)
         self._spans(record, tokens)
@@ -180,7 +179,7 @@ class Quality:
             self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
 
     def _dense_cost(self, record: Feedback, more: int) -> None:
-        """What the answer would have cost with `more` tokens in it; at the discount the record was paid with."""
+        """The cost of an answer with `more` tokens, at the discount that the record was paid with."""
         usage, model = record.usage, record.source.model
         dense = {**usage, "completion_tokens": max(0.0, usage.get("completion_tokens", 0.0) + more)}
         price, dense_price = self.cost(model, usage), self.cost(model, dense)
@@ -246,9 +245,7 @@ class Quality:
         }
 
     def _agreement(self) -> dict[str, Any]:
-        """Krippendorff's alpha over the token labels of each response that several judged, the least first; their
-        mean. None where all tokens have the same label, or none.
-        """
+        """Alpha over the token labels of each response that several judged, the least first, and their mean."""
         shared = [(id, opinions) for id, opinions in self.opinions.values() if len(opinions) > 1]
         alphas = {id: token_alpha(list(opinions.values())) for id, opinions in shared}
         known = {id: round(alpha, 4) for id, alpha in alphas.items() if alpha is not None}
