@@ -170,16 +170,12 @@ def _read_methods(run: Path, notes: list[str]) -> list[Method]:
     """The PPO runs of a run folder, or the one that `train_ppo` wrote into a folder of its own."""
     own, path = run / "samples.jsonl", run / "ppo"
     folders = [run] if own.is_file() and not path.is_dir() else path.glob("*")
-    methods = [
-        Method(
-            name=folder.resolve().name,
-            metrics=read_metrics(folder / "metrics.jsonl", notes),
-            samples=read_lines(folder / "samples.jsonl", Sample, notes),
-        )
-        for folder in sorted(folders, key=lambda folder: (folder.name != "text2grad", folder.name))
-        if folder.is_dir()
-    ]
-    return [method for method in methods if method.metrics or method.samples]
+    methods = []
+    for folder in sorted(folders, key=lambda folder: (folder.name != "text2grad", folder.name)):
+        metrics = read_metrics(folder / "metrics.jsonl", notes) if folder.is_dir() else []
+        samples = read_lines(folder / "samples.jsonl", Sample, notes) if folder.is_dir() else []
+        methods += [Method(folder.resolve().name, metrics, samples)] if metrics or samples else []
+    return methods
 
 
 def _read_evaluation(path: Path) -> dict[str, Row]:

@@ -1,4 +1,4 @@
-"""The results of summary.json as rows of text, for the page and for the terminal alike."""
+"""The results of summary.json as rows of text, for the page and for the terminal."""
 
 from __future__ import annotations
 
@@ -50,12 +50,8 @@ def results(summary: Mapping[str, Any]) -> Results:
     """Read the rows of summary.json; `seeds` of a row holds every column for each seed."""
     rows = [row for row in summary.get("rows") or [] if isinstance(row, Mapping)]
     columns = list(dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value)))
-    return Results(
-        metric=str(summary.get("metric", "")),
-        columns=columns,
-        names=[str(row.get("name", "")) for row in rows],
-        cells=[[_cell(row, column) for column in columns] for row in rows],
-    )
+    names = [str(row.get("name", "")) for row in rows]
+    return Results(str(summary.get("metric", "")), columns, names, [[_cell(r, c) for c in columns] for r in rows])
 
 
 def _cell(row: Mapping[str, Any], column: str) -> Cell:
