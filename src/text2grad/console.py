@@ -95,21 +95,17 @@ def show_lines(summary: Mapping[str, Any]) -> None:
     _print(*_lines(summary))
 
 
-def show_trained(config: Config, name: str) -> Show:
+def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
     """Print the end of `train`: counts, what they mean, answers before and after, and the next command."""
+    from text2grad.report import signs
+    from text2grad.report.verdict import training_verdict
 
-    def show(summary: Mapping[str, Any]) -> None:
-        from text2grad.report import signs
-        from text2grad.report.verdict import training_verdict
-
-        folder = config.run.folder
-        _print(*_counts(summary), *training_verdict(folder / "ppo" / name))
-        _print(*(f"warning: {line}" for line in signs.of_run(folder / "ppo" / name)))
-        _show_before_and_after(config, name)
-        options = f"--run.folder {folder}"
-        _print(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
-
-    return show
+    folder = config.run.folder
+    warnings = [f"warning: {line}" for line in signs.of_run(folder / "ppo" / name)]
+    _print(*_counts(summary), *training_verdict(folder / "ppo" / name), *warnings)
+    _show_before_and_after(config, name)
+    options = f"--run.folder {folder}"
+    _print(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
 
 
 def _show_before_and_after(config: Config, name: str) -> None:
@@ -129,53 +125,40 @@ def _show_before_and_after(config: Config, name: str) -> None:
         show_answers(Console(stderr=True), each.prompt, each.answers)
 
 
-def show_fitted(folder: Path) -> Show:
+def show_fitted(folder: Path, summary: Mapping[str, Any]) -> None:
     """Print the end of a supervised training in a folder: counts, and what its figures mean."""
+    from text2grad.report import signs
+    from text2grad.report.verdict import reward_model_verdict, training_verdict
 
-    def show(summary: Mapping[str, Any]) -> None:
-        from text2grad.report import signs
-        from text2grad.report.verdict import reward_model_verdict, training_verdict
-
-        _print(*_counts(summary), *training_verdict(folder), *reward_model_verdict(summary))
-        unmatched = signs.of_quotes(summary.get("unmatched"), "on held-out answers")
-        _print(*(f"warning: {line}" for line in unmatched))
-
-    return show
+    warnings = [f"warning: {line}" for line in signs.of_quotes(summary.get("unmatched"), "on held-out answers")]
+    _print(*_counts(summary), *training_verdict(folder), *reward_model_verdict(summary), *warnings)
 
 
-def show_reward_model(run: Path) -> Show:
+def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
     """Print the end of `train-reward`: as `show_fitted`, then critiques of fresh answers and the gate's verdict."""
+    show_fitted(run / "reward_model", {name: value for name, value in summary.items() if name != "gate"})
+    if "gate" not in summary:
+        return
+    from rich.console import Console
 
-    def show(summary: Mapping[str, Any]) -> None:
-        show_fitted(run / "reward_model")({name: value for name, value in summary.items() if name != "gate"})
-        if "gate" not in summary:
-            return
-        from rich.console import Console
+    from text2grad.feedback import Feedback, read_jsonl
+    from text2grad.report.terminal import show_gate
+    from text2grad.stages.gate import FRESH
 
-        from text2grad.feedback import Feedback, read_jsonl
-        from text2grad.report.terminal import show_gate
-        from text2grad.stages.gate import FRESH
-
-        fresh = read_jsonl(run / "evaluation" / FRESH, Feedback)
-        show_gate(Console(stderr=True), list(fresh), summary["gate"])
-
-    return show
+    fresh = read_jsonl(run / "evaluation" / FRESH, Feedback)
+    show_gate(Console(stderr=True), list(fresh), summary["gate"])
 
 
-def show_policy(config: Config) -> Show:
+def show_policy(config: Config, summary: Mapping[str, Any]) -> None:
     """Print the table of a policy, and the gate's verdict on the reward model it may have learned from."""
+    from rich.console import Console
 
-    def show(summary: Mapping[str, Any]) -> None:
-        from rich.console import Console
+    from text2grad.report.terminal import policy_table, show_table
+    from text2grad.stages.gate import verdict_line
 
-        from text2grad.report.terminal import policy_table, show_table
-        from text2grad.stages.gate import verdict_line
-
-        figures = {name: value for name, value in summary.items() if name != "signs"}  # printed before
-        show_table(Console(stderr=True), policy_table(figures))
-        _print(*filter(None, [verdict_line(config)]))
-
-    return show
+    figures = {name: value for name, value in summary.items() if name != "signs"}  # printed before
+    show_table(Console(stderr=True), policy_table(figures))
+    _print(*filter(None, [verdict_line(config)]))
 
 
 def _counts(summary: Mapping[str, Any]) -> list[str]:

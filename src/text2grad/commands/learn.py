@@ -47,7 +47,7 @@ class Sft(Stage, ConfiguredAsDemo, Resumable):
             self.refuse_options_of_records()
             from text2grad.stages.supervised import run_sft
 
-            return Work(partial(run_sft, config, mode), show_fitted(config.run.folder / "sft"))
+            return Work(partial(run_sft, config, mode), partial(show_fitted, config.run.folder / "sft"))
         from text2grad.stages.imitate import Choice, run_sft_on_records
         from text2grad.stages.results import refuse_run_name
 
@@ -128,7 +128,7 @@ class TrainReward(Stage, ConfiguredAsDemo, Resumable):
             return Work(partial(run_train_scalar_model, config, self.pairs, mode))
         from text2grad.stages.reward_model import run_train_reward
 
-        return Work(partial(run_train_reward, config, mode), show_reward_model(config.run.folder))
+        return Work(partial(run_train_reward, config, mode), partial(show_reward_model, config.run.folder))
 
 
 @command("train")
@@ -182,7 +182,7 @@ class Train(Stage, ConfiguredAsDemo, Resumable):
         refuse_run_name(name)
         self.refuse_launcher()
         config, mode = self.configuration(), self.mode()
-        show = show_trained(config, name)
+        show = partial(show_trained, config, name)
         if self.offline is not None:
             from text2grad.stages.offline import run_train_offline
 

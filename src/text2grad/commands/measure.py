@@ -97,7 +97,9 @@ class Evaluate(Stage, ConfiguredAsRun):
             return Work(partial(run_evaluate_samples, config, self.samples))
         if self.what == REWARD_MODEL:
             return Work(partial(_measure_reward_model, config), quiet)
-        return Work(partial(run_evaluate, config, self.target, self.against, self.outputs), show_policy(config))
+        return Work(
+            partial(run_evaluate, config, self.target, self.against, self.outputs), partial(show_policy, config)
+        )
 
     def lay_task_over(self) -> None:
         """Put the task of --task in the place of the configured one.
