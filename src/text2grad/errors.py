@@ -21,7 +21,7 @@ class UserError(Exception):
     """A mistake the user can correct: shown as one line, never as a traceback.
 
     `problem` is the line without its cure; `cure` names the command, key or file that fixes it; `exit_code` is one
-    of the codes above. `shown` is false where another process of the same run says it.
+    of the codes above. `shown` is false where another process of the same run prints it.
     """
 
     shown = True
@@ -65,7 +65,7 @@ def warn_once(message: str) -> None:
 
 
 class MissingPackageError(UserError, ImportError):
-    """A package that text2grad is installed without: an extra brings it."""
+    """An optional package that is not installed; an extra brings it."""
 
 
 EXTRAS = {
@@ -78,12 +78,12 @@ EXTRAS = {
     "textblob": "tagger",
     **{name: name for name in ("tensorboard", "trackio", "wandb")},
 }
-"""Which extra brings a package that the core of text2grad does without."""
+"""The extra of each package that the core of text2grad does not need."""
 
 
 @contextmanager
 def optional_packages() -> Iterator[None]:
-    """Around what may import packages of `EXTRAS`. Any other module that is missing stays a `ModuleNotFoundError`.
+    """Around code that imports packages of `EXTRAS`. Any other missing module stays a `ModuleNotFoundError`.
 
     Raises:
         MissingPackageError: one of them is not installed; names the extra that brings it.
