@@ -1,4 +1,4 @@
-"""What the figures of a file of feedback mean for training on it, and what to write next."""
+"""What a file of feedback teaches, and what to write next."""
 
 from __future__ import annotations
 
@@ -12,43 +12,42 @@ from text2grad.report.signs import MOST_UNMATCHED
 
 Figures = Mapping[str, Any]
 Rule = tuple[Callable[[Figures], Any], str]
-"""A problem if it is not zero (or None), and its cure; `{name}` is a figure, `{0}` the value."""
+"""A problem if not zero (or None), and its cure; `{name}` is a figure, `{0}` the value."""
 FEW_REMARKS = 200
-"""Records up to which learning from the marks themselves is tried first, and a reward model second."""
+"""Records up to which the marks teach more than a reward model."""
 LEAST_MOVED, RISEN = 0.05, 0.2
-"""The share by which a loss must fall, and by which it has risen beyond its noise."""
+"""Share by which a loss must fall, or has risen."""
 LOPSIDED, FEW, LEAST_ALPHA = 0.2, 50, 0.4
-"""Least share of praise (or of criticism), of records, of agreement (alpha)."""
+"""Least share of either label, records, agreement (alpha)."""
 
 
 def judgement(figures: Figures) -> list[str]:
-    """What a policy would learn from this feedback."""
+    """What a policy would learn."""
     share = figures["good_share"]
     if share is None:
         paid = (
             "only the verdict of a whole answer is learned from" if figures["scored"] else "nothing can be learned"
         )
         return [f"No token is labelled: {paid}."]
-    meaning = "it can learn both what to keep and what to leave"
+    meaning = "balanced"
     if share < LOPSIDED:
         meaning = "the policy will learn to say less"
     elif share > 1 - LOPSIDED:
-        meaning = "the policy will learn to repeat itself, and little about its mistakes"
+        meaning = "the policy will learn to repeat itself"
     labelled = f"{100 * figures['labelled_share']:.0f} % of all tokens are labelled."
     return [f"{100 * share:.0f} % of labelled tokens are praise: {meaning}.", labelled]
 
 
 def what_next(figures: Figures) -> list[str]:
-    """What to write, or to mend, before training on this feedback; the next command if there is nothing."""
+    """What to write or correct; if nothing, the next command."""
     found = [text.format(value, **figures) for problem, text in RULES if (value := problem(figures))]
-    first = f"text2grad train --offline learns from it, and from some {FEW_REMARKS} records on "
     few = figures["records"] < FEW_REMARKS
-    done = f"Nothing is missing: {first if few else ''}text2grad train-reward learns to write such feedback."
-    return found or [done]
+    then = f"train --offline (train-reward from {FEW_REMARKS} records on)" if few else "train-reward"
+    return found or [f"Nothing is missing: text2grad {then}."]
 
 
 def _most(figures: Figures, count: int) -> int:
-    """A count that is more than half of the records, else 0."""
+    """A count above half of the records, else 0."""
     return count if 2 * count > figures["records"] else 0
 
 
@@ -59,35 +58,32 @@ def _below(value: float | None, least: float) -> bool:
 RULES: tuple[Rule, ...] = (
     (lambda f: _below(f["good_share"], LOPSIDED), "Mark what is right too: 'good' quotes, or [+...+]."),
     (lambda f: (f["good_share"] or 0) > 1 - LOPSIDED, "Mark what is wrong too: 'poor' quotes, or [-...-]{{why}}."),
-    (lambda f: f["unmatched"], "Quote the response word for word (quotes that are not in it: {0})."),
+    (lambda f: f["unmatched"], "Quote word for word (not in the response: {0})."),
     (
         lambda f: (f["unmatched_rate"] or 0) > MOST_UNMATCHED and f["unmatched_rate"],
-        "{0:.1%} of the quotes are not in their response, above 5 %: they reward nothing (docs/metrics.md).",
+        "{0:.1%} of the quotes, above 5 %, are not in their response (docs/metrics.md).",
     ),
-    (lambda f: f["ambiguous"], "Quote a few words more (quotes found more than once: {0})."),
+    (lambda f: f["ambiguous"], "Quote more words (found more than once: {0})."),
     (
         lambda f: _most(f, f["records_without_spans"]),
-        "Mark words: {0} of {records} records have none (text2grad annotate --anchor finds those of a critique).",
+        "Mark words: {0} of {records} records have none (or text2grad annotate --anchor).",
     ),
     (
         lambda f: _most(f, f["records"] - f["scored"]),
-        "Give a score from -1 to 1: {0} of {records} records have none, and only a score can punish omissions.",
+        "Give a score from -1 to 1, for omissions: {0} of {records} records have none.",
     ),
-    (lambda f: sum(f["failed"].values()), "Have failures judged again (records: {0}): text2grad annotate --again."),
+    (lambda f: sum(f["failed"].values()), "Judge {0} failures again: text2grad annotate --again."),
     (lambda f: f["repeated_records"], "Remove repeated records ({0})."),
     (
         lambda f: _below(f["agreement_alpha"], LEAST_ALPHA) and f["several_annotators"],
-        "Define good and poor: annotators agree little (alpha {agreement_alpha}, responses: {0}).",
+        "Define good and poor: annotators disagree (alpha {agreement_alpha}, responses: {0}).",
     ),
-    (lambda f: f["records"] < FEW and f["records"], "Write more: {0} records check the path, and teach little."),
+    (lambda f: f["records"] < FEW and f["records"], "Write more: {0} records teach little."),
 )
 
 
 def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
-    """One line if supervised training has not moved the loss; nothing if it has, or if there is too little to tell.
-
-    The first third of the updates is compared with the last. `section` is where the user finds the settings.
-    """
+    """A line if the loss did not fall from the first third to the last, else empty; `section` has the settings."""
     third = len(losses) // 3
     if not third:
         return ""
@@ -101,11 +97,7 @@ def loss_advice(losses: Sequence[float], section: str, lr: float) -> str:
 
 
 def worst_first(source: Path, count: int) -> list[Feedback]:
-    """The `count` worst judged records of a file: by score, else by the share of poor characters.
-
-    Raises:
-        UserError: see `read_jsonl`.
-    """
+    """The `count` worst judged records of a file: by score, else by the share of poor characters."""
     judged: Iterable[Feedback] = (record for record in read_jsonl(source, Feedback) if record.error is None)
     return heapq.nsmallest(count, judged, key=_goodness)
 

@@ -1,7 +1,4 @@
-"""How good a file of feedback is: the paper's tables 12, 14, 15 and 18 for any records.
-
-A token is a word or a sign, or what a tokenizer.json says. Everything is counted in one reading of the file.
-"""
+"""The quality of a file of feedback (the paper's tables 12, 14, 15 and 18), in one pass."""
 
 from __future__ import annotations
 
@@ -23,12 +20,12 @@ from text2grad.unicode_words import units
 Offsets = list[tuple[int, int]]
 Tokenize = Callable[[str], Offsets]
 Cost = Callable[[str, Mapping[str, float]], float | None]
-"""USD of one answer of a model, by its usage; None where its price is not known."""
+"""USD of an answer by model and usage; None if unknown."""
 DENSE_TOKENS_PER_TOKEN = 2
-"""Least cost of a label for every token: the token again, and its label (paper, table 12: 273.3 against 40.1)."""
+"""The token again, and its label (paper, table 12)."""
 PLACES = 5
 MOST_NAMED, MOST_SHOWN = 50, 200
-"""Responses whose agreement the page lists, and records that it shows."""
+"""Agreements and records on the page."""
 _SECTIONS = {
     "Quotes (paper, table 15)": """records spans exact normalised fuzzy unmatched ambiguous unmatched_rate refused
         repeated_records records_without_spans records_all_good omissions canaries canaries_moved""",
@@ -49,13 +46,10 @@ def report_quality(
     canaries: Path | None = None,
     named: int | None = None,
 ) -> dict[str, Any]:
-    """The figures of a file; with `page`, also as a page for the browser.
-
-    `canaries`: a file of canaries that were judged with these records. Agreement is given for each response, or for
-    the `named` ones that agree least.
+    """The figures of a file, also as a page; with the `named` least agreements (None: all).
 
     Raises:
-        UserError: the file, or the tokenizer, cannot be read, or holds nothing.
+        UserError: the file, or the tokenizer, cannot be read, or is empty.
     """
     quality = Quality(tokenize_by(tokenizer), cost or (lambda model, usage: None))
     for record in read_jsonl(source, Feedback):
@@ -74,7 +68,7 @@ def report_quality(
 
 
 def quality_page(name: str, figures: dict[str, Any], records: Sequence[Feedback]) -> str:
-    """Records as they were marked, and the figures, as a static page: no script, no network."""
+    """A static page of figures and marked records."""
     sections = {
         title: [(key.replace("_", " "), _shown(figures.get(key))) for key in keys.split()]
         for title, keys in _SECTIONS.items()
@@ -107,7 +101,7 @@ def _shown(value: Any) -> str:
 
 
 def tokenize_by(file: Path | None) -> Tokenize:
-    """Character intervals of the tokens of a text: by a tokenizer.json, else words and signs."""
+    """Splits a text into character intervals: by a tokenizer.json, else words and signs."""
     if file is None:
         return lambda text: list(units(text))
     from tokenizers import Tokenizer
@@ -121,7 +115,7 @@ def tokenize_by(file: Path | None) -> Tokenize:
 
 @dataclass
 class Quality:
-    """Running counts over records; of each it keeps a hash, and a byte for each token's label."""
+    """Running counts; each record leaves a hash, and a byte per token."""
 
     tokenize: Tokenize
     cost: Cost
@@ -133,7 +127,7 @@ class Quality:
     places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), 0: Counter(), -1: Counter()})
     failures: Counter[str] = field(default_factory=Counter)
     opinions: dict[bytes, tuple[str, dict[bytes, bytes]]] = field(default_factory=dict)
-    """Of each response the id it was first met by, and token labels by who gave them."""
+    """Response -> its first id, and token labels by annotator."""
     seen: Counter[bytes] = field(default_factory=Counter)
 
     def add(self, record: Feedback) -> None:
@@ -179,7 +173,7 @@ class Quality:
             self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
 
     def _dense_cost(self, record: Feedback, more: int) -> None:
-        """The cost of an answer with `more` tokens, at the discount that the record was paid with."""
+        """Add the cost of an answer with `more` tokens, at the same discount."""
         usage, model = record.usage, record.source.model
         dense = {**usage, "completion_tokens": max(0.0, usage.get("completion_tokens", 0.0) + more)}
         price, dense_price = self.cost(model, usage), self.cost(model, dense)
@@ -194,7 +188,7 @@ class Quality:
             self.places[span.label][min(PLACES - 1, int(middle * PLACES))] += 1
 
     def figures(self) -> dict[str, Any]:
-        """Everything as plain numbers; shares are of 1, None where nothing was there to divide by."""
+        """Plain numbers; shares are of 1, None for 0 of 0."""
         counts, spans = self.counts, len(self.lengths[1]) + len(self.lengths[-1])
         found = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
         dense = DENSE_TOKENS_PER_TOKEN * counts["tokens"]
@@ -229,7 +223,7 @@ class Quality:
         }
 
     def _lengths(self, label: int) -> dict[str, Any]:
-        """Tokens per span: mean, range and quartiles (paper, table 18); and their position in the response."""
+        """Tokens per span (paper, table 18), and positions in the response by fifths."""
         lengths = sorted(self.lengths[label])
         places = [self.places[label][place] for place in range(PLACES)]
         if not lengths:
@@ -245,7 +239,7 @@ class Quality:
         }
 
     def _agreement(self) -> dict[str, Any]:
-        """Alpha over the token labels of each response that several judged, the least first, and their mean."""
+        """Alpha of each response with several annotators, the least first, and the mean."""
         shared = [(id, opinions) for id, opinions in self.opinions.values() if len(opinions) > 1]
         alphas = {id: token_alpha(list(opinions.values())) for id, opinions in shared}
         known = {id: round(alpha, 4) for id, alpha in alphas.items() if alpha is not None}
@@ -258,7 +252,7 @@ class Quality:
 
 
 def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
-    """Krippendorff's alpha, nominal, of (annotators, tokens) labels; None where all tokens have one label, or none.
+    """Krippendorff's nominal alpha of (annotators, tokens) labels; None if all are equal.
 
     Raises:
         UserError: the package krippendorff is missing.
@@ -276,16 +270,15 @@ def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
 
 
 def _labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:
-    """+1, -1 or 0 of each token: what overlaps spans of one sign only."""
+    """The label of each token: +1 or -1 where it overlaps spans of that sign only, else 0."""
     signs = ({s.label for s in spans if s.start < end and s.end > start} for start, end in tokens)
     return [sum(sign) for sign in signs]
 
 
 def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], tokens: Offsets) -> bool:
-    """Whether a canary, an item whose labels are known, was judged otherwise.
+    """Whether a canary, with known spans, was judged differently.
 
-    `expected` are its spans (`start`, `end`, `label`). It has moved if a token of theirs got the opposite label, or
-    fewer than half the right one; without expected spans, if anything was labelled at all.
+    If a token has the opposite label, or fewer than half have the right one; without spans, if any is labelled.
     """
     wanted = [
         (next((span["label"] for span in expected if span["start"] < end and span["end"] > start), 0), label)

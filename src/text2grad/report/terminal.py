@@ -1,4 +1,4 @@
-"""The results and samples on a terminal, by rich. Without colour, signs are brackets: [+good+] [-poor-]."""
+"""Results and samples on a terminal. Without colour, labels are brackets: [+good+] [-poor-]."""
 
 from __future__ import annotations
 
@@ -18,19 +18,16 @@ from text2grad.report.visible import stripped
 
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
-NO_TEXT = "no text yet, only parts of characters: train this model longer, or take a larger one"
+NO_TEXT = "no text yet: train longer, or take a larger model"
 FEWEST_BROKEN, BROKEN = 3, 0.01
-"""Broken characters of what is no text, and their share: an answer that was cut may end in one."""
-NARROWEST = 36
-"""Characters of a column of answers."""
-WIDEST = 10_000
-"""Characters of a line where no terminal limits it."""
+"""Least broken characters, and their share, of what is no text."""
+NARROWEST, WIDEST = 36, 10_000
+"""Characters of a column of answers, and of a line in a file."""
 SHOWN = 5
-"""Samples and records that are shown."""
 
 
 def show_table(console: Console, table: Table) -> None:
-    """Print a whole table: on a terminal cells are folded, in a pipe or a file lines are as long as they need."""
+    """Print a whole table: folded on a terminal, else with long lines."""
     for column in table.columns:
         column.overflow = "fold"
     width = console.width
@@ -42,7 +39,7 @@ def show_table(console: Console, table: Table) -> None:
 
 
 def _table(title: str, columns: Iterable[str], **options: Any) -> Table:
-    """A table with names in its first column and figures in the others."""
+    """A table of names, then figures."""
     table = Table(title=Text(stripped(title)) if title else None, title_justify="left", **options)
     for number, column in enumerate(columns):
         table.add_column(Text(stripped(column)), justify="right" if number else "left")
@@ -50,7 +47,7 @@ def _table(title: str, columns: Iterable[str], **options: Any) -> Table:
 
 
 def results_table(summary: Mapping[str, Any]) -> Table:
-    """The results of summary.json: a row for each policy, a column for each way to measure."""
+    """The results of summary.json, a row per policy."""
     found = results(summary)
     table = _table(found.metric, ["policy", *found.columns])
     for name, cells in zip(found.names, found.cells, strict=True):
@@ -60,7 +57,7 @@ def results_table(summary: Mapping[str, Any]) -> Table:
 
 
 def reward_model_table(figures: Mapping[str, Any]) -> Table:
-    """The reward model measured against held-out critiques: token precision and recall, and its failures."""
+    """Token precision, recall and failures of the reward model."""
     table = _table("Reward model, held-out", ["measure", "value"])
     for name, cells in reward_model_grid(figures):
         for column, cell in zip(REWARD_MODEL_COLUMNS, cells, strict=True):
@@ -78,7 +75,7 @@ MEASURES = [
 
 
 def evaluation_table(report: Mapping[str, Any]) -> Table:
-    """The full report on a reward model: rates with their intervals, next to those of the baselines."""
+    """All rates of a reward model, with intervals, beside baselines."""
     baselines: Mapping[str, Any] = report["baselines"]
     columns = ("measure", "reward model", "95 % interval", *(name.replace("_", " ") for name in baselines))
     table = _table(f"Reward model against {report['records']} held-out critiques", columns)
@@ -93,10 +90,7 @@ def evaluation_table(report: Mapping[str, Any]) -> Table:
 
 
 def policy_table(figures: Mapping[str, Any]) -> Table:
-    """A policy measured: a row for each measure, a column for each way of answering; the rest in the caption.
-
-    A policy that did not answer in words, but chose, has one column.
-    """
+    """A row per measure, a column per way to answer (one where it chose letters); the rest in the caption."""
     if not any(key.startswith(WAYS) for key in figures):
         figures = {f"value_{key}": value for key, value in figures.items()}
     ways = {way: way.replace("_", " ") for way in (*WAYS, "value") if any(k.startswith(f"{way}_") for k in figures)}
@@ -118,7 +112,7 @@ def _figure(value: Any) -> str:
 
 
 def show_samples(console: Console, samples: Sequence[Sample], count: int = SHOWN) -> None:
-    """Print up to `count` samples: tokens coloured by the sign of delta, critique beneath."""
+    """Print up to `count` samples: tokens coloured by the sign of delta, then the critique."""
     for sample in samples[:count]:
         score = "" if sample.score is None else f" · score {signed(sample.score)}"
         failure = sample.failure
@@ -136,14 +130,14 @@ def _no_critique(failure: Failure) -> Text:
 
 
 def coloured_tokens(sample: Sample, brackets: bool) -> Text:
-    """The response with a style per token; with `brackets`, runs of one sign are bracketed as well."""
+    """The response, coloured by token."""
     deltas = [*sample.delta, *[None] * len(sample.tokens)]
     signs = [((delta or 0.0) > 0) - ((delta or 0.0) < 0) for delta in deltas]
     return _coloured(zip(signs, _token_texts(sample), strict=False), brackets)
 
 
 def _token_texts(sample: Sample) -> Iterator[str]:
-    """Per token its characters (once, where several tokens share one), or its name where it has none."""
+    """The characters of each token (shared ones once), or its name."""
     if not sample.tokens:
         yield sample.response
     done = 0
@@ -153,7 +147,7 @@ def _token_texts(sample: Sample) -> Iterator[str]:
 
 
 def coloured_spans(response: str, spans: Sequence[Span], brackets: bool) -> Text:
-    """A response with its spans in colour, and in `brackets`. What is both good and poor is plain."""
+    """A response, coloured by span; plain where both good and poor."""
     edges = sorted({0, len(response), *(edge for span in spans for edge in (span.start, span.end))})
     pieces = [
         (sum({span.label for span in spans if span.start <= start and end <= span.end}), response[start:end])
@@ -165,7 +159,7 @@ def coloured_spans(response: str, spans: Sequence[Span], brackets: bool) -> Text
 
 
 def _coloured(pieces: Iterable[tuple[int, str]], brackets: bool) -> Text:
-    """Pieces of a text by their sign (1, -1, 0), in its colour, and in brackets where those are needed."""
+    """Pieces of a text with their signs (1, -1, 0), coloured."""
     text = Text()
     for sign, run in groupby(pieces, key=lambda piece: piece[0]):
         opening, closing = BRACKETS[sign] if brackets else ("", "")
@@ -175,7 +169,7 @@ def _coloured(pieces: Iterable[tuple[int, str]], brackets: bool) -> Text:
 
 
 class Told(NamedTuple):
-    """An answer of one policy, and a critic's judgement of it, if there is one."""
+    """An answer of a policy, judged or not."""
 
     name: str
     response: str
@@ -183,10 +177,7 @@ class Told(NamedTuple):
 
 
 def show_answers(console: Console, prompt: str, answers: Sequence[Told]) -> None:
-    """Print the answers to a prompt side by side, or below each other where a column would be too narrow.
-
-    What a critic marked is coloured, with its reasons and the critique beneath.
-    """
+    """Print the answers to a prompt with their critiques, side by side if there is room."""
     views = [answer_view(answer, _needs_brackets(console)) for answer in answers]
     if prompt:
         console.print(Text(stripped(prompt), style="bold"))
@@ -205,7 +196,7 @@ def show_answers(console: Console, prompt: str, answers: Sequence[Told]) -> None
 
 
 def answer_view(answer: Told, brackets: bool) -> Group:
-    """One answer: its text, coloured where it was judged, and the judgement beneath; never what is no text."""
+    """An answer, coloured, and its judgement."""
     judged = answer.judgement
     if no_text(answer.response):
         return Group(Text(f"({len(answer.response)} characters: {NO_TEXT})", style="yellow"))
@@ -220,7 +211,7 @@ def answer_view(answer: Told, brackets: bool) -> Group:
 
 
 def no_text(response: str) -> bool:
-    """Whether an answer is made of bytes that are no characters, as a model writes that has learned little."""
+    """Whether an answer is mostly broken bytes, from an undertrained model."""
     broken = response.count("\ufffd")
     return broken >= FEWEST_BROKEN and broken >= BROKEN * len(response)
 
@@ -232,7 +223,7 @@ def _reason(span: Span) -> Text:
 
 
 def show_feedback(console: Console, records: Sequence[Feedback], figures: Mapping[str, Any]) -> None:
-    """Print records, coloured, then what the figures of their file mean and what to write next."""
+    """Print records, coloured, then the meaning of the figures."""
     _show_records(console, records)
     shown = f", the {len(records)} worst above" if records else ""
     console.print(Text(f"{figures['records']} records, {figures['spans']} spans{shown}"))
@@ -255,14 +246,14 @@ def _show_records(console: Console, records: Sequence[Feedback]) -> None:
 def show_gate(
     console: Console, records: Sequence[Feedback], verdict: Mapping[str, Any], count: int = SHOWN
 ) -> None:
-    """Print a reward model's critiques of fresh answers, its figures, and whether it is fit to train against."""
+    """Print a reward model's critiques of fresh answers, and its verdict."""
     _show_records(console, records[:count])
     for line in gate_lines(verdict):
         console.print(Text(stripped(line)), soft_wrap=True)
 
 
 def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
-    """The verdict on a reward model (`gate.json`) in words: what was measured, fit or not, and why."""
+    """The verdict on a reward model (`gate.json`) in words."""
     found = verdict["figures"]
     lines = []
     if found.get("f1") is not None:
@@ -277,11 +268,11 @@ def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
         )
     lines.append(
         f"it rewards {100 * found['fresh_paid']:.0f} % of {found['fresh']} fresh answers, and"
-        f" {100 * found['spoiled_paid']:.0f} % of {found['spoiled']} made unreadable on purpose"
+        f" {100 * found['spoiled_paid']:.0f} % of {found['spoiled']} made unreadable"
     )
     if corrected := found.get("corrected"):
         faulted = round(found["corrected_faulted"] * corrected)
-        lines.append(f"it finds fault with {faulted} of {corrected} held-out answers as people corrected them")
+        lines.append(f"it finds fault with {faulted} of {corrected} answers corrected by people")
     if verdict["fit"]:
         lines.append("Fit to train against.")
     else:
