@@ -76,13 +76,13 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _listed(words: Sequence[str]) -> list[str]:
     """`--methods sft dpo` as `--methods sft --methods dpo`, which is what the parser takes."""
-    found: list[str] = []
+    result: list[str] = []
     option = ""
     for word in words:
         option = word if word in LISTED else "" if word.startswith("-") else option
-        repeated = bool(option) and word not in LISTED and found[-1] not in LISTED
-        found += [option, word] if repeated else [word]
-    return found
+        repeated = bool(option) and word not in LISTED and result[-1] not in LISTED
+        result += [option, word] if repeated else [word]
+    return result
 
 
 def _refuse_unknown_options(words: Sequence[str], overrides: Sequence[str] = ()) -> None:

@@ -71,10 +71,10 @@ def run_stage(run: Run, show: Show | None = None, *, as_json: bool) -> int:
 
     Returns the exit code: the summary's `exit_code`, or 3 if some records failed.
     """
-    found = run()
-    if isinstance(found, int):
-        return found
-    summary = found.as_dict() if isinstance(found, Summary) else found
+    result = run()
+    if isinstance(result, int):
+        return result
+    summary = result.as_dict() if isinstance(result, Summary) else result
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0":
         return EXIT_DONE  # the first of several processes prints
     if as_json:
@@ -115,13 +115,13 @@ def _show_before_and_after(config: Config, name: str) -> None:
     from text2grad.stages.talk import before_and_after
 
     try:
-        asked = before_and_after(config, name) if config.run.shown_prompts else []
+        results = before_and_after(config, name) if config.run.shown_prompts else []
     except UserError as error:  # the training is done, whatever is wrong with these prompts
         _print(f"no answers to held-out prompts: {error}")
         return
-    if asked:
-        _print("", f"the first {len(asked)} held-out prompts, likeliest words (--run.shown_prompts 0: none):")
-    for each in asked:
+    if results:
+        _print("", f"the first {len(results)} held-out prompts, likeliest words (--run.shown_prompts 0: none):")
+    for each in results:
         show_answers(Console(stderr=True), each.prompt, each.answers)
 
 

@@ -60,14 +60,14 @@ def run_demo(config: Config, seeds: int) -> dict[str, Any]:
     numbers = range(config.run.seed, config.run.seed + seeds)
     folders = [root / f"seed-{number}" if seeds > 1 else root for number in numbers]
     each = [Seed(config, *place, works, live=True) for place in zip(numbers, folders, strict=True)]
-    took = []
+    seconds = []
     for seed in each:
         started = time.perf_counter()
         shutil.rmtree(seed.folder / DONE, ignore_errors=True)  # a demo starts over
         side_by_side([seed], AT_ONCE)
-        took.append(time.perf_counter() - started)
-        _summarise([seed], measure, took[-1:])
-    figures = _summarise(each, measure, took, root)
+        seconds.append(time.perf_counter() - started)
+        _summarise([seed], measure, seconds[-1:])
+    figures = _summarise(each, measure, seconds, root)
     page = build_report(root)
     _show(json.loads((root / "summary.json").read_text(encoding="utf-8")), each[0], page)
     return figures
@@ -90,16 +90,16 @@ def names_of(config: Config) -> list[str]:
 
 
 def _summarise(
-    seeds: Sequence[Seed], measure: str, took: Sequence[float], root: Path | None = None
+    seeds: Sequence[Seed], measure: str, seconds: Sequence[float], root: Path | None = None
 ) -> dict[str, Any]:
     """The figures of seeds, which `--json` prints, and `summary.json` made of them for the report."""
     config, names = seeds[0].config, names_of(seeds[0].config)
-    reached = {name: [_reached(seed, name, measure) for seed in seeds] for name in names}
-    figures = {name: {**_means(each, WAYS), "seeds": each} for name, each in reached.items()}
+    measures = {name: [_reached(seed, name, measure) for seed in seeds] for name in names}
+    figures = {name: {**_means(each, WAYS), "seeds": each} for name, each in measures.items()}
     rates = [json.loads((seed.folder / "evaluation" / "reward_model.json").read_bytes()) for seed in seeds]
     more = {
         "reward_model": _means(rates, RATES),
-        "seconds": round(sum(took), 1),
+        "seconds": round(sum(seconds), 1),
         "peak_rss_mb": round(max(map(_peak_mb, seeds)), 1),
     }
     model = "" if config.policy.model == TINY else f" --model {config.policy.model}"

@@ -74,13 +74,13 @@ def check_packages() -> Iterator[Check]:
             continue
         name, supported = requirement.name, requirement.specifier
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             yield Check(name, False, "not installed", "pip install 'text2grad[train]'")
             continue
-        fits = supported.contains(found, prereleases=True)
+        fits = supported.contains(installed, prereleases=True)
         cure = "" if fits else f"pip install '{name}{supported}'"
-        yield Check(name, fits, f"{found} (supported: {supported})", cure)
+        yield Check(name, fits, f"{installed} (supported: {supported})", cure)
 
 
 def check_devices() -> Iterator[Check]:
@@ -168,12 +168,12 @@ def _check_weights(folder: Path) -> Iterator[Check]:
     pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        found = f"only pickles ({', '.join(pickles)}), which are never loaded" if pickles else "none"
-        yield Check("weights", False, found, "get the model as safetensors: model.save_pretrained(FOLDER)")
+        detail = f"only pickles ({', '.join(pickles)}), which are never loaded" if pickles else "none"
+        yield Check("weights", False, detail, "get the model as safetensors: model.save_pretrained(FOLDER)")
         return
     problem = next(filter(None, map(_damage, weights)), "") or _missing_shards(folder)
-    found = f"{len(weights)} safetensors, {sum(file.stat().st_size for file in weights) / 1e9:.2f} GB"
-    yield Check("weights", not problem, problem or found, "download the file again" if problem else "")
+    detail = f"{len(weights)} safetensors, {sum(file.stat().st_size for file in weights) / 1e9:.2f} GB"
+    yield Check("weights", not problem, problem or detail, "download the file again" if problem else "")
     if pickles:
         cure = f"delete {', '.join(pickles)}: a pickle can run any program when it is loaded"
         yield Check("no pickles", False, f"{len(pickles)} next to the safetensors; they are never loaded", cure)

@@ -126,8 +126,8 @@ class FeedbackReport(Stage):
         from text2grad.report.quality import report_quality
 
         cost, canaries, named = cost_by(self.prices), canaries_path(self.source), None if self.as_json else NAMED
-        found = report_quality(self.source, self.page, self.tokenizer, cost, canaries, named)
-        return {**found, **(self.people(self.marks) if self.marks else {})}
+        figures = report_quality(self.source, self.page, self.tokenizer, cost, canaries, named)
+        return {**figures, **(self.people(self.marks) if self.marks else {})}
 
     def show(self, figures: Mapping[str, Any]) -> None:
         """Print the worst records, what the figures mean, and what to write next."""
@@ -150,14 +150,14 @@ class FeedbackReport(Stage):
         def length(record: Feedback, span: Span) -> int:
             return sum(start < span.end and span.start < end for start, end in tokenize(record.response))
 
-        found = people(marks, read_jsonl(self.source, Feedback), length)
-        for aspect, each in found.items():
+        agreement = people(marks, read_jsonl(self.source, Feedback), length)
+        for aspect, each in agreement.items():
             low, high = each["interval"]
             share = f"{each['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {each['critiques']}"
             typer.echo(f"people find correct: {aspect} {share}", err=True)
-        for line in signs.of_marks(found):
+        for line in signs.of_marks(agreement):
             typer.echo(f"warning: {line}", err=True)
-        return {"people": found}
+        return {"people": agreement}
 
 
 @command("annotate")

@@ -155,11 +155,11 @@ def _measure_reward_model(config: Config) -> Summary:
     from text2grad.report.terminal import evaluation_table, gate_lines, show_table
     from text2grad.stages.reward_model import run_evaluate_reward_model
 
-    found = run_evaluate_reward_model(config)
-    show_table(Console(stderr=True), evaluation_table(found.report))
-    if (gate := found.report.get("gate")) and gate.get("figures"):
+    summary = run_evaluate_reward_model(config)
+    show_table(Console(stderr=True), evaluation_table(summary.report))
+    if (gate := summary.report.get("gate")) and gate.get("figures"):
         typer.echo("\n".join(gate_lines(gate)), err=True)
-    return found
+    return summary
 
 
 @command("sample")
@@ -203,13 +203,13 @@ class Sample(Stage, ConfiguredAsRun):
         examples = repeated(prompts_to_ask(self.prompt, self.prompts), self.count)
         if len(examples) > 1:
             typer.echo(f"sampling {len(examples)} answers of each policy", err=True)
-        asked = run_sample(config, examples, _names(self.names), self.critique)
+        results = run_sample(config, examples, _names(self.names), self.critique)
         if self.out is not None:
-            records = to_mark([(each.example, each.answers) for each in asked], source_of(config, self.critique))
+            records = to_mark([(each.example, each.answers) for each in results], source_of(config, self.critique))
             then = write_to_mark(self.out, records)
             typer.echo(f"{len(records)} answers in {self.out}; {then}", err=True)
-        if self.as_json or self.out is None or len(asked) == 1:
-            for each in asked:
+        if self.as_json or self.out is None or len(results) == 1:
+            for each in results:
                 _print_answers(each, self.as_json)
         return EXIT_DONE
 
@@ -249,15 +249,15 @@ def _names(words: str) -> list[str]:
     return [name.strip() for name in words.split(",") if name.strip()]
 
 
-def _print_answers(asked: Asked, as_json: bool, with_prompt: bool = True) -> None:
+def _print_answers(result: Asked, as_json: bool, with_prompt: bool = True) -> None:
     from rich.console import Console
 
     from text2grad.report.terminal import show_answers
 
     if as_json:
-        typer.echo(json.dumps(asked.as_row(), ensure_ascii=False))
+        typer.echo(json.dumps(result.as_row(), ensure_ascii=False))
     else:
-        show_answers(Console(), asked.prompt if with_prompt else "", asked.answers)
+        show_answers(Console(), result.prompt if with_prompt else "", result.answers)
 
 
 @command("merge")

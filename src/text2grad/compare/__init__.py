@@ -88,14 +88,17 @@ def plan_of(config: Config, names: Sequence[str], extent: Extent, at_once: int) 
     each = [*seeds_of(config, methods, extent.seeds), *tuning_seeds(config, methods, extent)]
     works = {name: work for seed in each for name, work in seed.works.items()}
     notes = {name: [seed.done(name) for seed in each if name in seed.works] for name in works}
-    took = {name: [note["seconds"] for note in found if note] for name, found in notes.items()}
+    seconds = {name: [note["seconds"] for note in notes_of_work if note] for name, notes_of_work in notes.items()}
     alike: dict[tuple[str, bool], list[float]] = {}
     for name, work in works.items():
-        alike.setdefault(work.sort, []).extend(took[name])
+        alike.setdefault(work.sort, []).extend(seconds[name])
     known = all(alike[work.sort] for name, work in works.items() if None in notes[name])
-    left = [fmean(took[name] or alike[works[name].sort]) * notes[name].count(None) for name in works if known]
+    left = [fmean(seconds[name] or alike[works[name].sort]) * notes[name].count(None) for name in works if known]
     rows = {
-        name: {"left": notes[name].count(None), "seconds": round(fmean(took[name]), 1) if took[name] else None}
+        name: {
+            "left": notes[name].count(None),
+            "seconds": round(fmean(seconds[name]), 1) if seconds[name] else None,
+        }
         for name in works
     }
     runs = sum(work.trains_by_sampling for seed in each for work in seed.works.values())

@@ -197,8 +197,8 @@ def _cells(title: str, row: Mapping[str, Any]) -> list[str]:
     apart = "–"
     if "difference" in row:
         apart = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
-    reached = [f"{row['metric']:.3f}", _range(row["interval"]), f"{row['greedy']['metric']:.3f}"]
-    return [title, *reached, apart, *(f"{row[key]:,.0f}" for key in COSTS)]
+    measures = [f"{row['metric']:.3f}", _range(row["interval"]), f"{row['greedy']['metric']:.3f}"]
+    return [title, *measures, apart, *(f"{row[key]:,.0f}" for key in COSTS)]
 
 
 def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:

@@ -184,8 +184,8 @@ def peak_mb(pid: int) -> float:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return 0.0
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) / 1024 if found else 0.0
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(peak[1]) / 1024 if peak else 0.0
 
 
 def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:

@@ -61,19 +61,19 @@ def tuned(config: Config, methods: Methods, extent: Extent, measure: str, at_onc
     if not seeds:
         return dict.fromkeys(tunable(methods), extent.factors[0])
     side_by_side(seeds, at_once)
-    found = {name: _tried(seeds, name, extent.factors, measure) for name in tunable(methods)}
-    write_json(config.run.folder / "tuning.json", {"seeds": [seed.number for seed in seeds], "methods": found})
-    return {name: each["chosen"] for name, each in found.items()}
+    choices = {name: _tried(seeds, name, extent.factors, measure) for name in tunable(methods)}
+    write_json(config.run.folder / "tuning.json", {"seeds": [seed.number for seed in seeds], "methods": choices})
+    return {name: each["chosen"] for name, each in choices.items()}
 
 
 def _tried(seeds: Sequence[Seed], method: str, factors: Sequence[float], measure: str) -> dict[str, Any]:
     """The setting of a method, the measure at each factor, and the best factor; of equal ones the first tried."""
 
-    def reached(factor: float) -> float:
-        found = [scores_of(seed, run_name(method, factor), measure) for seed in seeds]
-        return fmean(fmean(scores.get(BEST, scores["sampled"]).values()) for scores in found)
+    def score(factor: float) -> float:
+        each = [scores_of(seed, run_name(method, factor), measure) for seed in seeds]
+        return fmean(fmean(scores.get(BEST, scores["sampled"]).values()) for scores in each)
 
-    tried = {factor: reached(factor) for factor in factors}
+    tried = {factor: score(factor) for factor in factors}
     return {
         "setting": seeds[0].works[run_name(method, factors[0])].rate,
         "tried": {f"{factor:g}": round(value, 4) for factor, value in tried.items()},

@@ -40,10 +40,10 @@ def judgement(figures: Figures) -> list[str]:
 
 def what_next(figures: Figures) -> list[str]:
     """What to write or correct; if nothing, the next command."""
-    found = [text.format(value, **figures) for problem, text in RULES if (value := problem(figures))]
+    advice = [text.format(value, **figures) for problem, text in RULES if (value := problem(figures))]
     few = figures["records"] < FEW_REMARKS
     then = f"train --offline (train-reward from {FEW_REMARKS} records on)" if few else "train-reward"
-    return found or [f"Nothing is missing: text2grad {then}."]
+    return advice or [f"Nothing is missing: text2grad {then}."]
 
 
 def _most(figures: Figures, count: int) -> int:

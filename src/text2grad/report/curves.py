@@ -114,8 +114,8 @@ def points_of(rows: Iterable[dict[str, Any]], metric: str) -> tuple[Point, ...]:
 
 def metrics_of(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Names of all numeric metrics, in order of first appearance, without `step`."""
-    found = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
-    return [name for name in dict.fromkeys(found) if name != "step"]
+    names = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
+    return [name for name in dict.fromkeys(names) if name != "step"]
 
 
 def at(line: Line, places: Mapping[float, float]) -> Line:

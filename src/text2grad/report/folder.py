@@ -180,11 +180,11 @@ def _read_methods(run: Path, notes: list[str]) -> list[Method]:
 
 def _read_evaluation(path: Path) -> dict[str, Row]:
     """The figures of the reward model and of imports, and those of each policy by the task it was measured on."""
-    found = {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
+    figures = {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
     for file in sorted(path.glob("*/*.json")):
         if not file.name.endswith((".answers.json", ".scores.json")):
-            found[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = _read_object(file)
-    return found
+            figures[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = _read_object(file)
+    return figures
 
 
 def read_metrics(path: Path, notes: list[str] | None = None) -> list[Row]:

@@ -190,15 +190,15 @@ class Quality:
     def figures(self) -> dict[str, Any]:
         """Plain numbers; shares are of 1, None for 0 of 0."""
         counts, spans = self.counts, len(self.lengths[1]) + len(self.lengths[-1])
-        found = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
+        quotes = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
         dense = DENSE_TOKENS_PER_TOKEN * counts["tokens"]
         judged = self.records - self.failures.total()
         return {
             "records": self.records,
             "spans": spans,
-            "exact": found - counts["normalised"] - counts["fuzzy"],
+            "exact": quotes - counts["normalised"] - counts["fuzzy"],
             **{name: counts[name] for name in ("normalised", "fuzzy", "unmatched", "ambiguous")},
-            "unmatched_rate": _share(counts["unmatched"], found + counts["unmatched"]),
+            "unmatched_rate": _share(counts["unmatched"], quotes + counts["unmatched"]),
             "failed": dict(sorted(self.failures.items())),
             "refused": self.failures["refused"],
             "repeated_records": sum(count - 1 for count in self.seen.values()),

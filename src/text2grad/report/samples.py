@@ -217,8 +217,8 @@ def examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
         lambda r: r.error is None and not r.spans,
         lambda r: r.error is not None,
     )
-    found = (next(filter(test, records), None) for test in wanted)
-    return [record_view(record) for record in found if record is not None]
+    picks = (next(filter(test, records), None) for test in wanted)
+    return [record_view(record) for record in picks if record is not None]
 
 
 def record_view(record: Feedback) -> dict[str, Any]:

@@ -28,11 +28,11 @@ size of the rewards."""
 
 def of_marks(people: Mapping[str, Row]) -> Iterator[str]:
     """People find too few critiques, or spans, correct; `people` as `eval.marks.agreement` has it."""
-    for aspect, found in people.items():
-        if (share := found.get("accuracy")) is not None and share < LEAST_AGREED:
-            low, high = found["interval"]
+    for aspect, marks in people.items():
+        if (share := marks.get("accuracy")) is not None and share < LEAST_AGREED:
+            low, high = marks["interval"]
             yield (
-                f"people find {share:.0%} of {found['critiques']} {OF_ASPECT.get(aspect, aspect)} correct"
+                f"people find {share:.0%} of {marks['critiques']} {OF_ASPECT.get(aspect, aspect)} correct"
                 f" ({low:.0%} to {high:.0%}), below {LEAST_AGREED:.0%}: critiques and spans do not match;"
                 " read the annotations and their prompt"
             )
@@ -97,8 +97,10 @@ def _in_time(apart: Sequence[float], spread: float) -> bool:
         total = sum(a * b for a, b in zip(apart, apart[lag:], strict=False))
         return total / spread * count / (count - lag)
 
-    found = [correlation(lag) for lag in range(1, count // 3 + 1)]
-    return any(each >= ALIKE and min(found[:lag]) <= OPPOSITE for lag, each in enumerate(found) if lag)
+    correlations = [correlation(lag) for lag in range(1, count // 3 + 1)]
+    return any(
+        each >= ALIKE and min(correlations[:lag]) <= OPPOSITE for lag, each in enumerate(correlations) if lag
+    )
 
 
 def _swings(values: Sequence[float], blocks: int) -> bool:

@@ -55,8 +55,8 @@ def results(summary: Mapping[str, Any]) -> Results:
 
 
 def _cell(row: Mapping[str, Any], column: str) -> Cell:
-    found = [each.get(column) for each in (row, *(row.get("seeds") or [])) if isinstance(each, Mapping)]
-    mean, *seeds = (float(value) if is_number(value) else None for value in found)
+    values = [each.get(column) for each in (row, *(row.get("seeds") or [])) if isinstance(each, Mapping)]
+    mean, *seeds = (float(value) if is_number(value) else None for value in values)
     known = tuple(value for value in seeds if value is not None)
     return Cell(mean, stdev(known) if len(known) > 1 else None, known)
 

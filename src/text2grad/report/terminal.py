@@ -48,11 +48,11 @@ def _table(title: str, columns: Iterable[str], **options: Any) -> Table:
 
 def results_table(summary: Mapping[str, Any]) -> Table:
     """The results of summary.json, a row per policy."""
-    found = results(summary)
-    table = _table(found.metric, ["policy", *found.columns])
-    for name, cells in zip(found.names, found.cells, strict=True):
+    result = results(summary)
+    table = _table(result.metric, ["policy", *result.columns])
+    for name, cells in zip(result.names, result.cells, strict=True):
         table.add_row(Text(stripped(name)), *(cell.text for cell in cells))
-    table.caption = "± standard deviation over the seeds" if found.has_spread else None
+    table.caption = "± standard deviation over the seeds" if result.has_spread else None
     return table
 
 
@@ -254,24 +254,23 @@ def show_gate(
 
 def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
     """The verdict on a reward model (`gate.json`) in words."""
-    found = verdict["figures"]
+    figures = verdict["figures"]
     lines = []
-    if found.get("f1") is not None:
-        lines.append(
-            f"F1 {found['f1']:.2f} ({found['f1_low']:.2f} to {found['f1_high']:.2f}) on {found['heldout']} held-out"
-            f" critiques; random spans {found['random_f1']:.2f}, always neutral {found['neutral_f1']:.2f}"
+    if figures.get("f1") is not None:
+        f1, low, high, random, neutral = (
+            f"{figures[key]:.2f}" for key in ("f1", "f1_low", "f1_high", "random_f1", "neutral_f1")
         )
-    if found.get("verdict_r") is not None:
-        low, high = found["verdict_r_low"], found["verdict_r_high"]
-        lines.append(
-            f"its verdicts correlate with the annotations: r {found['verdict_r']:.2f} ({low:.2f} to {high:.2f})"
-        )
+        on = f"on {figures['heldout']} held-out critiques"
+        lines.append(f"F1 {f1} ({low} to {high}) {on}; random spans {random}, always neutral {neutral}")
+    if figures.get("verdict_r") is not None:
+        r, low, high = (f"{figures[key]:.2f}" for key in ("verdict_r", "verdict_r_low", "verdict_r_high"))
+        lines.append(f"its verdicts correlate with the annotations: r {r} ({low} to {high})")
     lines.append(
-        f"it rewards {100 * found['fresh_paid']:.0f} % of {found['fresh']} fresh answers, and"
-        f" {100 * found['spoiled_paid']:.0f} % of {found['spoiled']} made unreadable"
+        f"it rewards {100 * figures['fresh_paid']:.0f} % of {figures['fresh']} fresh answers, and"
+        f" {100 * figures['spoiled_paid']:.0f} % of {figures['spoiled']} made unreadable"
     )
-    if corrected := found.get("corrected"):
-        faulted = round(found["corrected_faulted"] * corrected)
+    if corrected := figures.get("corrected"):
+        faulted = round(figures["corrected_faulted"] * corrected)
         lines.append(f"it finds fault with {faulted} of {corrected} answers corrected by people")
     if verdict["fit"]:
         lines.append("Fit to train against.")

@@ -188,13 +188,13 @@ def _bars(table: Results) -> dict[str, Any] | None:
 
 def _method_curves(run: RunFolder) -> dict[str, list[list[Row]]]:
     """The metrics of each method, for each of its seeds."""
-    found: dict[str, list[list[Row]]] = {}
+    rows_by_method: dict[str, list[list[Row]]] = {}
     for part in run.seeds or [run]:
         for method in part.methods:
             left_out = () if method.valued else OF_VALUES
             rows = [{name: value for name, value in row.items() if name not in left_out} for row in method.metrics]
-            found.setdefault(visible(method.name), []).append(rows)
-    return found
+            rows_by_method.setdefault(visible(method.name), []).append(rows)
+    return rows_by_method
 
 
 def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
@@ -207,23 +207,23 @@ def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
     return [(title, command, _chart_group({"training": seeds}, SUPERVISED)) for title, command, seeds in stages]
 
 
-def _chart_group(found: Curves, main: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def _chart_group(runs: Curves, main: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Small multiples of all metrics: the main ones (with a line on how to read them), and the rest."""
-    every_row = (row for seeds in found.values() for rows in seeds for row in rows)
+    every_row = (row for seeds in runs.values() for rows in seeds for row in rows)
     first, rest = arranged(curves.metrics_of(every_row), main)
-    draw = partial(_chart, found)
+    draw = partial(_chart, runs)
     return {
         "main": [(drawn, about) for name, about in first if (drawn := draw(name))],
         "rest": [(drawn, "") for name in sorted(rest) if (drawn := draw(name))],
-        "methods": [(name, curves.style_of(name, list(found))) for name in found],
-        "seeds": max((len(seeds) for seeds in found.values()), default=0),
+        "methods": [(name, curves.style_of(name, list(runs))) for name in runs],
+        "seeds": max((len(seeds) for seeds in runs.values()), default=0),
     }
 
 
-def _chart(found: Curves, metric: str, clocked: bool = False) -> curves.Chart | None:
+def _chart(runs: Curves, metric: str, clocked: bool = False) -> curves.Chart | None:
     """The curve of each seed, and their mean, over steps or (`clocked`) over seconds, the mean at mean seconds."""
     lines: list[curves.Line] = []
-    for name, seeds in found.items():
+    for name, seeds in runs.items():
         having = [rows for rows in seeds if curves.points_of(rows, metric)]
         own = [curves.Line(name, curves.points_of(rows, metric), len(having) > 1) for rows in having]
         drawn = [*own, curves.mean_line(name, own)] if len(own) > 1 else own
@@ -233,21 +233,21 @@ def _chart(found: Curves, metric: str, clocked: bool = False) -> curves.Chart | 
             mean = {step: fmean(clock[step] for clock in clocks) for step in shared}
             drawn = [curves.at(line, clock) for line, clock in zip(drawn, [*clocks, mean], strict=False)]
         lines += drawn
-    return curves.chart(metric, lines, list(found), "second" if clocked else "step")
+    return curves.chart(metric, lines, list(runs), "second" if clocked else "step")
 
 
-def _against_seconds(found: Curves) -> Iterator[tuple[curves.Chart, str]]:
+def _against_seconds(runs: Curves) -> Iterator[tuple[curves.Chart, str]]:
     """The held-out curves against the seconds of training, without those of measuring."""
-    every_row = [row for seeds in found.values() for rows in seeds for row in rows]
+    every_row = [row for seeds in runs.values() for rows in seeds for row in rows]
     for metric in (name for name in curves.metrics_of(every_row) if re.fullmatch(HELD_OUT, name)):
-        if drawn := _chart(found, metric, clocked=True):
+        if drawn := _chart(runs, metric, clocked=True):
             yield drawn, "against seconds of training, measuring aside"
 
 
-def _times(found: Curves) -> dict[str, Any] | None:
+def _times(runs: Curves) -> dict[str, Any] | None:
     """The seconds of a step of each method, over all its seeds."""
-    taken = times.seconds_a_step({name: [row for rows in seeds for row in rows] for name, seeds in found.items()})
-    return {"head": times.HEAD, "rows": times.time_rows(taken, {})} if taken else None
+    seconds = times.seconds_a_step({name: [row for rows in seeds for row in rows] for name, seeds in runs.items()})
+    return {"head": times.HEAD, "rows": times.time_rows(seconds, {})} if seconds else None
 
 
 def _seconds(rows: Sequence[Row]) -> dict[float, float]:
