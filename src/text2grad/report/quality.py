@@ -124,7 +124,7 @@ class Quality:
     usage: Counter[str] = field(default_factory=Counter)
     usd_dense: float = 0.0
     lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], 0: [], -1: []})
-    places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), 0: Counter(), -1: Counter()})
+    places: Counter[tuple[int, int]] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     opinions: dict[bytes, tuple[str, dict[bytes, bytes]]] = field(default_factory=dict)
     """Response -> its first id, and token labels by annotator."""
@@ -185,7 +185,7 @@ class Quality:
         for span in record.spans:
             self.lengths[span.label].append(sum(a < span.end and b > span.start for a, b in tokens))
             middle = (span.start + span.end) / 2 / max(1, len(record.response))
-            self.places[span.label][min(PLACES - 1, int(middle * PLACES))] += 1
+            self.places[span.label, min(PLACES - 1, int(middle * PLACES))] += 1
 
     def figures(self) -> dict[str, Any]:
         """Plain numbers; shares are of 1, None for 0 of 0."""
@@ -225,7 +225,7 @@ class Quality:
     def _lengths(self, label: int) -> dict[str, Any]:
         """Tokens per span (paper, table 18), and positions in the response by fifths."""
         lengths = sorted(self.lengths[label])
-        places = [self.places[label][place] for place in range(PLACES)]
+        places = [self.places[label, place] for place in range(PLACES)]
         if not lengths:
             return {"count": 0, "position": places}
         cuts = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else [float(lengths[0])] * 3
