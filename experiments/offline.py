@@ -32,7 +32,7 @@ from typing import Any
 
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import Diverged, said_in_one_line
+from text2grad.errors import Diverged, exit_on_user_error
 from text2grad.stages.annotate import run_annotate
 from text2grad.stages.evaluate import run_evaluate
 from text2grad.stages.imitate import run_sft_on_records
@@ -190,5 +190,5 @@ def differences(ours: Mapping[int, Row], theirs: Mapping[int, Row], way: str) ->
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     atexit.register(gc.freeze)  # else a last collection looks at every object of torch: more than a second
     try:
-        with errors.said_in_one_line(), errors.optional_packages():
+        with errors.exit_on_user_error(), errors.optional_packages():
             sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
     except UsageMistake as mistake:
         command = mistake.ctx.command_path if mistake.ctx else "text2grad"

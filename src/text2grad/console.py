@@ -1,4 +1,4 @@
-"""What is around every command: settings on the command line, the summary on the terminal, the exit code."""
+"""Around every command: settings on the command line, the summary on the terminal, the exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_LINES = 20
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part `--section.key VALUE` (and `--section.key=VALUE`) from the words that belong to the command."""
+    """Separate `--section.key VALUE` (and `--section.key=VALUE`) from the words of the command."""
     words: list[str] = []
     overrides: list[str] = []
     waiting = list(arguments)
@@ -54,7 +54,7 @@ def nearest_option(name: str, known: Sequence[str]) -> str:
 
 
 def typed_lines() -> Iterator[str]:
-    """The lines of stdin, with a prompt on stderr where somebody types them."""
+    """The lines of stdin, with a prompt on stderr if it is a terminal."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     while True:

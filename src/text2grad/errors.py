@@ -44,8 +44,8 @@ class NotFinite(UserError, FloatingPointError):
 
 
 @contextmanager
-def said_in_one_line() -> Iterator[None]:
-    """Around a program: a user's mistake ends it with one line on stderr and its exit code.
+def exit_on_user_error() -> Iterator[None]:
+    """Around a program: a user's mistake is one line on stderr, and ends it with its exit code.
 
     Raises:
         SystemExit: a `UserError` was raised.

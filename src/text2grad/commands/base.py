@@ -1,4 +1,4 @@
-"""What a command is made of: options as fields, the configuration it needs, the work it does."""
+"""The parts of a command: options as fields, the configuration it needs, the work it does."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stage:
     as_json: bool = option("--json", "Print the summary as one JSON object, the last line of stdout.", False)
 
     def work(self) -> Work:
-        """Refuse options that contradict each other, and return what is to be done.
+        """Refuse options that contradict each other, and return the work.
 
         Raises:
             UsageError: they do, or the settings are wrong.
@@ -118,7 +118,7 @@ class Resumable:
     force: bool = option("--force", "Resume an unfinished run even if settings or inputs have changed.", False)
 
     def mode(self) -> ResumeMode:
-        """What happens to an unfinished run.
+        """How to treat an unfinished run.
 
         Raises:
             UsageError: both options are given.

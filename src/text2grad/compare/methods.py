@@ -79,7 +79,7 @@ SHARED = {
         ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED), "", ("refiner",), ("refine",), restart=False
     ),
 }
-"""What methods share, made once per seed."""
+"""Works that methods share, made once per seed."""
 ANNOTATE, IMPORT = "annotate", "import"
 
 
@@ -94,7 +94,7 @@ def _imitating(name: str, records: str, after: str) -> Work:
 
 
 PPO = ("scalar", "grpo", "sdpo", "rlsd", "routed", "paper", "scalar_rm", "prm", "dense")
-"""Runs of PPO that are called as their recipe."""
+"""Runs of PPO named after their recipe."""
 OWN = {
     **{name: ppo_run(name, name) for name in PPO},
     OURS: ppo_run(OURS),

@@ -17,13 +17,12 @@ from text2grad.report.verdict import values_of
 Row = Mapping[str, Any]
 LEAST_AGREED, MOST_UNMATCHED = 0.75, 0.05
 LEAST_STEPS = 20
-"""Steps below which nothing can be said of how rewards move."""
+"""Fewest steps that show how rewards move."""
 ALIKE, OPPOSITE = 0.6, -0.45
-"""Autocorrelations: steps are like those a period earlier, and unlike some in between: rewards swing in time."""
+"""Autocorrelations of a periodic swing: at a period, and between."""
 BLOCKS, SWINGS = (12, 24, 48, 96), 4
 CLEAR, HALF, TENTH = 6.0, 0.5, 0.1
-"""A swing is this many standard errors of a block's mean, half of all that the means range over, and a tenth of the
-size of the rewards."""
+"""Least swing: in standard errors of a block's mean, in the range of means, in the size of the rewards."""
 
 
 def of_marks(people: Mapping[str, Row]) -> Iterator[str]:
