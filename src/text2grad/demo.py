@@ -29,6 +29,7 @@ from text2grad.compare.methods import (
     SHARED,
     Work,
     fitted,
+    is_shared,
     measure_of,
     measuring,
     ppo_run,
@@ -128,7 +129,7 @@ def _means(rows: Sequence[Mapping[str, float]], keys: Sequence[str]) -> dict[str
 def _peak_mb(seed: Seed) -> float:
     """An upper bound on the memory at any time: this process, and one command or two side by side."""
     peaks = {name: (seed.done(name) or {}).get("peak_mb", 0.0) for name in seed.works}
-    beside = sorted(peak for name, peak in peaks.items() if name not in SHARED)[-AT_ONCE:]
+    beside = sorted(peak for name, peak in peaks.items() if not is_shared(name))[-AT_ONCE:]
     here: int = psutil.Process().memory_info().rss
     return float(here / 2**20 + max(sum(beside), *peaks.values()))
 
