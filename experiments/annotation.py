@@ -50,7 +50,7 @@ from typing import Any
 from noisy_critic import NoiseSettings, noisy_spans
 from recipe import LATER, recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import UserError, said_in_one_line
+from text2grad.errors import UserError, exit_on_user_error
 from text2grad.eval.critics.spans import span_report
 from text2grad.feedback import Example, Feedback, read_jsonl, write_jsonl
 from text2grad.formats.responses import Item
@@ -323,5 +323,5 @@ def summary(rows: Sequence[Row]) -> Row:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

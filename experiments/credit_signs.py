@@ -30,7 +30,7 @@ import numpy as np
 from figure import Strip, tokens_svg
 from text2grad.align import Aligned, token_labels
 from text2grad.config import load_config
-from text2grad.errors import said_in_one_line
+from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique
 from text2grad.stages.judge.critics import make_critic, runner_of
 from text2grad.stages.run.prompts import task_of
@@ -135,5 +135,5 @@ def cell(kind: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

@@ -23,7 +23,7 @@ from statistics import fmean
 
 from text2grad import wire
 from text2grad.critics.prompted import judge_messages
-from text2grad.errors import said_in_one_line
+from text2grad.errors import exit_on_user_error
 from text2grad.feedback import Critique, Feedback, read_jsonl
 from text2grad.report.quality import Tokenize, tokenize_by
 from text2grad.tasks.base import read_prompt
@@ -76,5 +76,5 @@ def without_words(critique: Critique) -> Critique:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

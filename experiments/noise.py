@@ -28,7 +28,7 @@ from methods import written
 from text2grad.compare import run_compare
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import said_in_one_line
+from text2grad.errors import exit_on_user_error
 from text2grad.report.curves import Line
 
 KINDS, SHARES = ("flip", "displace", "drop"), (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -125,5 +125,5 @@ def figure(figures: Row) -> str:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

@@ -32,7 +32,7 @@ from typing import Any
 
 from recipe import recipe_of, refuse_other_recipe
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import Diverged, said_in_one_line
+from text2grad.errors import Diverged, exit_on_user_error
 from text2grad.stages.judge.annotate import run_annotate
 from text2grad.stages.learn.imitate import run_sft_on_records
 from text2grad.stages.learn.offline import run_train_offline
@@ -190,5 +190,5 @@ def differences(ours: Mapping[int, Row], theirs: Mapping[int, Row], way: str) ->
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 
 import text2grad as t2g
 from text2grad.compare.seeds import run_command
-from text2grad.errors import said_in_one_line
+from text2grad.errors import exit_on_user_error
 
 RECORDS, HELDOUT = 48, 12
 SAMPLES = 8
@@ -359,5 +359,5 @@ def reward_model_figures(folder: Path) -> Row:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

@@ -40,7 +40,7 @@ from text2grad.compare.methods import BASE, METHODS, Work
 from text2grad.compare.seeds import Seed, side_by_side
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import said_in_one_line
+from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import measured_on
 
 PRESETS = {"docstrings": "function_summaries", "code": "small_programs", "human_qa": "human_qa"}
@@ -250,5 +250,5 @@ def command(*words: str) -> Row:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

@@ -46,7 +46,7 @@ from unittest import mock
 
 import tiny_world
 from text2grad.chat.prices import read_prices
-from text2grad.errors import said_in_one_line
+from text2grad.errors import exit_on_user_error
 from text2grad.settings import parse_yaml
 from text2grad.tasks import loaders
 
@@ -353,5 +353,5 @@ def run(step: Step, gpus: int) -> None:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

@@ -37,7 +37,7 @@ from methods import by_arm, method, method_of
 from text2grad.compare import run_compare
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import said_in_one_line
+from text2grad.errors import exit_on_user_error
 from text2grad.report.curves import Line, mean_line
 
 OWN_NAMES = ("text2grad", "scalar")
@@ -134,5 +134,5 @@ def lines(found: Mapping[str, Any], arms: Sequence[str]) -> Iterator[Line]:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

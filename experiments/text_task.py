@@ -28,7 +28,7 @@ from methods import PARTS, by_arm, file_name, written
 from text2grad.compare import run_compare
 from text2grad.compare.tuning import Extent
 from text2grad.config import Config, find_config, load_config
-from text2grad.errors import said_in_one_line
+from text2grad.errors import exit_on_user_error
 from text2grad.stages.run.results import measured_on
 
 ARMS: dict[str, dict[str, object]] = {
@@ -110,5 +110,5 @@ def ahead(rows: Row, arms: Sequence[str]) -> Row:
 
 
 if __name__ == "__main__":
-    with said_in_one_line():
+    with exit_on_user_error():
         main()

@@ -39,7 +39,7 @@ FLOORS = {
     "loops": ["train"],
     "judgement": ["eval", "report"],
     "plugins": ["plugins"],
-    "face": ["", "config", "stages", "compare", "demo", "doctor", "console", "cli"],
+    "face": ["", "config", "stages", "compare", "demo", "doctor", "console", "commands", "cli"],
 }
 FLOOR = {part: number for number, parts in enumerate(FLOORS.values()) for part in parts}
 WORDS = FLOORS["words"]

@@ -448,7 +448,7 @@ def test_a_walk_goes_on_and_refuses_other_settings(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("script", sorted(each.name for each in (ROOT / "experiments").glob("*.py")))
 def test_a_mistake_in_an_experiment_is_one_line(script: str) -> None:
     text = (ROOT / "experiments" / script).read_text(encoding="utf-8")
-    assert ("__main__" in text) == ("    with said_in_one_line():\n        main()\n" in text)
+    assert ("__main__" in text) == ("    with exit_on_user_error():\n        main()\n" in text)
 
 
 def test_an_unknown_setting_of_an_experiment_is_one_line(tmp_path: Path) -> None:

@@ -49,12 +49,6 @@ OTHERS = {
 """Programs whose commands are not read here, and why."""
 LISTED = {"--kind": KINDS, "--as": WRITERS, "--methods": METHODS}
 """Options whose values are only read when the stage has begun."""
-BEGINNINGS = (
-    "cli.run_stage",
-    "stages.run.prompts.prompts_to_ask",
-    "stages.run.policies.policies_of",
-    "stages.measure.talk.run_try",
-)
 
 Complaint = Callable[[Sequence[str]], str]
 
@@ -75,8 +69,7 @@ def complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Complaint:
     """
     (tmp_path / "mine.yaml").write_text(find_config("demo").read_text("utf-8"), "utf-8")
     monkeypatch.chdir(tmp_path)
-    for name in (*BEGINNINGS, "doctor.examine"):
-        monkeypatch.setattr(f"text2grad.{name}", begin)
+    monkeypatch.setattr("text2grad.commands.base.run_stage", begin)
     parse_args = argparse.ArgumentParser.parse_args
 
     def parse_and_begin(*given: object) -> None:

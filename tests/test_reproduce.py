@@ -19,7 +19,8 @@ from places import ROOT
 sys.path.insert(0, str(ROOT / "experiments"))
 
 import reproduce
-from text2grad.cli import TARGETS, _listed, _refuse_unknown_options, app
+from text2grad.cli import _listed, _refuse_unknown_options, app
+from text2grad.commands.measure import TARGETS
 from text2grad.config import Config, find_config, load_config
 from text2grad.console import split_overrides
 from text2grad.errors import UsageError

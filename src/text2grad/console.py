@@ -1,4 +1,4 @@
-"""What every command does around its stage: settings on the command line, the summary, the exit code."""
+"""Around every command: settings on the command line, the summary on the terminal, the exit code."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from text2grad.errors import EXIT_INTERRUPTED, EXIT_SOME_RECORDS_FAILED, UserError
+from text2grad.errors import EXIT_DONE, EXIT_SOME_RECORDS_FAILED, UserError
 from text2grad.stages.run.summary import Summary
 
 if TYPE_CHECKING:
     from text2grad.config import Config
 
+Run = Callable[[], Summary | Mapping[str, Any] | int]
+"""A stage: returns its summary, or its exit code if it has printed its results itself."""
+Show = Callable[[Mapping[str, Any]], None]
 MOST_LINES = 20
 """Lines of a list that a summary shows."""
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part `--section.key VALUE` (and `--section.key=VALUE`) from the words that belong to the command."""
+    """Separate `--section.key VALUE` (and `--section.key=VALUE`) from the words of the command."""
     words: list[str] = []
     overrides: list[str] = []
     waiting = list(arguments)
@@ -51,18 +53,8 @@ def nearest_option(name: str, known: Sequence[str]) -> str:
     return suggestion(name, known) or "text2grad COMMAND --help lists the options"
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C ends the command with its exit code and no traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
 def typed_lines() -> Iterator[str]:
-    """The lines of stdin, with a prompt on stderr where somebody types them."""
+    """The lines of stdin, with a prompt on stderr if it is a terminal."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     while True:
@@ -74,48 +66,46 @@ def typed_lines() -> Iterator[str]:
         yield line
 
 
-def run_stage(
-    stage: Callable[[], Summary | Mapping[str, Any]],
-    as_json: bool,
-    quiet: bool = False,
-    show: Callable[[Mapping[str, Any]], None] | None = None,
-) -> None:
-    """Run a stage, print its summary (by `show`, or not where it is `quiet`: it prints its own), and leave.
+def run_stage(run: Run, show: Show | None = None, *, as_json: bool) -> int:
+    """Run a stage and print its summary, as JSON, by `show`, or line by line.
 
-    The exit code is the summary's `exit_code`, or 3 if some records failed.
+    Returns the exit code: the summary's `exit_code`, or 3 if some records failed.
     """
-    with interruptible():
-        found = stage()
-    summary = found.as_dict() if isinstance(found, Summary) else found
+    result = run()
+    if isinstance(result, int):
+        return result
+    summary = result.as_dict() if isinstance(result, Summary) else result
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0":
-        return  # the first of several processes speaks
+        return EXIT_DONE  # the first of several processes prints
     if as_json:
         typer.echo(json.dumps(_jsonable(summary)))
-    elif show:
-        show(summary)
-    elif not quiet:
-        _say(*_lines(summary))
-    if summary.get("exit_code"):
-        raise typer.Exit(summary["exit_code"])
-    if summary.get("failed_records", 0) > 0:
-        raise typer.Exit(EXIT_SOME_RECORDS_FAILED)
+    else:
+        (show or show_lines)(summary)
+    some_failed = EXIT_SOME_RECORDS_FAILED if summary.get("failed_records", 0) > 0 else EXIT_DONE
+    code: int = summary.get("exit_code") or some_failed
+    return code
 
 
-def show_trained(config: Config, name: str) -> Callable[[Mapping[str, Any]], None]:
-    """What shows the end of `train`: counts, what they mean, answers before and after, and the next command."""
+def quiet(summary: Mapping[str, Any]) -> None:
+    """Show nothing: the stage has printed its results."""
 
-    def show(summary: Mapping[str, Any]) -> None:
-        from text2grad.report import signs
-        from text2grad.report.verdict import training_verdict
 
-        folder = config.run.folder
-        _say(*brief(summary), *training_verdict(folder / "ppo" / name))
-        _say_signs(signs.of_run(folder / "ppo" / name))
-        _show_before_and_after(config, name)
-        options = f"--run.folder {folder}"
-        _say(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
+def show_lines(summary: Mapping[str, Any]) -> None:
+    """Print every figure, a line each."""
+    _print(*_lines(summary))
 
-    return show
+
+def show_trained(config: Config, name: str, summary: Mapping[str, Any]) -> None:
+    """Print the end of `train`: counts, what they mean, answers before and after, and the next command."""
+    from text2grad.report import signs
+    from text2grad.report.verdict import training_verdict
+
+    folder = config.run.folder
+    warnings = [f"warning: {line}" for line in signs.of_run(folder / "ppo" / name)]
+    _print(*_counts(summary), *training_verdict(folder / "ppo" / name), *warnings)
+    _show_before_and_after(config, name)
+    options = f"--run.folder {folder}"
+    _print(f'next: text2grad evaluate {name} {options}, or text2grad sample "..." {options}')
 
 
 def _show_before_and_after(config: Config, name: str) -> None:
@@ -125,43 +115,60 @@ def _show_before_and_after(config: Config, name: str) -> None:
     from text2grad.stages.measure.talk import before_and_after
 
     try:
-        asked = before_and_after(config, name) if config.run.shown_prompts else []
+        results = before_and_after(config, name) if config.run.shown_prompts else []
     except UserError as error:  # the training is done, whatever is wrong with these prompts
-        _say(f"no answers to held-out prompts: {error}")
+        _print(f"no answers to held-out prompts: {error}")
         return
-    if asked:
-        _say("", f"the first {len(asked)} held-out prompts, likeliest words (--run.shown_prompts 0: none):")
-    for each in asked:
+    if results:
+        _print("", f"the first {len(results)} held-out prompts, likeliest words (--run.shown_prompts 0: none):")
+    for each in results:
         show_answers(Console(stderr=True), each.prompt, each.answers)
 
 
-def show_fitted(folder: Path) -> Callable[[Mapping[str, Any]], None]:
-    """What shows the end of a supervised training in a folder: a few lines and what they mean."""
+def show_fitted(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Print the end of a supervised training in a folder: counts, and what its figures mean."""
+    from text2grad.report import signs
+    from text2grad.report.verdict import reward_model_verdict, training_verdict
 
-    def show(summary: Mapping[str, Any]) -> None:
-        from text2grad.report import signs
-        from text2grad.report.verdict import reward_model_verdict, training_verdict
-
-        _say(*brief(summary), *training_verdict(folder), *reward_model_verdict(summary))
-        _say_signs(signs.of_quotes(summary.get("unmatched"), "on held-out answers"))
-
-    return show
+    warnings = [f"warning: {line}" for line in signs.of_quotes(summary.get("unmatched"), "on held-out answers")]
+    _print(*_counts(summary), *training_verdict(folder), *reward_model_verdict(summary), *warnings)
 
 
-def brief(summary: Mapping[str, Any]) -> list[str]:
-    """The counts and places of a summary, a line each; its rates and losses are for sentences, and for --json."""
-    found = {key: value for key, value in summary.items() if not isinstance(value, float)}
-    return _lines(found)
+def show_reward_model(run: Path, summary: Mapping[str, Any]) -> None:
+    """Print the end of `train-reward`: as `show_fitted`, then critiques of fresh answers and the gate's verdict."""
+    show_fitted(run / "reward_model", {name: value for name, value in summary.items() if name != "gate"})
+    if "gate" not in summary:
+        return
+    from rich.console import Console
+
+    from text2grad.feedback import Feedback, read_jsonl
+    from text2grad.report.terminal import show_gate
+    from text2grad.stages.learn.gate import FRESH
+
+    fresh = read_jsonl(run / "evaluation" / FRESH, Feedback)
+    show_gate(Console(stderr=True), list(fresh), summary["gate"])
 
 
-def _say_signs(lines: Iterable[str]) -> None:
-    """Signs that a run goes wrong (`report.signs`)."""
-    for line in lines:
-        _say(f"warning: {line}")
+def show_policy(config: Config, summary: Mapping[str, Any]) -> None:
+    """Print the table of a policy, and the gate's verdict on the reward model it may have learned from."""
+    from rich.console import Console
+
+    from text2grad.report.terminal import policy_table, show_table
+    from text2grad.stages.learn.gate import verdict_line
+
+    figures = {name: value for name, value in summary.items() if name != "signs"}  # printed before
+    show_table(Console(stderr=True), policy_table(figures))
+    _print(*filter(None, [verdict_line(config)]))
 
 
-def _say(*lines: str) -> None:
-    typer.echo("\n".join(lines), err=True)
+def _counts(summary: Mapping[str, Any]) -> list[str]:
+    """The counts and places of a summary, a line each; its rates and losses become sentences."""
+    return _lines({key: value for key, value in summary.items() if not isinstance(value, float)})
+
+
+def _print(*lines: str) -> None:
+    if lines:
+        typer.echo("\n".join(lines), err=True)
 
 
 def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -1,6 +1,6 @@
-"""`text2grad doctor`: what this machine and a model folder can do, and the cure for each problem.
+"""`text2grad doctor`: check this machine and a model folder, with a cure for each problem.
 
-A check looks and reports; it never changes anything, never uses the network, and never prints a key.
+A check never changes anything, never uses the network, and never prints a key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SANDBOX_MEMORY_MB = 1024
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `cure` says what to do about it and is empty where nothing need be done."""
+    """One finding; `cure` is empty where nothing need be done."""
 
     name: str
     ok: bool
@@ -60,7 +60,7 @@ def as_text(checks: list[Check]) -> str:
 
 
 def as_dict(checks: list[Check]) -> dict[str, Any]:
-    """The findings for a program: `ok`, and `checks` as a list."""
+    """The findings as plain data: `ok`, and `checks` as a list."""
     return {"ok": all(check.ok for check in checks), "checks": [asdict(check) for check in checks]}
 
 
@@ -74,17 +74,17 @@ def check_packages() -> Iterator[Check]:
             continue
         name, supported = requirement.name, requirement.specifier
         try:
-            found = version(name)
+            installed = version(name)
         except PackageNotFoundError:
             yield Check(name, False, "not installed", "pip install 'text2grad[train]'")
             continue
-        fits = supported.contains(found, prereleases=True)
+        fits = supported.contains(installed, prereleases=True)
         cure = "" if fits else f"pip install '{name}{supported}'"
-        yield Check(name, fits, f"{found} (supported: {supported})", cure)
+        yield Check(name, fits, f"{installed} (supported: {supported})", cure)
 
 
 def check_devices() -> Iterator[Check]:
-    """Where a model would run. A CPU is enough for the demo, so nothing here is a failure."""
+    """CPU and GPUs. A CPU is enough for the demo, so nothing here is a failure."""
     import torch
 
     cores, threads = os.cpu_count() or 1, torch.get_num_threads()
@@ -94,7 +94,7 @@ def check_devices() -> Iterator[Check]:
 
 
 def check_sandbox() -> Iterator[Check]:
-    """Which protection programs run under: each tier is started, and a program inside tries to get out.
+    """The sandbox: each tier is started, and a program inside tries to get out.
 
     One tier is enough; without any, programs are not run unless `sandbox.tier` is `none`.
     """
@@ -110,7 +110,7 @@ def check_sandbox() -> Iterator[Check]:
 
 
 def check_demo(packages_fit: bool) -> Check:
-    """Whether `text2grad demo` has what it needs: the packages, memory, and a folder it may write to."""
+    """Whether `text2grad demo` can run: packages, memory, and a writable folder."""
     here, problem = Path.cwd(), partial(Check, "demo", False)
     if not packages_fit:
         return problem("cannot run", "fix the failed checks above")
@@ -168,19 +168,19 @@ def _check_weights(folder: Path) -> Iterator[Check]:
     pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        found = f"only pickles ({', '.join(pickles)}), which are never loaded" if pickles else "none"
-        yield Check("weights", False, found, "get the model as safetensors: model.save_pretrained(FOLDER)")
+        detail = f"only pickles ({', '.join(pickles)}), which are never loaded" if pickles else "none"
+        yield Check("weights", False, detail, "get the model as safetensors: model.save_pretrained(FOLDER)")
         return
     problem = next(filter(None, map(_damage, weights)), "") or _missing_shards(folder)
-    found = f"{len(weights)} safetensors, {sum(file.stat().st_size for file in weights) / 1e9:.2f} GB"
-    yield Check("weights", not problem, problem or found, "download the file again" if problem else "")
+    detail = f"{len(weights)} safetensors, {sum(file.stat().st_size for file in weights) / 1e9:.2f} GB"
+    yield Check("weights", not problem, problem or detail, "download the file again" if problem else "")
     if pickles:
         cure = f"delete {', '.join(pickles)}: a pickle can run any program when it is loaded"
         yield Check("no pickles", False, f"{len(pickles)} next to the safetensors; they are never loaded", cure)
 
 
 def _check_whole(folder: Path, check: Check) -> Check:
-    """The check of weights, after the model was loaded as training would: what is missing is in no header."""
+    """The check of weights, after loading the model as training would: headers do not show missing weights."""
     import transformers
 
     from text2grad.errors import UserError
@@ -190,9 +190,7 @@ def _check_whole(folder: Path, check: Check) -> Check:
 
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e9
     if size > _memory_gb() / 2:
-        return replace(
-            check, detail=f"{check.detail}; not loaded, for it is more than half of this machine's memory"
-        )
+        return replace(check, detail=f"{check.detail}; not loaded: more than half of this machine's memory")
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -226,7 +224,7 @@ def _missing_shards(folder: Path) -> str:
 
 
 def _memory_gb() -> float:
-    """Memory of this machine, or of the container it runs in if that is less."""
+    """Memory of this machine, or of its container if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no such file, or "max"

@@ -21,7 +21,7 @@ class UserError(Exception):
     """A mistake the user can correct: shown as one line, never as a traceback.
 
     `problem` is the line without its cure; `cure` names the command, key or file that fixes it; `exit_code` is one
-    of the codes above. `shown` is false where another process of the same run says it.
+    of the codes above. `shown` is false where another process of the same run prints it.
     """
 
     shown = True
@@ -44,8 +44,8 @@ class NotFinite(UserError, FloatingPointError):
 
 
 @contextmanager
-def said_in_one_line() -> Iterator[None]:
-    """Around a program: a user's mistake ends it with one line on stderr and its exit code.
+def exit_on_user_error() -> Iterator[None]:
+    """Around a program: a user's mistake is one line on stderr, and ends it with its exit code.
 
     Raises:
         SystemExit: a `UserError` was raised.
@@ -65,7 +65,7 @@ def warn_once(message: str) -> None:
 
 
 class MissingPackageError(UserError, ImportError):
-    """A package that text2grad is installed without: an extra brings it."""
+    """An optional package that is not installed; an extra brings it."""
 
 
 EXTRAS = {
@@ -78,12 +78,12 @@ EXTRAS = {
     "textblob": "tagger",
     **{name: name for name in ("tensorboard", "trackio", "trl", "wandb")},
 }
-"""Which extra brings a package that the core of text2grad does without."""
+"""The extra of each package that the core of text2grad does not need."""
 
 
 @contextmanager
 def optional_packages() -> Iterator[None]:
-    """Around what may import packages of `EXTRAS`. Any other module that is missing stays a `ModuleNotFoundError`.
+    """Around code that imports packages of `EXTRAS`. Any other missing module stays a `ModuleNotFoundError`.
 
     Raises:
         MissingPackageError: one of them is not installed; names the extra that brings it.

@@ -1,8 +1,8 @@
-"""A signal asks this process to stop: who listens for it, and where work may be left.
+"""Stop at the next boundary when a signal asks this process to stop.
 
 Long work has many boundaries, each a call of `stop_here` between two short pieces: a layer of a model, an answer of
-a server, a program that is run. Once a signal has come, the next boundary raises `Stopped`. Nothing is ever left
-between two boundaries, so whoever catches it knows what state the work is in.
+a server, a run of a program. After a signal the next boundary raises `Stopped`. Work is never interrupted between
+two boundaries, so its state is known where `Stopped` is caught.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 from text2grad.errors import EXIT_TERMINATED
 
 LOOK_SECONDS = 0.2
-"""How often a thread that waits for something outside of this process looks for a signal."""
+"""How often a thread that waits for something outside of this process checks for a signal."""
 
 
 class Stopped(BaseException):
-    """Work was left at a boundary, as `signal` asked. No Exception: what mends failures must not mend it."""
+    """Work was stopped at a boundary, by `signal`. Not an Exception: code that recovers from failures must not."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -35,9 +35,9 @@ class Stopped(BaseException):
 class StopRequest:
     """SIGTERM and Ctrl-C inside this context: the first stops at the next boundary, the second at once.
 
-    `signal` is the one that came, or 0. `patience`: seconds for which something already paid for is still awaited.
-    Where one came, the end of the context ends the process as it wants. Ignored signals (nohup) stay ignored.
-    Outside the main thread this does nothing, and inside of another request, which then decides.
+    `signal`: the one received, or 0, which ends the process at the end of the context. `patience`: seconds to wait
+    for answers already paid for. Ignored signals (nohup) stay ignored. Outside the main thread, and inside another
+    request, this does nothing.
     """
 
     def __init__(self, patience: float = math.inf) -> None:
@@ -76,16 +76,16 @@ class StopRequest:
 
     @property
     def obeyed(self) -> bool:
-        """Whether a signal came that a boundary obeys now."""
+        """Whether the next boundary stops."""
         return self.signal != 0 and not self._holds
 
     @property
     def seconds_left(self) -> float:
-        """Of `patience`."""
+        """The rest of `patience`."""
         return self._asked_at + self.patience - time.monotonic()
 
     def hold(self) -> None:
-        """Have boundaries overlook the signal until `release`; may be nested."""
+        """Let boundaries ignore the signal until `release`; may be nested."""
         self._holds += 1
 
     def release(self) -> None:
@@ -97,23 +97,23 @@ _listening: StopRequest | None = None
 
 
 def stop_here() -> None:
-    """A boundary: all may be left here.
+    """A boundary: work may be stopped here.
 
     Raises:
-        Stopped: a signal asked for it.
+        Stopped: a signal was received.
     """
     if _listening is not None and _listening.obeyed:
         raise Stopped(_listening.signal)
 
 
 def stop_wanted() -> StopRequest | None:
-    """The request that the next boundary obeys, for a thread that has to clear up first."""
+    """The request that the next boundary obeys, for a thread that has to clean up first."""
     return _listening if _listening is not None and _listening.obeyed else None
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Work that may not be left half-way: its boundaries overlook a signal."""
+    """Work that may not stop half-way: its boundaries ignore a signal."""
     request = _listening
     if request is None:
         yield
@@ -126,7 +126,7 @@ def held() -> Iterator[None]:
 
 
 def leave(number: int) -> NoReturn:
-    """End as the signal wants it: KeyboardInterrupt (exit code 130), or exit code 143."""
+    """End as the signal asks: KeyboardInterrupt (exit code 130), or exit code 143."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(EXIT_TERMINATED)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from threading import Event
-from time import sleep
 
 import pytest
 from test_docstrings import packages
 
-from text2grad.cli import demo, main
-from text2grad.config import Config, find_config, load_config
-from text2grad.errors import UserError
+from text2grad.cli import main
 from text2grad.policy.settings import TinySettings
 from text2grad.policy.tiny import make_tiny_model
 from tiny_runs import TEXTS
@@ -55,25 +51,6 @@ def test_the_demo_of_a_pretrained_model(tmp_path: Path, capfd: pytest.CaptureFix
     assert len(first["answers"]) == len(policies)
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "GRPO" in page and "held-out ROUGE-L" in page
-
-
-def test_after_a_failure_no_more_runs_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, failed = [], Event()
-
-    def run(config: Config, name: str, method: bool) -> float:
-        begun.append(name)
-        if name == "grpo":
-            failed.set()
-            raise UserError("train grpo did not finish", "see the error above")
-        assert failed.wait(10)
-        sleep(0.2)
-        return 1.0
-
-    monkeypatch.setattr(demo, "_trained_and_measured", run)
-    config = load_config([find_config("function_summaries")], ["--run.folder", str(tmp_path)])
-    with pytest.raises(UserError, match="train grpo did not finish"):
-        demo._side_by_side(config)
-    assert {"text2grad", "grpo"} <= set(begun) and len(begun) <= 3  # one may begin before it is seen
 
 
 def test_a_task_without_tests_or_references_is_not_measured(

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from commands import Command
 
-from text2grad.cli import READ_KINDS
+from text2grad.commands.judge import READ_KINDS
 from text2grad.formats.intake import KINDS
 
 ROOT = Path(__file__).parents[2]

@@ -168,20 +168,20 @@ def test_the_demo_of_a_model_is_a_preset(run: Run, stages: Stages) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told(Summary):
+class PolicyAnswer(Summary):
     report: Mapping[str, Any] = inlined()
 
 
 def test_the_table_of_a_reward_model_is_shown_and_its_report_printed(run: Run, stages: Stages) -> None:
     gold = critique(word_span(1, 0, 3), word_span(-1, 7, 9))
-    stages.summary = Told(report=reward_model_report([case(gold, gold)]))
+    stages.summary = PolicyAnswer(report=reward_model_report([case(gold, gold)]))
     code, out, err = run("evaluate", "some/folder", "--which", "reward-model", "--json")
     assert [name for name, _ in stages.calls] == ["run_evaluate_reward_model"]
     assert (code, json.loads(out)["records"]) == (0, 1)
     assert "Reward model against 1 held-out critiques" in err
     figures = {"fresh_paid": 0.0, "fresh": 0, "spoiled_paid": 0.0, "spoiled": 0}
     gate = {"fit": False, "reasons": ["why"], "cautions": [], "figures": figures}
-    stages.summary = Told(report={**reward_model_report([case(gold, gold)]), "gate": gate})
+    stages.summary = PolicyAnswer(report={**reward_model_report([case(gold, gold)]), "gate": gate})
     code, _, err = run("evaluate", "some/folder", "--which", "reward-model")
     assert code == 0 and "Not fit to train against:\n- why" in err
 

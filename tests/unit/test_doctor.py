@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from text2grad.cli import doctor, main
+from text2grad import doctor
+from text2grad.cli import main
 from text2grad.policy.settings import TinySettings
 from text2grad.policy.tiny import make_tiny_model
 

@@ -1,8 +1,8 @@
-"""Several methods on one task, from the same feedback: what they share once a seed, then each, then one table.
+"""Several methods on one task, from the same feedback: shared work once per seed, then each method, then one table.
 
-It only calls stages, each as a command of its own with one thread, as many at once as there is room for. What is
-done is noted with a digest of its settings, so that the same command goes on where it was stopped. Figures are on
-held-out problems; the differences to text2grad are paired by seed and problem.
+Stages run as commands of their own with one thread, several at once. What has succeeded is noted with a digest of
+its settings, so that the same command resumes where it was stopped. Figures are on held-out problems; the
+differences to text2grad are paired by seed and problem.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ SETTINGS = "compare.yaml"
 def run_compare(
     config: Config, names: Sequence[str], extent: Extent, at_once: int, wanted: str | None = None
 ) -> dict[str, Any]:
-    """Run what is missing, and write and return the figures: `compare.json`, `compare.md`, `summary.json`. The
-    settings are written to `compare.yaml`.
+    """Run what is missing, and write and return the figures: `compare.json`, `compare.md`, `summary.json`.
 
     With more than one factor in `extent` every method first chooses its learning rate (`compare.tuning`). `wanted`
-    names the measure, where it is not the task's main one.
+    names the measure, where it is not the task's main one. The settings are written to `compare.yaml`.
 
     Raises:
-        UsageError: a method that there is not, or that cannot be run here; a measure that the task has not.
-        UserError: the task cannot be measured, or a command failed; what had ended is not done again.
+        UsageError: an unknown method, or one that cannot be run here; a measure that the task does not have.
+        UserError: the task cannot be measured, or a command failed; what had succeeded is not done again.
     """
     methods, measure = methods_of(names, config), measure_of(config, wanted)
     root = config.run.folder
@@ -53,9 +52,8 @@ def run_compare(
     figures["signs"] = list(signs_of(figures["methods"]))
     write_json(root / "compare.json", figures)
     write_whole(root / "compare.md", table_of(figures, title_of(measure), len(seeds)))
-    notes = [
-        seed.done(name) or {} for seed in [*seeds, *tuning_seeds(config, methods, extent)] for name in seed.works
-    ]
+    every = [*seeds, *tuning_seeds(config, methods, extent)]
+    notes = [seed.done(name) or {} for seed in every for name in seed.works]
     seconds = sum(note.get("seconds", 0.0) for note in notes)  # of all commands, whenever they were run
     command = command_of(root, names, extent, wanted)
     write_json(root / "summary.json", summary_of(figures, config, measure, seeds, seconds, command))
@@ -64,7 +62,7 @@ def run_compare(
 
 
 def command_of(root: Path, names: Sequence[str], extent: Extent, wanted: str | None = None) -> str:
-    """The command that makes a comparison again, from the settings that were written down."""
+    """The command that repeats a comparison, from the settings that were written."""
     tries = f" --tries {len(extent.factors)}" if len(extent.factors) > 1 else ""
     chosen = f"--methods {' '.join(names)} --seeds {len(extent.seeds)}{tries}"
     measured = f" --measure {wanted}" if wanted else ""
@@ -74,30 +72,33 @@ def command_of(root: Path, names: Sequence[str], extent: Extent, wanted: str | N
 def seeds_of(
     config: Config, methods: Methods, numbers: Sequence[int], factors: Mapping[str, float] | None = None
 ) -> list[Seed]:
-    """The seeds of the table, with all that is run for each."""
+    """The seeds of the table, each with all its works."""
     works = works_of(methods, factors)
     return [Seed(config, number, config.run.folder / f"seed-{number}", works) for number in numbers]
 
 
 def plan_of(config: Config, names: Sequence[str], extent: Extent, at_once: int) -> dict[str, Any]:
-    """What a comparison would do, before it does it.
+    """The work that a comparison has left.
 
-    `works`: of each kind how many are to do, and the mean seconds of those that have ended (null: none has).
-    `seconds`: what is left, divided by how many run at once; what never ran counts like others of its sort (a run
-    of PPO like those of other methods, ...). Null while there is a sort of which nothing has run.
+    `works`: for each kind how many are left, and the mean seconds of those that have ended (null: none).
+    `seconds`: the time left, divided by how many run at once; a kind that never ran counts like others of its sort
+    (a run of PPO like those of other methods, ...). Null while there is a sort of which nothing has run.
     """
     methods = methods_of(names, config)
     each = [*seeds_of(config, methods, extent.seeds), *tuning_seeds(config, methods, extent)]
     works = {name: work for seed in each for name, work in seed.works.items()}
     notes = {name: [seed.done(name) for seed in each if name in seed.works] for name in works}
-    took = {name: [note["seconds"] for note in found if note] for name, found in notes.items()}
+    seconds = {name: [note["seconds"] for note in notes_of_work if note] for name, notes_of_work in notes.items()}
     alike: dict[tuple[str, bool], list[float]] = {}
     for name, work in works.items():
-        alike.setdefault(work.sort, []).extend(took[name])
+        alike.setdefault(work.sort, []).extend(seconds[name])
     known = all(alike[work.sort] for name, work in works.items() if None in notes[name])
-    left = [fmean(took[name] or alike[works[name].sort]) * notes[name].count(None) for name in works if known]
+    left = [fmean(seconds[name] or alike[works[name].sort]) * notes[name].count(None) for name in works if known]
     rows = {
-        name: {"left": notes[name].count(None), "seconds": round(fmean(took[name]), 1) if took[name] else None}
+        name: {
+            "left": notes[name].count(None),
+            "seconds": round(fmean(seconds[name]), 1) if seconds[name] else None,
+        }
         for name in works
     }
     runs = sum(work.trains_by_sampling for seed in each for work in seed.works.values())

@@ -1,4 +1,4 @@
-"""The figures of a comparison: of each method its mean, the difference to text2grad, intervals, and costs."""
+"""The figures of a comparison: the mean of each method, its difference to text2grad, intervals, and costs."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from text2grad.config import Config
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean_with_interval
 from text2grad.report import signs, times
+from text2grad.report.folder import read_metrics
 from text2grad.stages.run.results import SCORES, measured_on, read_results
 
 WAYS = ("greedy", "sampled")
 BEST = "best_temperature"
-"""The way to answer that is measured only where there are temperatures to choose from."""
+"""A way to answer that is measured only where there are temperatures to choose from."""
 REFLECTED = "sft_reflect_1"
-"""What the results of the reflecting policy are called."""
+"""The name of the reflecting policy in results."""
 WHO = ("policy", "critic")
 SPENT = ("rollouts", "optimizer_steps", "sampled_tokens", "critic_tokens")
 
 
 def rows_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, dict[str, Any]]:
-    """Of each method: the mean of the sampled (and greedy) measure with its interval, the seeds, the paired
-    difference to text2grad, and what it cost beyond the work that all share."""
-    found = {name: [scores_of(seed, name, measure) for seed in seeds] for name in methods}
-    return {name: _row(name, found, seeds) for name in methods}
+    """For each method the mean of the sampled (and greedy) measure with its interval, the seeds, the paired
+    difference to text2grad, and its costs beyond the shared work."""
+    scores = {name: [scores_of(seed, name, measure) for seed in seeds] for name in methods}
+    return {name: _row(name, scores, seeds) for name in methods}
 
 
 def curves_of(methods: Methods, seeds: Sequence[Seed], measure: str) -> dict[str, list[list[dict[str, float]]]]:
-    """Of each method with a held-out curve (`ppo.heldout_every`): of each seed its points.
+    """The held-out curves (`ppo.heldout_every`) of each method that has them, a list of points per seed.
 
     A point has the rollouts and seconds so far, without those of measuring, and the measure of each way to answer.
     """
-    found = {name: [list(_points(seed, name, measure)) for seed in seeds] for name in methods}
-    return {name: curves for name, curves in found.items() if any(curves)}
+    every = {name: [list(_points(seed, name, measure)) for seed in seeds] for name in methods}
+    return {name: curves for name, curves in every.items() if any(curves)}
 
 
 def _points(seed: Seed, name: str, measure: str) -> Iterator[dict[str, float]]:
@@ -62,14 +63,14 @@ def _points(seed: Seed, name: str, measure: str) -> Iterator[dict[str, float]]:
             yield {"rollouts": rollouts, "seconds": round(seconds, 1), **values}
 
 
-def _metrics(seed: Seed, method: str) -> list[dict[str, float]]:
-    """What the steps of a method's run have noted; nothing of a method that trains nothing."""
-    path = (seed.folder / method if method in SHARED else seed.folder / "ppo" / method) / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+def _metrics(seed: Seed, method: str) -> list[dict[str, Any]]:
+    """The metrics of the steps of a method's run; none of a method that trains nothing."""
+    folder = seed.folder / method if method in SHARED else seed.folder / "ppo" / method
+    return read_metrics(folder / "metrics.jsonl")
 
 
 def times_of(methods: Methods, seeds: Sequence[Seed]) -> dict[str, dict[str, float]]:
-    """Of each run of PPO the seconds of a step by phase, over all seeds, and beside scalar PPO's."""
+    """The seconds of a step of each PPO run by phase, over all seeds, and relative to scalar PPO."""
     return times.seconds_a_step({name: [row for seed in seeds for row in _metrics(seed, name)] for name in methods})
 
 
@@ -78,27 +79,27 @@ Scores = dict[str, dict[str, float]]
 
 
 def scores_of(seed: Seed, method: str, measure: str) -> Scores:
-    """What a policy of a seed reached on each problem.
+    """The measure of a policy of a seed on each problem.
 
     Raises:
         UserError: none of its answers has the measure.
     """
     policy = {BASE: Path(seed.config.policy.model).name, REFLECTION: REFLECTED}.get(method, method)
-    place = seed.folder / "evaluation" / measured_on(seed.config) / f"{policy}{SCORES}"
-    found: dict[str, dict[str, dict[str, float]]] = json.loads(place.read_text(encoding="utf-8"))
-    ways = (way for way in (*WAYS, BEST) if way in found)
-    reached = {way: {key: each[measure] for key, each in found[way].items() if measure in each} for way in ways}
-    if without := [way for way, scores in reached.items() if not scores]:
+    file = seed.folder / "evaluation" / measured_on(seed.config) / f"{policy}{SCORES}"
+    every: dict[str, dict[str, dict[str, float]]] = json.loads(file.read_text(encoding="utf-8"))
+    ways = (way for way in (*WAYS, BEST) if way in every)
+    scores = {way: {key: each[measure] for key, each in every[way].items() if measure in each} for way in ways}
+    if without := [way for way, values in scores.items() if not values]:
         problem = f"no {without[0]} answer of {method} in {seed.folder.name} has the measure {measure!r}"
         raise UserError(problem, "return it for every answer from the task's scores(), or take another --measure")
-    return reached
+    return scores
 
 
-def _row(name: str, found: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed]) -> dict[str, Any]:
-    own, ours = found[name], found.get(OURS)
+def _row(name: str, scores: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed]) -> dict[str, Any]:
+    own, ours = scores[name], scores.get(OURS)
     row: dict[str, Any] = {}
     for way in WAYS:
-        by_seed = [fmean(scores[way].values()) for scores in own]
+        by_seed = [fmean(each[way].values()) for each in own]
         whole = mean_with_interval(over_problems(own, way))
         row[way] = {"metric": fmean(by_seed), "interval": [whole.low, whole.high], "seeds": by_seed}
         if ours and name != OURS:
@@ -108,19 +109,18 @@ def _row(name: str, found: Mapping[str, Sequence[Scores]], seeds: Sequence[Seed]
 
 
 def over_problems(own: Sequence[Scores], way: str, other: Sequence[Scores] | None = None) -> list[float]:
-    """One number a problem, its mean over the seeds that ask it, of the measure or of its difference to `other`."""
+    """The mean of each problem over the seeds that have it, of the measure or of its difference to `other`."""
     values: dict[str, list[float]] = {}
     for number, scores in enumerate(own):
-        for problem, value in scores[way].items():
-            against = other[number][way].get(problem) if other else 0.0
-            if against is not None:
-                values.setdefault(problem, []).append(value - against)
+        baseline = other[number][way] if other else dict.fromkeys(scores[way], 0.0)
+        for problem in filter(baseline.__contains__, scores[way]):
+            values.setdefault(problem, []).append(scores[way][problem] - baseline[problem])
     return [fmean(each) for each in values.values()]
 
 
 def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
-    """Means over the seeds: what a method spends alone (`SPENT`), and its seconds; the seconds of what it shares
-    with others, and the answers that were criticised there; and the largest peak of all its commands."""
+    """Means over the seeds: `SPENT` and seconds of a method alone, seconds and criticised answers of the work it
+    shares; and the largest peak of all its commands."""
     works = seeds[0].with_those_before(f"evaluate {name}")
     notes = [{key: seed.done(key) or {} for key in works} for seed in seeds]
     spent = [_spent(seed, name) for seed in seeds]
@@ -138,28 +138,26 @@ def cost_of(name: str, seeds: Sequence[Seed]) -> dict[str, float]:
 
 
 def _spent(seed: Seed, method: str) -> Counter[str]:
-    """What a method spends of `SPENT`: while it trains, or (reflection) while it answers."""
+    """`SPENT` of a method: while it trains, or (reflection) while it answers."""
     if method == REFLECTION:
-        said = read_results(seed.folder, measured_on(seed.config), REFLECTED)
-        tokens = {who: sum(said.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
+        results = read_results(seed.folder, measured_on(seed.config), REFLECTED)
+        tokens = {who: sum(results.get(f"{who}_{way}put_tokens", 0) for way in ("in", "out")) for who in WHO}
         return Counter(sampled_tokens=tokens["policy"], critic_tokens=tokens["critic"])
-    spent: Counter[str] = Counter()
-    for found in _metrics(seed, method):
-        if "response_length" in found:  # of a run that samples
-            ppo = seed.settings(seed.works[method]).ppo
-            spent.update(rollouts=ppo.rollouts, critic_tokens=round(found.get("critic_tokens", 0)))
-            spent.update(optimizer_steps=ppo.epochs * ppo.mini_batches)
-            spent.update(sampled_tokens=round(ppo.rollouts * found["response_length"]))
-        else:
-            spent.update(optimizer_steps=1)
-    return spent
+    rows = _metrics(seed, method)
+    sampling = [row for row in rows if "response_length" in row]
+    ppo = seed.settings(seed.works[method]).ppo if sampling else seed.config.ppo
+    return Counter(
+        rollouts=ppo.rollouts * len(sampling),
+        optimizer_steps=ppo.epochs * ppo.mini_batches * len(sampling) + len(rows) - len(sampling),
+        sampled_tokens=sum(round(ppo.rollouts * row["response_length"]) for row in sampling),
+        critic_tokens=sum(round(row.get("critic_tokens", 0)) for row in sampling),
+    )
 
 
 def _answers(seed: Seed, works: Mapping[str, Work]) -> int:
     """Answers that a critic judged before the training of a method."""
     files = {"annotate": "feedback.jsonl", "refine": "refined.jsonl"}
-    texts = [(seed.folder / file).read_text(encoding="utf-8") for work, file in files.items() if work in works]
-    return sum(text.count("\n") for text in texts)
+    return sum((seed.folder / file).read_bytes().count(b"\n") for work, file in files.items() if work in works)
 
 
 def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator[str]:
@@ -174,7 +172,7 @@ def collapsed(methods: Methods, seeds: Sequence[Seed], measure: str) -> Iterator
 
 
 def signs_of(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """That text2grad is below scalar PPO, beyond chance (`report.signs`)."""
+    """A warning where text2grad is below scalar PPO, beyond chance (`report.signs`)."""
     for name in (name for name in times.SCALAR if "difference" in rows.get(name, {})):
         yield from signs.of_scalar(OURS, METHODS[name], rows[name]["difference"], rows[name]["difference_interval"])
 
@@ -199,8 +197,8 @@ def _cells(title: str, row: Mapping[str, Any]) -> list[str]:
     apart = "–"
     if "difference" in row:
         apart = f"{row['difference']:+.3f} ({_range(row['difference_interval'], '+.3f')})"
-    reached = [f"{row['metric']:.3f}", _range(row["interval"]), f"{row['greedy']['metric']:.3f}"]
-    return [title, *reached, apart, *(f"{row[key]:,.0f}" for key in COSTS)]
+    measures = [f"{row['metric']:.3f}", _range(row["interval"]), f"{row['greedy']['metric']:.3f}"]
+    return [title, *measures, apart, *(f"{row[key]:,.0f}" for key in COSTS)]
 
 
 def table_of(figures: Mapping[str, Any], metric: str, seeds: int) -> str:
@@ -224,19 +222,13 @@ def _range(bounds: Sequence[float], form: str = ".3f") -> str:
 def summary_of(
     figures: Mapping[str, Any], config: Config, measure: str, seeds: Sequence[Seed], seconds: float, command: str
 ) -> dict[str, Any]:
-    """What the page about the run shows; `command` is the one that made it."""
-    rows = [
-        {
-            "name": METHODS.get(name, name),
-            "greedy": row["greedy"]["metric"],
-            "sampled": row["metric"],
-            "seeds": [
-                {"greedy": greedy, "sampled": sampled}
-                for greedy, sampled in zip(row["greedy"]["seeds"], row["seeds"], strict=True)
-            ],
-        }
-        for name, row in figures["methods"].items()
-    ]
+    """The content of summary.json, for the report; `command` makes the comparison again."""
+    rows = []
+    for name, row in figures["methods"].items():
+        pairs = zip(row["greedy"]["seeds"], row["seeds"], strict=True)
+        each = [{"greedy": greedy, "sampled": sampled} for greedy, sampled in pairs]
+        title = METHODS.get(name, name)
+        rows.append({"name": title, "greedy": row["greedy"]["metric"], "sampled": row["metric"], "seeds": each})
     return {
         "title": f"text2grad compare: {config.task.name}",
         "metric": title_of(measure),

@@ -1,4 +1,4 @@
-"""What is compared: the commands of every method, what methods share, and which settings each command reads."""
+"""The commands of every method, the commands that methods share, and the settings that each command reads."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ METRICS = {
 class Work:
     """One command of a seed: its words, the recipe laid over the configuration, and the works it waits for.
 
-    `reads`: the sections of the configuration that it depends on beside `COMMON` and those of the works before it.
-    `rate`: the setting that is tuned, and `factor` what it is multiplied by. `restart`: whether the command can be
-    told to start over, where its result stands without a note.
+    `reads`: the sections of the configuration that it depends on, beside `COMMON` and those of the works before it.
+    `rate`: the setting that is tuned, multiplied by `factor`. `restart`: whether the command has --restart.
+    `threads`: of torch; None: the idle cores. `verdict_alone`: where only the verdict is paid, nothing is written.
     """
 
     words: tuple[str, ...]
@@ -43,6 +43,8 @@ class Work:
     rate: str = ""
     factor: float = 1.0
     restart: bool = True
+    threads: int | None = 1
+    verdict_alone: bool = False
 
     @property
     def trains_by_sampling(self) -> bool:
@@ -51,7 +53,7 @@ class Work:
 
     @property
     def sort(self) -> tuple[str, bool]:
-        """Works of one sort take times of one order."""
+        """Works of one sort take about the same time."""
         return self.words[0], self.trains_by_sampling
 
 
@@ -61,33 +63,29 @@ FEEDBACK, PAIRS, REFINED = "{folder}/feedback.jsonl", "{folder}/pairs.jsonl", "{
 
 SHARED = {
     "sft": Work(("sft",), reads=("sft",)),
-    "annotate": Work(("annotate",), after=("sft",), reads=("annotate", "critic"), restart=False),
-    REWARD_MODEL: Work(("train-reward",), after=("annotate",), reads=("reward_model", "critic")),
+    "annotate": Work(("annotate",), "", ("sft",), ("annotate", "critic"), restart=False),
+    REWARD_MODEL: Work(("train-reward",), "", ("annotate",), ("reward_model", "critic")),
     "pairs": Work(
         ("export", FEEDBACK, "--as", "preference", "--pairs-per-prompt", "4", "--out", PAIRS),
         after=("annotate",),
         restart=False,
     ),
-    "scalar model": Work(("train-reward", "--pairs", PAIRS), after=("pairs",), reads=("scalar_model",)),
-    "step model": Work(("train-reward", "--units", "steps"), after=("annotate",), reads=("unit_model",)),
-    "token model": Work(("train-reward", "--units", "tokens"), after=("annotate",), reads=("unit_model",)),
+    "scalar model": Work(("train-reward", "--pairs", PAIRS), "", ("pairs",), ("scalar_model",)),
+    "step model": Work(("train-reward", "--units", "steps"), "", ("annotate",), ("unit_model",)),
+    "token model": Work(("train-reward", "--units", "tokens"), "", ("annotate",), ("unit_model",)),
     "refiner": Work(
-        ("sft", "--name", "refiner", "--records", FEEDBACK, "--revise"),
-        after=("annotate",),
-        reads=("sft", "refine"),
+        ("sft", "--name", "refiner", "--records", FEEDBACK, "--revise"), "", ("annotate",), ("sft", "refine")
     ),
     "refine": Work(
-        ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED),
-        after=("refiner",),
-        reads=("refine",),
-        restart=False,
+        ("refine", FEEDBACK, "--from", "refiner", "--out", REFINED), "", ("refiner",), ("refine",), restart=False
     ),
 }
-"""What methods share, once a seed."""
+"""Works that methods share, made once per seed."""
 ANNOTATE, IMPORT = "annotate", "import"
 
 
-def _ppo(name: str, recipe: str = "") -> Work:
+def ppo_run(name: str, recipe: str = "") -> Work:
+    """A run of PPO with this recipe."""
     return Work(("train", "--name", name), recipe, ("sft",), ("critic", "credit", "ppo"), "ppo.lr")
 
 
@@ -96,31 +94,24 @@ def _imitating(name: str, records: str, after: str) -> Work:
     return Work(words, after=(after,), reads=("sft",), rate="sft.lr")
 
 
+PPO = ("scalar", "grpo", "sdpo", "rlsd", "routed", "paper", "scalar_rm", "prm", "dense")
+"""Runs of PPO named after their recipe."""
 OWN = {
-    "scalar": _ppo("scalar", "scalar"),
-    "grpo": _ppo("grpo", "grpo"),
-    "sdpo": _ppo("sdpo", "sdpo"),
-    "rlsd": _ppo("rlsd", "rlsd"),
-    "routed": _ppo("routed", "routed"),
-    "paper": _ppo("paper", "paper"),
-    "text2grad": _ppo("text2grad"),
-    "scalar_rm": _ppo("scalar_rm", "scalar_rm"),
-    "prm": _ppo("prm", "prm"),
-    "dense": _ppo("dense", "dense"),
-    "dpo": Work(
-        ("train", "--name", "dpo", "--pairs", PAIRS), after=("pairs",), reads=("dpo",), rate="dpo.training.lr"
-    ),
+    **{name: ppo_run(name, name) for name in PPO},
+    OURS: ppo_run(OURS),
+    "dpo": Work(("train", "--name", "dpo", "--pairs", PAIRS), "", ("pairs",), ("dpo",), "dpo.training.lr"),
     "offline": Work(
         ("train", "--name", "offline", "--offline", FEEDBACK),
-        after=("annotate",),
-        reads=("offline", "credit"),
-        rate="offline.lr",
+        "",
+        ("annotate",),
+        ("offline", "credit"),
+        "offline.lr",
     ),
     "rejection": _imitating("rejection", FEEDBACK, "annotate"),
     "ilf": _imitating("ilf", REFINED, "refine"),
 }
-"""What a method does alone, by the name of the method: it trains the policy of that name. A run of PPO waits for
-the model that its critic is, where it is one (`methods_of`)."""
+"""The command of each method that trains a policy, which has the name of the method. A run of PPO waits for the
+model that its critic is, where it is one (`methods_of`)."""
 MODELS = {"reward_model": REWARD_MODEL, "scalar_model": "scalar model"}
 UNIT_MODELS = {"steps": "step model", "tokens": "token model"}
 
@@ -143,18 +134,18 @@ METHODS = {
     "paper": "text2grad as in the paper",
     "text2grad": "text2grad",
 }
-"""Everything that `--methods` takes by name, in the order of the table, with its title there. `base` is the model
-that SFT starts from; `reflection` trains nothing."""
+"""The names that `--methods` takes, in the order of the table, with its titles. `base` is the model that SFT starts
+from; `reflection` trains nothing."""
 WITHOUT_TRAINING = {"sft": ("sft",), REFLECTION: ("sft", REWARD_MODEL)}
-"""What methods need that train nothing of their own."""
+"""Methods without a command of their own, and the shared ones that they need."""
 
 Methods = Mapping[str, Work]
-"""The methods that are compared, in the order of the table, each with what it does alone; `NOTHING` if nothing."""
+"""The methods that are compared, in the order of the table, each with its own command, or `NOTHING`."""
 NOTHING = Work(())
 
 
 def methods_of(names: Sequence[str], config: Config) -> Methods:
-    """The methods of these names: of `METHODS`, or recipe files, each a run of PPO called as its file.
+    """The methods with these names, of `METHODS`, or recipe files: runs of PPO named after their file.
 
     Raises:
         UsageError: there is no such method, or none, or one that this task or model cannot serve.
@@ -173,18 +164,22 @@ def methods_of(names: Sequence[str], config: Config) -> Methods:
         raise UsageError("prm needs answers with steps, and those of UltraFeedback have none", "leave it out")
     if REFLECTION in names:
         refuse_knowing_critic(config)
-    own = OWN | {Path(name).stem: _ppo(Path(name).stem, name) for name in names if _is_recipe(name)}
-    wanted = {Path(name).stem if _is_recipe(name) else name: None for name in names}
-    order = [name for name in METHODS if name in wanted] + [name for name in wanted if name not in METHODS]
-    return {name: _fitted(name, own[name], config) if name in own else NOTHING for name in order}
+    own = OWN | {Path(name).stem: ppo_run(Path(name).stem, name) for name in names if _is_recipe(name)}
+    wanted = {Path(name).stem if _is_recipe(name) else name for name in names}
+    order = [name for name in {**METHODS, **own} if name in wanted]
+    return {name: fitted(name, own[name], config) if name in own else NOTHING for name in order}
 
 
 def _is_recipe(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def _fitted(name: str, work: Work, config: Config) -> Work:
-    """The work of a method, after the model that its critic is; refused where its recipe does not fit."""
+def fitted(name: str, work: Work, config: Config) -> Work:
+    """The work of a method, after the model that its critic is.
+
+    Raises:
+        UsageError: its recipe does not fit the configuration.
+    """
     try:
         settings = laid_over(config, work.recipe) if work.recipe else config
     except ValidationError as error:
@@ -198,13 +193,13 @@ def _fitted(name: str, work: Work, config: Config) -> Work:
     critic = settings.critic
     kind = spec_of(critic.kind).kind
     model = UNIT_MODELS[critic.unit_model.units] if kind == "unit_model" else MODELS.get(kind)
-    reads = (*work.reads, "reward_model") if model == REWARD_MODEL else work.reads  # how it is grounded
+    reads = (*work.reads, "reward_model") if model == REWARD_MODEL else work.reads  # its decoding is set there
     return replace(work, after=(model,), reads=reads) if model else work
 
 
 def measure_of(config: Config, wanted: str | None = None) -> str:
-    """What policies are compared by: the measure that is `wanted`, else the share that pass their tests, ROUGE-L,
-    or the first that a task of the user's own has. The measures are those of the reference answers.
+    """The measure that policies are compared by: the `wanted` one, else pass@1, ROUGE-L, or the first that the
+    reference answers of a task of the user's own have.
 
     Raises:
         UserError: no held-out problem has a measure.
@@ -224,22 +219,19 @@ def measure_of(config: Config, wanted: str | None = None) -> str:
 
 
 def _measures(task: Task, heldout: Sequence[Example]) -> dict[str, float]:
-    """The measures of a task, each with what the reference answers have of it."""
+    """The measures of a task, each with its mean over the reference answers."""
     if heldout[0].meta.get("tests"):
         return {"pass": 1.0}
     return mean_scores([{"scores": task.scores(each, each.reference)} for each in heldout])
 
 
 def title_of(measure: str) -> str:
-    """What a measure is called in a table."""
+    """The title of a measure in a table."""
     return METRICS.get(measure, f"held-out {measure}")
 
 
 def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> dict[str, Work]:
-    """All commands of a seed by name, each after those that it waits for.
-
-    `factors`: what the rate of a method is multiplied by, where it is not 1.
-    """
+    """All commands of a seed by name, each after those that it waits for; `factors` are of the methods' rates."""
     ordered: dict[str, Work] = {}
 
     def add(name: str, work: Work) -> None:
@@ -252,7 +244,7 @@ def works_of(methods: Methods, factors: Mapping[str, float] | None = None) -> di
             add(method, replace(own, factor=(factors or {}).get(method, 1.0)))
         for needed in WITHOUT_TRAINING.get(method, ()):
             add(needed, SHARED[needed])
-    return {**ordered, **{f"evaluate {method}": _measuring(method) for method in methods}}
+    return {**ordered, **{f"evaluate {method}": measuring(method) for method in methods}}
 
 
 def is_shared(name: str) -> bool:
@@ -261,7 +253,7 @@ def is_shared(name: str) -> bool:
 
 
 def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
-    """The same works where all methods learn from people's feedback: it is copied from the run, not asked for."""
+    """The same works with people's feedback, which is copied from the run, in the place of annotations."""
     copied = Work((IMPORT, "{imported}"), after=("sft",), restart=False)
 
     def renamed(name: str) -> str:
@@ -274,7 +266,7 @@ def on_imported(works: Mapping[str, Work]) -> dict[str, Work]:
 
 
 def trying(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
-    """The commands of a seed on which rates are chosen: every method that has one, at all factors of it."""
+    """The commands of a tuning seed: every method that has a rate, at each of the factors."""
     tuned = tunable(methods)
     ordered = works_of(tuned)
     for method, own in tuned.items():
@@ -282,7 +274,7 @@ def trying(methods: Methods, factors: Sequence[float]) -> dict[str, Work]:
             name = run_name(method, factor)
             words = tuple(name if word == method else word for word in own.words)
             ordered[name] = replace(own, words=words, factor=factor)
-            ordered[f"evaluate {name}"] = _measuring(name)
+            ordered[f"evaluate {name}"] = measuring(name)
     return ordered
 
 
@@ -292,11 +284,12 @@ def tunable(methods: Methods) -> Methods:
 
 
 def run_name(method: str, factor: float) -> str:
-    """What a run of a method at a multiple of its rate is called."""
+    """The name of a run at a multiple of its method's rate."""
     return method if factor == 1.0 else f"{method}_x{factor:g}".replace(".", "p")
 
 
-def _measuring(policy: str) -> Work:
+def measuring(policy: str) -> Work:
+    """The command that measures the policy of a method."""
     reads = ("evaluate", "critic")
     if policy == REFLECTION:
         return Work(("evaluate", "sft", "--reflect", "1"), "", (REWARD_MODEL,), (*reads, "refine"), restart=False)

@@ -1,4 +1,4 @@
-"""Running the commands of a comparison: each once, several side by side; what has ended is noted."""
+"""Run the commands of a comparison: each once, several side by side, with a note of each that has ended."""
 
 from __future__ import annotations
 
@@ -23,41 +23,45 @@ from text2grad.settings import with_values
 from text2grad.stages.learn.gate import refuse_unfit_reward_model
 from text2grad.stages.run.prompts import IMPORTED, imported_file
 from text2grad.stages.run.results import write_json, write_whole
-from text2grad.train.settings import PPOSettings
 
 DONE = "done"
-"""The folder, in that of a seed, with a note of every command that has ended well."""
+"""The folder of a seed with a note of every command that has succeeded."""
 UNREAD = {"run": {"folder", "threads", "loggers", "shown_prompts"}}
+UNSTOPPED = {"ppo.max_kl": None, "ppo.max_failed": 1.0}
 GATE = "critic.reward_model.gate"
-"""With `UNREAD`, settings on which nothing that is made depends."""
+"""With `UNREAD`, settings that no result depends on."""
 
 
 class Seed:
-    """The works of one seed, by name, in its folder. No run is stopped for how far it has gone (`ppo.max_kl`,
-    `ppo.max_failed`): a method that collapses is measured like the others."""
+    """The works of one seed, by name, in its folder. No run is stopped (`ppo.max_kl`, `ppo.max_failed`): a method
+    that collapses is measured like the others.
 
-    def __init__(self, config: Config, number: int, folder: Path, works: Mapping[str, Work]) -> None:
-        run = config.run.model_copy(update={"seed": number, "folder": folder, "threads": 1})
-        task = config.task.model_copy(update={"seed": number})
+    `live`: commands start over and print on this terminal; else they resume, and print to a log beside their note.
+    """
+
+    def __init__(
+        self, config: Config, number: int, folder: Path, works: Mapping[str, Work], live: bool = False
+    ) -> None:
         self.imported = imported_file(config)
-        if task.data == IMPORTED:
-            task, works = task.model_copy(update={"data": str(self.imported)}), on_imported(works)
-        self.config = config.model_copy(update={"run": run, "task": task})
-        self.folder, self.number, self.works = folder, number, works
+        values: dict[str, Any] = {"run.seed": number, "run.folder": folder, "task.seed": number}
+        if config.task.data == IMPORTED:
+            values["task.data"], works = str(self.imported), on_imported(works)
+        self.config = with_values(config, values)
+        self.folder, self.number, self.works, self.live = folder, number, works, live
 
     def note(self, name: str) -> Path:
-        """Where it is noted that a work has ended well."""
+        """The file that notes that a work has succeeded."""
         return self.folder / DONE / f"{name.replace(' ', '_')}.json"
 
     def done(self, name: str) -> dict[str, Any] | None:
-        """The note of a work that ended well with these settings."""
+        """The note of a work that succeeded with these settings."""
         if not self.note(name).is_file():
             return None
-        found: dict[str, Any] = json.loads(self.note(name).read_text(encoding="utf-8"))
-        return found if found["digest"] == self.digest(name) else None
+        note: dict[str, Any] = json.loads(self.note(name).read_text(encoding="utf-8"))
+        return note if note["digest"] == self.digest(name) else None
 
     def digest(self, name: str) -> str:
-        """Of all that a work depends on but the data: its words, the settings it reads, and the works before it."""
+        """Digest of the inputs of a work except data: its words, the settings it reads, and the works before it."""
         work = self.works[name]
         read = {*COMMON, *work.reads}
         settings = with_values(self.settings(work), {GATE: True}).model_dump_json(
@@ -68,39 +72,36 @@ class Seed:
 
     def with_those_before(self, name: str) -> dict[str, Work]:
         """A work and all that it waits for, by name."""
-        found: dict[str, Work] = {}
+        works: dict[str, Work] = {}
         for earlier in self.works[name].after:
-            found |= self.with_those_before(earlier)
-        return {**found, name: self.works[name]}
+            works |= self.with_those_before(earlier)
+        return {**works, name: self.works[name]}
 
     def settings(self, work: Work) -> Config:
         """The configuration of a work: with its recipe, and its rate times its factor."""
         settings = laid_over(self.config, work.recipe) if work.recipe else self.config
-        settings = settings.model_copy(update={"ppo": unstopped(settings.ppo)})
+        settings = without_words(settings) if work.verdict_alone else settings
+        settings = with_values(settings, {**UNSTOPPED, "run.threads": work.threads})
         return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:
         """The command line of a work; its configuration is written beside its note.
 
-        A command that was stopped goes on; one whose settings have changed since is told to start over.
+        A command that was stopped resumes; one whose settings have changed since starts over.
         """
         work, place = self.works[name], self.note(name).with_suffix(".yaml")
         write_whole(place, dump_config(self.settings(work), only_set=True))
         names = {"folder": self.folder, "model": self.config.policy.model, "imported": self.imported}
         filled = [word.format(**names) for word in work.words]
-        stale = work.restart and self._begun(name) not in ("", self.digest(name))
+        begun = self.note(name).with_suffix(".begun")
+        stale = self.live or (begun.is_file() and begun.read_text(encoding="utf-8") != self.digest(name))
         configured = [] if work.words[0] == "export" else ["--config", str(place)]
-        return [*filled, *configured, *(["--restart"] if stale else []), "--json"]
-
-    def _begun(self, name: str) -> str:
-        """The digest of the last command of this name that was begun here; empty if there was none."""
-        path = self.note(name).with_suffix(".begun")
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return [*filled, *configured, *(["--restart"] if stale and work.restart else []), "--json"]
 
     def run(self, name: str) -> None:
-        """Run a command, unless it has ended well with these settings, and note what it took.
+        """Run a command, unless it has succeeded with these settings, and note its time and memory.
 
-        It has ended well, too, where only some records failed, which is said and noted; its log has the counts.
+        It has succeeded, too, where only some records failed, which is printed and noted; its log has the counts.
 
         Raises:
             UserError: the command failed, or made a reward model that a method of the comparison would refuse.
@@ -111,7 +112,7 @@ class Seed:
             self._refuse_unfit()
 
     def _refuse_unfit(self) -> None:
-        """Before any method trains, name those whose training would be refused in the end."""
+        """Before any method trains, name those whose training would be refused later."""
         refused: dict[str, UserError] = {}
         for name, work in self.works.items():
             try:
@@ -127,35 +128,44 @@ class Seed:
         command = [sys.executable, "-m", "text2grad.cli", *self.words(name)]
         write_whole(self.note(name).with_suffix(".begun"), self.digest(name))  # a run of other settings starts over
         started = time.perf_counter()
-        log = self.note(name).with_suffix(".log")
+        log = None if self.live else self.note(name).with_suffix(".log")
         code, peak = run_command(command, log)
         some_failed = code == EXIT_SOME_RECORDS_FAILED
         if code and not some_failed:
-            said = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
-            problem = said[-1].removeprefix("error: ")
-            raise UserError(f"{self.folder.name}: {name} failed: {problem}", f"all it said is in {log}")
-        took = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak, 1)}
-        write_json(self.note(name), {"digest": self.digest(name), **took, "some_records_failed": some_failed})
-        lost = f"; some records failed, how many is in {log}" if some_failed else ""
-        print(f"{self.folder.name}: {name} ({took['seconds']:.0f} s{lost})", file=sys.stderr, flush=True)
+            raise self._failure(name, code, log)
+        cost = {"seconds": round(time.perf_counter() - started, 1), "peak_mb": round(peak, 1)}
+        write_json(self.note(name), {"digest": self.digest(name), **cost, "some_records_failed": some_failed})
+        lost = f"; some records failed, their number is in {log or 'the lines above'}" if some_failed else ""
+        print(f"{self.folder.name}: {name} ({cost['seconds']:.0f} s{lost})", file=sys.stderr, flush=True)
+
+    def _failure(self, name: str, code: int, log: Path | None) -> UserError:
+        """The last line that a command printed."""
+        if log is None:
+            return UserError(f"{self.folder.name}: {name} failed", "see the error above")
+        lines = log.read_text(encoding="utf-8").strip().splitlines() or [f"exit code {code}"]
+        problem = lines[-1].removeprefix("error: ")
+        return UserError(f"{self.folder.name}: {name} failed: {problem}", f"its whole output is in {log}")
 
 
-def unstopped(ppo: PPOSettings) -> PPOSettings:
-    """The same run to its end, whatever becomes of it."""
-    return ppo.model_copy(update={"max_kl": None, "max_failed": 1.0})
+def without_words(config: Config) -> Config:
+    """The same run, whose critic writes no words if a head gives the verdict and nothing else is paid."""
+    by_head = config.reward_model.verdict == "head" and config.critic.kind == "reward_model"
+    return (
+        with_values(config, {"critic.reward_model.words": False}) if by_head and config.credit.by_score else config
+    )
 
 
 def run_command(command: Sequence[str], log: Path | None = None, folder: Path | None = None) -> tuple[int, float]:
-    """Run a command with one thread in a folder, what it says on this terminal, or with its result in a file.
+    """Run a command with one thread in a folder; its messages go to this terminal, or with its result to a file.
 
-    Returns its exit code, and its peak in MB, but for its last quarter of a second.
+    Returns its exit code, and its peak in MB, without its last quarter of a second.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     peak = 0.0
     with (
-        log.open("wb") if log else nullcontext() as said,
+        log.open("wb") if log else nullcontext() as file,
         subprocess.Popen(
-            command, env=environment, stdout=said or subprocess.DEVNULL, stderr=said, cwd=folder
+            command, env=environment, stdout=file or subprocess.DEVNULL, stderr=file, cwd=folder
         ) as process,
     ):
         while process.returncode is None:
@@ -166,23 +176,23 @@ def run_command(command: Sequence[str], log: Path | None = None, folder: Path | 
 
 
 def peak_mb(pid: int) -> float:
-    """The most memory that a process has held, in MB; 0 where the system does not say, or it has ended.
+    """The peak memory of a process in MB; 0 where the system does not report it, or it has ended.
 
-    Not the `ru_maxrss` that waiting for it gives: that begins with what its parent had held when it was made.
+    Not its `ru_maxrss`, which begins with the memory of its parent at the fork.
     """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return 0.0
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) / 1024 if found else 0.0
+    peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(peak[1]) / 1024 if peak else 0.0
 
 
 def side_by_side(seeds: Iterable[Seed], at_once: int) -> None:
     """Run the works of seeds as soon as those they wait for have ended, `at_once` of them.
 
-    What methods share comes first, of all seeds, so that a reward model which no method may train against is known
-    before any has trained. After a failure no more begin.
+    Shared works come first, of all seeds, so that a reward model that no method may train against is known before
+    any has trained. After a failure no more begin.
 
     Raises:
         UserError: the first failure.

@@ -99,7 +99,7 @@ def number(value: float | None) -> str:
 
 
 def style_of(name: str, names: Sequence[str]) -> str:
-    """The CSS class of a method's colour and dash: fixed for the two we compare, the rest in order."""
+    """The CSS class of a method's colour and dash: fixed for text2grad and scalar PPO, the rest in order."""
     if name in STYLES:
         return STYLES[name]
     others = [other for other in names if other not in STYLES]
@@ -107,18 +107,15 @@ def style_of(name: str, names: Sequence[str]) -> str:
 
 
 def points_of(rows: Iterable[dict[str, Any]], metric: str) -> tuple[Point, ...]:
-    """The (step, value) pairs of one metric; rows that do not hold a number for it are passed over."""
-    return tuple(
-        (float(row["step"]), float(row[metric]))
-        for row in rows
-        if isinstance(row.get(metric), (int, float)) and not isinstance(row.get(metric), bool)
-    )
+    """The (step, value) pairs of one metric; rows without a number for it are skipped."""
+    values = ((row["step"], row.get(metric)) for row in rows)
+    return tuple((float(x), float(y)) for x, y in values if isinstance(y, (int, float)) and not isinstance(y, bool))
 
 
 def metrics_of(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Names of all numeric metrics, in order of first appearance, without `step`."""
-    found = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
-    return [name for name in dict.fromkeys(found) if name != "step"]
+    names = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
+    return [name for name in dict.fromkeys(names) if name != "step"]
 
 
 def at(line: Line, places: Mapping[float, float]) -> Line:
@@ -239,11 +236,10 @@ def _end_labels(lines: Sequence[Line], names: Sequence[str], y: Scale) -> tuple[
 
 
 def _hover(lines: Sequence[Line], x: Scale, unit: str) -> str:
-    kept = [(line.name, thinned(line.points)) for line in lines]
-    curves = [
-        {"name": name, "steps": [step for step, _ in points], "values": [float(f"{y:.4g}") for _, y in points]}
-        for name, points in kept
-    ]
+    curves = []
+    for line in lines:
+        steps, values = zip(*thinned(line.points), strict=True)
+        curves.append({"name": line.name, "steps": steps, "values": [float(f"{value:.4g}") for value in values]})
     scale = {"low": x.low, "high": x.high, "left": x.start, "right": x.end}
     return json.dumps({"scale": scale, "unit": unit, "curves": curves}, separators=(",", ":"))
 
@@ -254,6 +250,4 @@ def _last(lines: Sequence[Line], unit: str) -> str:
     steps = {step for _, step, _ in ends}
     if len(steps) == 1:
         return f"{unit} {number(*steps)}: " + " · ".join(f"{name} {number(value)}" for name, _, value in ends)
-    return "at the end: " + " · ".join(
-        f"{name} {number(value)} ({unit} {number(step)})" for name, step, value in ends
-    )
+    return "at the end: " + " · ".join(f"{name} {number(y)} ({unit} {number(x)})" for name, x, y in ends)

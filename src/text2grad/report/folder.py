@@ -27,8 +27,7 @@ class Sample(Part):
 
     All lists have one entry per response token (T), or none (`value` without a value function); `starts` and `ends`
     are code points of `response`. `as_marked`: each token of a span is paid with the sign of its span. `lost` are
-    the quotes that are not in the response, `unmatched` is their number; `ambiguous` counts quotes that occur more
-    than once without saying which one is meant.
+    the quotes that are not in the response, `unmatched` is their number; `ambiguous` counts quotes found twice.
     """
 
     step: int
@@ -155,8 +154,8 @@ def _read(path: Path, seeds: list[RunFolder]) -> RunFolder:
         summary=_read_object(path / "summary.json"),
         model=next((seed.model for seed in seeds if seed.model), {}) or _read_object(path / "model.json"),
         config=_read_text(path / "config.yaml"),
-        sft=_read_metrics(path / "sft" / "metrics.jsonl", notes),
-        reward_model=_read_metrics(path / "reward_model" / "metrics.jsonl", notes),
+        sft=read_metrics(path / "sft" / "metrics.jsonl", notes),
+        reward_model=read_metrics(path / "reward_model" / "metrics.jsonl", notes),
         methods=_read_methods(path, notes),
         feedback=list(read_jsonl(feedback, Feedback)) if feedback.exists() else [],
         before_after=read_lines(path / "before_after.jsonl", BeforeAfter, notes),
@@ -171,29 +170,26 @@ def _read_methods(run: Path, notes: list[str]) -> list[Method]:
     """The PPO runs of a run folder, or the one that `train_ppo` wrote into a folder of its own."""
     own, path = run / "samples.jsonl", run / "ppo"
     folders = [run] if own.is_file() and not path.is_dir() else path.glob("*")
-    methods = [
-        Method(
-            name=folder.resolve().name,
-            metrics=_read_metrics(folder / "metrics.jsonl", notes),
-            samples=read_lines(folder / "samples.jsonl", Sample, notes),
-        )
-        for folder in sorted(folders, key=lambda folder: (folder.name != "text2grad", folder.name))
-        if folder.is_dir()
-    ]
-    return [method for method in methods if method.metrics or method.samples]
+    methods = []
+    for folder in sorted(folders, key=lambda folder: (folder.name != "text2grad", folder.name)):
+        metrics = read_metrics(folder / "metrics.jsonl", notes) if folder.is_dir() else []
+        samples = read_lines(folder / "samples.jsonl", Sample, notes) if folder.is_dir() else []
+        methods += [Method(folder.resolve().name, metrics, samples)] if metrics or samples else []
+    return methods
 
 
 def _read_evaluation(path: Path) -> dict[str, Row]:
     """The figures of the reward model and of imports, and those of each policy by the task it was measured on."""
-    found = {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
+    figures = {file.stem: _read_object(file) for file in sorted(path.glob("*.json")) if "." not in file.stem}
     for file in sorted(path.glob("*/*.json")):
         if not file.name.endswith((".answers.json", ".scores.json")):
-            found[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = _read_object(file)
-    return found
+            figures[f"{file.name.removesuffix('.json')} on {file.parent.name}"] = _read_object(file)
+    return figures
 
 
-def _read_metrics(path: Path, notes: list[str]) -> list[Row]:
-    return [row.model_dump() for row in read_lines(path, MetricRow, notes)]
+def read_metrics(path: Path, notes: list[str] | None = None) -> list[Row]:
+    """The rows of a metrics.jsonl; see `read_lines`."""
+    return [row.model_dump() for row in read_lines(path, MetricRow, [] if notes is None else notes)]
 
 
 def read_lines(path: Path, kind: type[P], notes: list[str]) -> list[P]:

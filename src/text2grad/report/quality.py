@@ -1,7 +1,4 @@
-"""How good a file of feedback is: the paper's tables 12, 14, 15 and 18 for any records.
-
-A token is a word or a sign, or what a tokenizer.json says. Everything is counted in one reading of the file.
-"""
+"""The quality of a file of feedback (the paper's tables 12, 14, 15 and 18), in one pass."""
 
 from __future__ import annotations
 
@@ -23,13 +20,12 @@ from text2grad.unicode_words import units
 Offsets = list[tuple[int, int]]
 Tokenize = Callable[[str], Offsets]
 Cost = Callable[[str, Mapping[str, float]], float | None]
-"""USD of one answer of a model, by its usage; None where its price is not known."""
+"""USD of an answer by model and usage; None if unknown."""
 DENSE_TOKENS_PER_TOKEN = 2
-"""What a label for every single token costs to write, at the least: the token again, and its label (paper, table 12
-counts 273.3 tokens against 40.1 for UltraFeedback)."""
+"""The token again, and its label (paper, table 12)."""
 PLACES = 5
 MOST_NAMED, MOST_SHOWN = 50, 200
-"""Responses whose agreement the page names, and records that it shows."""
+"""Agreements and records on the page."""
 _SECTIONS = {
     "Quotes (paper, table 15)": """records spans exact normalised fuzzy unmatched ambiguous unmatched_rate refused
         repeated_records records_without_spans records_all_good omissions canaries canaries_moved""",
@@ -38,7 +34,6 @@ _SECTIONS = {
         usd_dense_per_record""",
     "Labels": "labelled_share good_share several_annotators agreement_alpha",
 }
-"""What the page shows, by section."""
 _COUNTED = ("records_without_spans", "scored", "records_all_good", "omissions", "canaries", "canaries_moved")
 _LENGTHS = ("count", "mean", "min", "q1", "q2", "q3", "max", "position")
 
@@ -51,13 +46,10 @@ def report_quality(
     canaries: Path | None = None,
     named: int | None = None,
 ) -> dict[str, Any]:
-    """The figures of a file; with `page`, also as a page for the browser.
-
-    `cost` is what tokens of a model cost, where that is known; `canaries` a file of canaries that were judged with
-    these records. Agreement is given for each response, or for the `named` ones that agree least.
+    """The figures of a file, also as a page; with the `named` least agreements (None: all).
 
     Raises:
-        UserError: the file, or the tokenizer, cannot be read, or holds nothing.
+        UserError: the file, or the tokenizer, cannot be read, or is empty.
     """
     quality = Quality(tokenize_by(tokenizer), cost or (lambda model, usage: None))
     for record in read_jsonl(source, Feedback):
@@ -76,7 +68,7 @@ def report_quality(
 
 
 def quality_page(name: str, figures: dict[str, Any], records: Sequence[Feedback]) -> str:
-    """Records as they were marked, and the figures, as a static page: no script, no network."""
+    """A static page of figures and marked records."""
     sections = {
         title: [(key.replace("_", " "), _shown(figures.get(key))) for key in keys.split()]
         for title, keys in _SECTIONS.items()
@@ -86,19 +78,18 @@ def quality_page(name: str, figures: dict[str, Any], records: Sequence[Feedback]
         for label in ("good", "poor", "improvable")
         if f"{label}_spans" in figures
     }
-    agreement, failed = dict(list(figures["agreement"].items())[:MOST_NAMED]), figures["failed"]
-    told = [*figures["judgement"], *figures["next"]]
-    judged = figures["records"] - sum(failed.values())
-    shown = {"records": list(map(record_view, records)), "left_out": judged - len(records)}
-    values = {
-        **shown,
-        "told": told,
-        "sections": sections,
-        "lengths": lengths,
-        "failed": failed,
-        "agreement": agreement,
-    }
-    return render_page("quality.html.j2", name=name, keys=_LENGTHS, **values)
+    return render_page(
+        "quality.html.j2",
+        name=name,
+        advice=[*figures["judgement"], *figures["next"]],
+        records=list(map(record_view, records)),
+        left_out=figures["records"] - sum(figures["failed"].values()) - len(records),
+        sections=sections,
+        keys=_LENGTHS,
+        lengths=lengths,
+        failed=figures["failed"],
+        agreement=dict(list(figures["agreement"].items())[:MOST_NAMED]),
+    )
 
 
 def _shown(value: Any) -> str:
@@ -110,7 +101,7 @@ def _shown(value: Any) -> str:
 
 
 def tokenize_by(file: Path | None) -> Tokenize:
-    """Character intervals of the tokens of a text: by a tokenizer.json, else words and signs."""
+    """Splits a text into character intervals: by a tokenizer.json, else words and signs."""
     if file is None:
         return lambda text: list(units(text))
     from tokenizers import Tokenizer
@@ -124,7 +115,7 @@ def tokenize_by(file: Path | None) -> Tokenize:
 
 @dataclass
 class Quality:
-    """Running counts over records; of each it keeps a hash, and a byte for each token's label."""
+    """Running counts; each record leaves a hash, and a byte per token."""
 
     tokenize: Tokenize
     cost: Cost
@@ -133,10 +124,10 @@ class Quality:
     usage: Counter[str] = field(default_factory=Counter)
     usd_dense: float = 0.0
     lengths: dict[int, list[int]] = field(default_factory=lambda: {1: [], 0: [], -1: []})
-    places: dict[int, Counter[int]] = field(default_factory=lambda: {1: Counter(), 0: Counter(), -1: Counter()})
+    places: Counter[tuple[int, int]] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     opinions: dict[bytes, tuple[str, dict[bytes, bytes]]] = field(default_factory=dict)
-    """Of each response the id it was first met by, and token labels by who gave them."""
+    """Response -> its first id, and token labels by annotator."""
     seen: Counter[bytes] = field(default_factory=Counter)
 
     def add(self, record: Feedback) -> None:
@@ -153,15 +144,17 @@ class Quality:
             return
         tokens = self.tokenize(record.response)
         labels = _labels(record.spans, tokens)
-        self.counts["tokens"] += len(tokens)
-        self.counts["good_tokens"] += labels.count(1)
-        self.counts["labelled_tokens"] += len(labels) - labels.count(0)
-        self.counts["records_without_spans"] += not record.spans
-        self.counts["scored"] += record.score is not None
-        self.counts["records_all_good"] += bool(tokens) and labels.count(1) == len(tokens)
         # What an annotator writes to point at spans: the quotes, and a label each (paper, table 12).
         written = sum(len(self.tokenize(span.text)) + 1 for span in record.spans)
-        self.counts["written"] += written
+        self.counts.update(
+            tokens=len(tokens),
+            good_tokens=labels.count(1),
+            labelled_tokens=len(labels) - labels.count(0),
+            records_without_spans=not record.spans,
+            scored=record.score is not None,
+            records_all_good=bool(tokens) and labels.count(1) == len(tokens),
+            written=written,
+        )
         self._dense_cost(record, DENSE_TOKENS_PER_TOKEN * len(tokens) - written)
         self.add_canary(record)
         self._spans(record, tokens)
@@ -180,7 +173,7 @@ class Quality:
             self.counts["canaries_moved"] += has_moved(record.meta["canary"], labels, tokens)
 
     def _dense_cost(self, record: Feedback, more: int) -> None:
-        """What the answer would have cost with `more` tokens in it; at the discount the record was paid with."""
+        """Add the cost of an answer with `more` tokens, at the same discount."""
         usage, model = record.usage, record.source.model
         dense = {**usage, "completion_tokens": max(0.0, usage.get("completion_tokens", 0.0) + more)}
         price, dense_price = self.cost(model, usage), self.cost(model, dense)
@@ -192,20 +185,20 @@ class Quality:
         for span in record.spans:
             self.lengths[span.label].append(sum(a < span.end and b > span.start for a, b in tokens))
             middle = (span.start + span.end) / 2 / max(1, len(record.response))
-            self.places[span.label][min(PLACES - 1, int(middle * PLACES))] += 1
+            self.places[span.label, min(PLACES - 1, int(middle * PLACES))] += 1
 
     def figures(self) -> dict[str, Any]:
-        """Everything as plain numbers; shares are of 1, None where nothing was there to divide by."""
+        """Plain numbers; shares are of 1, None for 0 of 0."""
         counts, spans = self.counts, len(self.lengths[1]) + len(self.lengths[-1])
-        found = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
+        quotes = spans + counts["dropped_spans"] + counts["ambiguous"] + counts["no_polarity"] + counts["repeated"]
         dense = DENSE_TOKENS_PER_TOKEN * counts["tokens"]
         judged = self.records - self.failures.total()
         return {
             "records": self.records,
             "spans": spans,
-            "exact": found - counts["normalised"] - counts["fuzzy"],
+            "exact": quotes - counts["normalised"] - counts["fuzzy"],
             **{name: counts[name] for name in ("normalised", "fuzzy", "unmatched", "ambiguous")},
-            "unmatched_rate": _share(counts["unmatched"], found + counts["unmatched"]),
+            "unmatched_rate": _share(counts["unmatched"], quotes + counts["unmatched"]),
             "failed": dict(sorted(self.failures.items())),
             "refused": self.failures["refused"],
             "repeated_records": sum(count - 1 for count in self.seen.values()),
@@ -230,9 +223,9 @@ class Quality:
         }
 
     def _lengths(self, label: int) -> dict[str, Any]:
-        """Tokens per span: mean, range and quartiles (paper, table 18); and their position in the response."""
+        """Tokens per span (paper, table 18), and positions in the response by fifths."""
         lengths = sorted(self.lengths[label])
-        places = [self.places[label][place] for place in range(PLACES)]
+        places = [self.places[label, place] for place in range(PLACES)]
         if not lengths:
             return {"count": 0, "position": places}
         cuts = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else [float(lengths[0])] * 3
@@ -246,9 +239,7 @@ class Quality:
         }
 
     def _agreement(self) -> dict[str, Any]:
-        """Krippendorff's alpha over the token labels of each response that several judged, the least first; their
-        mean. None where all tokens have the same label, or none.
-        """
+        """Alpha of each response with several annotators, the least first, and the mean."""
         shared = [(id, opinions) for id, opinions in self.opinions.values() if len(opinions) > 1]
         alphas = {id: token_alpha(list(opinions.values())) for id, opinions in shared}
         known = {id: round(alpha, 4) for id, alpha in alphas.items() if alpha is not None}
@@ -261,7 +252,7 @@ class Quality:
 
 
 def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
-    """Krippendorff's alpha, nominal, of (annotators, tokens) labels; None where all tokens have one label, or none.
+    """Krippendorff's nominal alpha of (annotators, tokens) labels; None if all are equal.
 
     Raises:
         UserError: the package krippendorff is missing.
@@ -279,16 +270,15 @@ def token_alpha(labels: Sequence[Sequence[int]]) -> float | None:
 
 
 def _labels(spans: Sequence[Span], tokens: Offsets) -> list[int]:
-    """+1, -1 or 0 of each token: what overlaps spans of one sign only."""
+    """The label of each token: +1 or -1 where it overlaps spans of that sign only, else 0."""
     signs = ({s.label for s in spans if s.start < end and s.end > start} for start, end in tokens)
     return [sum(sign) for sign in signs]
 
 
 def has_moved(expected: Sequence[Mapping[str, Any]], labels: Sequence[int], tokens: Offsets) -> bool:
-    """Whether a canary, an item whose labels are known, was judged otherwise.
+    """Whether a canary, with known spans, was judged differently.
 
-    `expected` are its spans (`start`, `end`, `label`). It has moved if a token of theirs got the opposite label, or
-    fewer than half the right one; without expected spans, if anything was labelled at all.
+    If a token has the opposite label, or fewer than half have the right one; without spans, if any is labelled.
     """
     wanted = [
         (next((span["label"] for span in expected if span["start"] < end and span["end"] > start), 0), label)

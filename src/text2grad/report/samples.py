@@ -65,13 +65,13 @@ def sample_view(sample: Sample, method: str) -> dict[str, Any]:
 
 
 def lost_quotes(lost: Sequence[str], counts: QuoteCounts) -> list[dict[str, str]]:
-    """Quotes of a critique that became no span, each with the reason; some are known by their number alone."""
-    found = [{"text": quote, "reason": "not in the response, no token is labelled by it"} for quote in lost]
+    """Quotes of a critique that became no span, each with the reason; of some only the number is known."""
+    quotes = [{"text": quote, "reason": "not in the response, no token is labelled by it"} for quote in lost]
     more = {
         "more quotes that are not in the response": counts.unmatched - len(lost),
         "quotes that occur more than once in the response and do not say which": counts.ambiguous,
     }
-    return found + [{"text": "", "reason": f"{reason}: {count}"} for reason, count in more.items() if count > 0]
+    return quotes + [{"text": "", "reason": f"{reason}: {count}"} for reason, count in more.items() if count > 0]
 
 
 def facts(sample: Sample) -> str:
@@ -99,18 +99,21 @@ def pieces(response: str, spans: Sequence[Span], intervals: Sequence[tuple[int, 
 
 
 def token_labels(sample: Sample) -> list[str]:
-    """What the spans say of each token: "good", "poor", "both" or "".
+    """The label of each token by the spans: "good", "poor", "both" or "".
 
-    Computed from the characters alone (white space at the edges of spans aside), so that it can be checked
-    against `delta`.
+    Computed from the characters alone (white space at the edges of spans aside), to be checked against `delta`.
     """
     in_spans = _cover(len(sample.response), [_solid(span) for span in sample.spans])
     result = []
     for start, end in zip(sample.starts, sample.ends, strict=False):
-        inside = range(max(start, 0), min(end, len(in_spans)))
-        found = {sample.spans[index].label for position in inside for index in in_spans[position]}
-        result.append(LABEL_OF_SIGNS[tuple(sorted(found - {0}))])
+        covers = in_spans[max(start, 0) : max(end, 0)]
+        result.append(_label([sample.spans[index] for cover in covers for index in cover]))
     return result
+
+
+def _label(spans: Sequence[Span]) -> str:
+    """The label of what lies in these spans."""
+    return LABEL_OF_SIGNS[tuple(sorted({span.label for span in spans} - {0}))]
 
 
 def _solid(span: Span) -> tuple[int, int]:
@@ -129,20 +132,20 @@ def _cover(length: int, intervals: Sequence[tuple[int, int]]) -> list[tuple[int,
 
 
 def checks(sample: Sample) -> Iterator[str]:
-    """What looks wrong in one sample, a sentence each; a sound sample has none."""
-    yield from _lengths(sample)
-    yield from map(visible, _texts(sample))
-    yield from _padding(sample)
-    if sample.failure is None and sample.as_marked:
-        yield from _labels_against_delta(sample)
-    yield from _numbers(sample)
-
-
-def _lengths(sample: Sample) -> Iterator[str]:
+    """Problems of one sample, a sentence each; a sound sample has none."""
     for name in PER_TOKEN:
         length = len(getattr(sample, name))
         if length not in (0, len(sample.tokens)):
             yield f"{name} has {length} entries for {len(sample.tokens)} tokens."
+    yield from map(visible, _texts(sample))
+    empty = takewhile(
+        lambda ends: ends[0] == ends[1], reversed(list(zip(sample.starts, sample.ends, strict=False)))
+    )
+    if (trailing := len(list(empty))) > 1:
+        yield f"The last {trailing} tokens have no characters: padding inside the mask?"
+    if sample.failure is None and sample.as_marked:
+        yield from _labels_against_delta(sample)
+    yield from _numbers(sample)
 
 
 def _texts(sample: Sample) -> Iterator[str]:
@@ -158,18 +161,8 @@ def _texts(sample: Sample) -> Iterator[str]:
             yield f"Span {span.start}–{span.end} quotes {span.text!r} but the response has {there!r} there."
 
 
-def _padding(sample: Sample) -> Iterator[str]:
-    lengths = [end - start for start, end in zip(sample.starts, sample.ends, strict=False)]
-    trailing = sum(1 for _ in takewhile(lambda length: length == 0, reversed(lengths)))
-    if trailing > 1:
-        yield f"The last {trailing} tokens have no characters: padding inside the mask?"
-
-
 def _labels_against_delta(sample: Sample) -> Iterator[str]:
-    """All tokens but the last, where the verdict may be paid.
-
-    No finding when no other token has a delta: then the credit scheme pays the last token only.
-    """
+    """All tokens but the last, where the verdict may be paid; nothing if the scheme pays that token alone."""
     signs = [SIGNS[label] for label in token_labels(sample)]
     pairs = list(zip(signs, (x or 0.0 for x in sample.delta), strict=False))[:-1]
     wrong = sum(sign * delta < 0 for sign, delta in pairs)
@@ -191,7 +184,7 @@ def _numbers(sample: Sample) -> Iterator[str]:
 
 
 class Counts(NamedTuple):
-    """What one source gave: records, spans by label, counts of its other quotes, and failures by kind in words."""
+    """Counts of one source: records, spans by label, other quotes, and failures by kind in words."""
 
     records: int
     good: int
@@ -224,8 +217,8 @@ def examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
         lambda r: r.error is None and not r.spans,
         lambda r: r.error is not None,
     )
-    found = (next(filter(test, records), None) for test in wanted)
-    return [record_view(record) for record in found if record is not None]
+    picks = (next(filter(test, records), None) for test in wanted)
+    return [record_view(record) for record in picks if record is not None]
 
 
 def record_view(record: Feedback) -> dict[str, Any]:
@@ -239,6 +232,5 @@ def _labelled(record: Feedback) -> list[tuple[str, str, str]]:
     result = []
     for text, indices, _ in pieces(record.response, record.spans):
         spans = [record.spans[index] for index in indices]
-        label = LABEL_OF_SIGNS[tuple(sorted({span.label for span in spans} - {0}))]
-        result.append((text, label, "; ".join(span.reason for span in spans if span.reason)))
+        result.append((text, _label(spans), "; ".join(span.reason for span in spans if span.reason)))
     return result

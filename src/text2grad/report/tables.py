@@ -1,4 +1,4 @@
-"""The results of summary.json as rows of text, for the page and for the terminal alike."""
+"""Tables for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATES = {
 
 
 class Cell(NamedTuple):
-    """One figure of the results: its mean, its spread over several seeds, and the seeds' values."""
+    """A figure: mean and spread over seeds."""
 
     mean: float | None
     spread: float | None = None
@@ -26,14 +26,14 @@ class Cell(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For example `0.412 ± 0.020`, or `–` where nothing was measured."""
+        """For example `0.412 ± 0.020`, or `–`."""
         if self.mean is None:
             return "–"
         return f"{self.mean:.3f}" + (f" ± {self.spread:.3f}" if self.spread is not None else "")
 
 
 class Results(NamedTuple):
-    """The results table: `cells[i][j]` is row i (a policy) in column j (a way to measure)."""
+    """The results: `cells[i][j]` of policy i and column j."""
 
     metric: str
     columns: list[str]
@@ -42,36 +42,32 @@ class Results(NamedTuple):
 
     @property
     def has_spread(self) -> bool:
-        """True when any figure is a mean over seeds."""
+        """Whether any figure is a mean over seeds."""
         return any(cell.spread is not None for row in self.cells for cell in row)
 
 
 def results(summary: Mapping[str, Any]) -> Results:
-    """Read the rows of summary.json; `seeds` of a row holds every column for each seed."""
+    """The rows of summary.json; `seeds` of a row has each seed's columns."""
     rows = [row for row in summary.get("rows") or [] if isinstance(row, Mapping)]
     columns = list(dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value)))
-    return Results(
-        metric=str(summary.get("metric", "")),
-        columns=columns,
-        names=[str(row.get("name", "")) for row in rows],
-        cells=[[_cell(row, column) for column in columns] for row in rows],
-    )
+    names = [str(row.get("name", "")) for row in rows]
+    return Results(str(summary.get("metric", "")), columns, names, [[_cell(r, c) for c in columns] for r in rows])
 
 
 def _cell(row: Mapping[str, Any], column: str) -> Cell:
-    found = [each.get(column) for each in (row, *(row.get("seeds") or [])) if isinstance(each, Mapping)]
-    mean, *seeds = (float(value) if is_number(value) else None for value in found)
+    values = [each.get(column) for each in (row, *(row.get("seeds") or [])) if isinstance(each, Mapping)]
+    mean, *seeds = (float(value) if is_number(value) else None for value in values)
     known = tuple(value for value in seeds if value is not None)
     return Cell(mean, stdev(known) if len(known) > 1 else None, known)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """True for a finite int or float (a bool is not a number)."""
+    """Whether it is a finite int or float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def reward_model_grid(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """The reward model's token precision and recall, a row for good and for poor; no rows if not measured."""
+    """Token precision and recall of good and poor, if measured."""
     grid = [
         (f"{label} tokens", [_share(figures.get(f"{label}_{column}")) for column in REWARD_MODEL_COLUMNS])
         for label in ("good", "poor")
@@ -80,7 +76,7 @@ def reward_model_grid(figures: Mapping[str, Any]) -> list[tuple[str, list[str]]]
 
 
 def reward_model_rates(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The measured failure rates of the reward model: (name, value, what it is)."""
+    """Failure rates of the reward model: (name, value, meaning)."""
     return [(name, _share(figures[name]), what) for name, what in RATES.items() if is_number(figures.get(name))]
 
 

@@ -1,8 +1,8 @@
-"""The results and samples on a terminal, by rich. Without colour, signs are brackets: [+good+] [-poor-]."""
+"""Results and samples on a terminal. Without colour, labels are brackets: [+good+] [-poor-]."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -18,21 +18,16 @@ from text2grad.report.visible import stripped
 
 STYLES = {1: "bold green", -1: "underline red", 0: "dim"}
 BRACKETS = {1: ("[+", "+]"), -1: ("[-", "-]"), 0: ("", "")}
-
-NO_TEXT = (
-    "no text yet, but parts of characters in any order. This model has to be trained longer, or be a larger one"
-)
+NO_TEXT = "no text yet: train longer, or take a larger model"
 FEWEST_BROKEN, BROKEN = 3, 0.01
-"""Broken characters of what is no text, and their share: an answer that was cut may end in one."""
-NARROWEST = 36
-"""Characters of a column of answers."""
-WIDEST = 10_000
-"""Characters of a line where no terminal limits it."""
+"""Least broken characters, and their share, of what is no text."""
+NARROWEST, WIDEST = 36, 10_000
+"""Characters of a column of answers, and of a line in a file."""
+SHOWN = 5
 
 
 def show_table(console: Console, table: Table) -> None:
-    """Print a table of which nothing is cut: on a terminal its cells are folded, in a pipe or a file its lines are
-    as long as they need."""
+    """Print a whole table: folded on a terminal, else with long lines."""
     for column in table.columns:
         column.overflow = "fold"
     width = console.width
@@ -43,25 +38,27 @@ def show_table(console: Console, table: Table) -> None:
     console.width = width
 
 
+def _table(title: str, columns: Iterable[str], **options: Any) -> Table:
+    """A table of names, then figures."""
+    table = Table(title=Text(stripped(title)) if title else None, title_justify="left", **options)
+    for number, column in enumerate(columns):
+        table.add_column(Text(stripped(column)), justify="right" if number else "left")
+    return table
+
+
 def results_table(summary: Mapping[str, Any]) -> Table:
-    """The results of summary.json: a row for each policy, a column for each way to measure."""
-    found = results(summary)
-    table = Table(title=Text(stripped(found.metric)), title_justify="left")
-    table.add_column("policy")
-    for column in found.columns:
-        table.add_column(Text(stripped(column)), justify="right")
-    for name, cells in zip(found.names, found.cells, strict=True):
+    """The results of summary.json, a row per policy."""
+    result = results(summary)
+    table = _table(result.metric, ["policy", *result.columns])
+    for name, cells in zip(result.names, result.cells, strict=True):
         table.add_row(Text(stripped(name)), *(cell.text for cell in cells))
-    if found.has_spread:
-        table.caption = "± standard deviation over the seeds"
+    table.caption = "± standard deviation over the seeds" if result.has_spread else None
     return table
 
 
 def reward_model_table(figures: Mapping[str, Any]) -> Table:
-    """The reward model measured against held-out critiques: token precision and recall, and its failures."""
-    table = Table(title="Reward model, held-out", title_justify="left")
-    table.add_column("measure")
-    table.add_column("value", justify="right")
+    """Token precision, recall and failures of the reward model."""
+    table = _table("Reward model, held-out", ["measure", "value"])
     for name, cells in reward_model_grid(figures):
         for column, cell in zip(REWARD_MODEL_COLUMNS, cells, strict=True):
             table.add_row(f"{name}: {column}", cell)
@@ -78,47 +75,35 @@ MEASURES = [
 
 
 def evaluation_table(report: Mapping[str, Any]) -> Table:
-    """The full report on a reward model: rates with their intervals, next to those of the baselines."""
+    """All rates of a reward model, with intervals, beside baselines."""
     baselines: Mapping[str, Any] = report["baselines"]
-    title = f"Reward model against {report['records']} held-out critiques"
-    table = Table(title=title, title_justify="left")
-    for column in ("measure", "reward model", "95 % interval", *(name.replace("_", " ") for name in baselines)):
-        table.add_column(column, justify="left" if column == "measure" else "right")
+    columns = ("measure", "reward model", "95 % interval", *(name.replace("_", " ") for name in baselines))
+    table = _table(f"Reward model against {report['records']} held-out critiques", columns)
     for name in MEASURES:
         label, _, rate = name.partition("_")
         of_label = report[label]["intervals"] if label in ("good", "poor") else {}
-        bounds = of_label.get(rate) or report["intervals"].get(name)
-        shown = "–".join(f"{bound:.3f}" for bound in bounds) if bounds else ""
-        table.add_row(
-            name.replace("_", " "), f"{report[name]:.3f}", shown, *(f"{b[name]:.3f}" for b in baselines.values())
-        )
+        bounds = of_label.get(rate) or report["intervals"].get(name) or ()
+        figures = (f"{rates[name]:.3f}" for rates in (report, *baselines.values()))
+        own, *others = figures
+        table.add_row(name.replace("_", " "), own, "–".join(f"{bound:.3f}" for bound in bounds), *others)
     return table
 
 
 def policy_table(figures: Mapping[str, Any]) -> Table:
-    """A policy measured: a row for each measure, a column for each way of answering; the rest in the caption.
-
-    A policy that did not answer in words, but chose, has one column.
-    """
+    """A row per measure, a column per way to answer (one where it chose letters); the rest in the caption."""
     if not any(key.startswith(WAYS) for key in figures):
         figures = {f"value_{key}": value for key, value in figures.items()}
-    ways = {
-        way: way.replace("_", " ") for way in (*WAYS, "value") if any(key.startswith(f"{way}_") for key in figures)
-    }
+    ways = {way: way.replace("_", " ") for way in (*WAYS, "value") if any(k.startswith(f"{way}_") for k in figures)}
     if "best_temperature" in figures:
         ways["best_temperature"] = f"at {figures['best_temperature']:g}"
     rows = dict.fromkeys(key.removeprefix(f"{w}_") for w in ways for key in figures if key.startswith(f"{w}_"))
-    table = Table(title_justify="left", caption_justify="left")
-    for column in ("measure", *ways.values()):
-        table.add_column(Text(column), justify="left" if column == "measure" else "right")
+    table = _table("", ["measure", *ways.values()], caption_justify="left")
     for row in rows:
         table.add_row(stripped(row.replace("_", " ")), *(_figure(figures.get(f"{way}_{row}")) for way in ways))
     shown = {f"{way}_{row}" for way in ways for row in rows} | {"best_temperature"}
-    left = {
-        key.replace("_", " "): value for key, value in figures.items() if key not in shown and value is not None
-    }
-    rest = (f"{key}: {_figure(value)}" for key, value in left.items())
-    table.caption = Text(stripped(", ".join(rest)))
+    left = {key: value for key, value in figures.items() if key not in shown and value is not None}
+    rest = ", ".join(f"{key.replace('_', ' ')}: {_figure(value)}" for key, value in left.items())
+    table.caption = Text(stripped(rest))
     return table
 
 
@@ -126,30 +111,33 @@ def _figure(value: Any) -> str:
     return "–" if value is None else f"{without_dust(value):.4g}" if is_number(value) else str(value)
 
 
-def show_samples(console: Console, samples: Sequence[Sample], count: int = 5) -> None:
-    """Print up to `count` samples: tokens coloured by the sign of delta, critique beneath."""
+def show_samples(console: Console, samples: Sequence[Sample], count: int = SHOWN) -> None:
+    """Print up to `count` samples: tokens coloured by the sign of delta, then the critique."""
     for sample in samples[:count]:
         score = "" if sample.score is None else f" · score {signed(sample.score)}"
+        failure = sample.failure
+        critique = Text(stripped(sample.critique), style="italic") if failure is None else _no_critique(failure)
         console.print(Text(stripped(f"{sample.id} · step {sample.step}{score}"), style="bold"))
-        console.print(coloured_tokens(sample, brackets=console.no_color or not console.is_terminal))
-        console.print(_critique(sample))
-        console.print()
+        console.print(coloured_tokens(sample, _needs_brackets(console)), critique, "", sep="\n")
+
+
+def _needs_brackets(console: Console) -> bool:
+    return console.no_color or not console.is_terminal
+
+
+def _no_critique(failure: Failure) -> Text:
+    return Text(stripped(f"no critique: {failure.kind}: {failure.message}"), style="yellow")
 
 
 def coloured_tokens(sample: Sample, brackets: bool) -> Text:
-    """The response with a style per token; with `brackets`, runs of one sign are bracketed as well."""
-    text = Text()
+    """The response, coloured by token."""
     deltas = [*sample.delta, *[None] * len(sample.tokens)]
-    signed = [(_sign(delta), token) for delta, token in zip(deltas, _token_texts(sample), strict=False)]
-    for sign, run in groupby(signed, key=lambda pair: pair[0]):
-        opening, closing = BRACKETS[sign] if brackets else ("", "")
-        body = stripped("".join(token for _, token in run))
-        text.append(f"{opening}{body}{closing}" if body else "", STYLES[sign])
-    return text
+    signs = [((delta or 0.0) > 0) - ((delta or 0.0) < 0) for delta in deltas]
+    return _coloured(zip(signs, _token_texts(sample), strict=False), brackets)
 
 
 def _token_texts(sample: Sample) -> Iterator[str]:
-    """Per token its characters (once, where several tokens share one), or its name where it has none."""
+    """The characters of each token (shared ones once), or its name."""
     if not sample.tokens:
         yield sample.response
     done = 0
@@ -158,125 +146,72 @@ def _token_texts(sample: Sample) -> Iterator[str]:
         done = max(done, end)
 
 
-def _sign(delta: float | None) -> int:
-    value = delta or 0.0
-    return (value > 0) - (value < 0)
+def coloured_spans(response: str, spans: Sequence[Span], brackets: bool) -> Text:
+    """A response, coloured by span; plain where both good and poor."""
+    edges = sorted({0, len(response), *(edge for span in spans for edge in (span.start, span.end))})
+    pieces = [
+        (sum({span.label for span in spans if span.start <= start and end <= span.end}), response[start:end])
+        for start, end in pairwise(edges)
+    ]
+    text = _coloured(pieces, brackets)
+    text.rstrip()
+    return text
 
 
-class Told(NamedTuple):
-    """What one policy answered, and what a critic said of it, if it was asked."""
+def _coloured(pieces: Iterable[tuple[int, str]], brackets: bool) -> Text:
+    """Pieces of a text with their signs (1, -1, 0), coloured."""
+    text = Text()
+    for sign, run in groupby(pieces, key=lambda piece: piece[0]):
+        opening, closing = BRACKETS[sign] if brackets else ("", "")
+        body = stripped("".join(piece for _, piece in run))
+        text.append(f"{opening}{body}{closing}" if body else "", STYLES[sign] if sign else "")
+    return text
+
+
+class PolicyAnswer(NamedTuple):
+    """An answer of a policy, judged or not."""
 
     name: str
     response: str
     judgement: Judgement | None = None
 
 
-def show_answers(console: Console, prompt: str, answers: Sequence[Told]) -> None:
-    """Print the answers to a prompt side by side, or below each other where a column would be too narrow.
-
-    What a critic marked is coloured, with its reasons and the critique beneath.
-    """
-    brackets = console.no_color or not console.is_terminal
-    views = [told_view(told, brackets) for told in answers]
+def show_answers(console: Console, prompt: str, answers: Sequence[PolicyAnswer]) -> None:
+    """Print the answers to a prompt with their critiques, side by side if there is room."""
+    views = [answer_view(answer, _needs_brackets(console)) for answer in answers]
     if prompt:
         console.print(Text(stripped(prompt), style="bold"))
     if len(views) > 1 and console.width >= NARROWEST * len(views):
         table = Table(expand=True)
-        for told in answers:
-            table.add_column(Text(stripped(told.name)), ratio=1, overflow="fold")
+        for answer in answers:
+            table.add_column(Text(stripped(answer.name)), ratio=1, overflow="fold")
         table.add_row(*views)
         console.print(table)
         return
-    for told, view in zip(answers, views, strict=True):
+    for answer, view in zip(answers, views, strict=True):
         if len(views) > 1:
-            console.rule(Text(stripped(told.name)), align="left")
+            console.rule(Text(stripped(answer.name)), align="left")
         console.print(view)
     console.print()
 
 
-def show_feedback(console: Console, records: Sequence[Feedback], figures: Mapping[str, Any]) -> None:
-    """Print records, coloured, then what the figures of their file mean and what to write next."""
-    _show_records(console, records)
-    shown = f", the {len(records)} worst above" if records else ""
-    console.print(Text(f"{figures['records']} records, {figures['spans']} spans{shown}"))
-    for sentence in figures["judgement"]:
-        console.print(Text(sentence, style="bold"))
-    for sentence in figures["next"]:
-        console.print(Text(f"- {sentence}"))
-    if "out" in figures:
-        console.print(Text(f"page: {figures['out']}"), soft_wrap=True)
-
-
-def _show_records(console: Console, records: Sequence[Feedback]) -> None:
-    if records and all(no_text(record.response) for record in records):
-        console.print(Text(f"{len(records)} answers are not shown: {NO_TEXT}", style="yellow"))
-        return
-    brackets = console.no_color or not console.is_terminal
-    for record in records:
-        asked = " ".join(record.prompt[-1].content.split())
-        console.print(Text(stripped(f"{record.id}: {asked[:200]}"), style="bold"))
-        console.print(told_view(Told("", record.response, record.judgement()), brackets))
-        console.print()
-
-
-def show_gate(console: Console, records: Sequence[Feedback], verdict: Mapping[str, Any], count: int = 5) -> None:
-    """Print a reward model's critiques of fresh answers, its figures, and whether it is fit to train against."""
-    _show_records(console, records[:count])
-    for line in gate_lines(verdict):
-        console.print(Text(stripped(line)), soft_wrap=True)
-
-
-def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
-    """The verdict on a reward model (`gate.json`) in words: what was measured, fit or not, and why."""
-    found = verdict["figures"]
-    lines = []
-    if found.get("f1") is not None:
-        lines.append(
-            f"F1 {found['f1']:.2f} ({found['f1_low']:.2f} to {found['f1_high']:.2f}) on {found['heldout']} held-out"
-            f" critiques; random spans {found['random_f1']:.2f}, always neutral {found['neutral_f1']:.2f}"
-        )
-    if found.get("verdict_r") is not None:
-        lines.append(
-            f"its verdicts follow those of the annotations with r {found['verdict_r']:.2f}"
-            f" ({found['verdict_r_low']:.2f} to {found['verdict_r_high']:.2f})"
-        )
-    lines.append(
-        f"it rewards {100 * found['fresh_paid']:.0f} % of {found['fresh']} fresh answers, and"
-        f" {100 * found['spoiled_paid']:.0f} % of {found['spoiled']} made unreadable on purpose"
-    )
-    if found.get("corrected"):
-        faulted = round(found["corrected_faulted"] * found["corrected"])
-        lines.append(
-            f"it finds fault with {faulted} of {found['corrected']} held-out answers as people corrected them"
-        )
-    alone = verdict.get("spans_alone")
-    if verdict["fit"]:
-        lines.append("Fit to train against.")
-    else:
-        lines += ["Not fit to train against:", *(f"- {reason}" for reason in verdict["reasons"])]
-        lines += ["Its spans alone are fit: train --credit.outcome_weight 0."] if alone and alone["fit"] else []
-    return [*lines, *(f"Note: {caution}" for caution in verdict["cautions"])]
-
-
-def told_view(told: Told, brackets: bool) -> Group:
-    """One answer: its text, coloured where it was judged, and the judgement beneath; never what is no text."""
-    if no_text(told.response):
-        return Group(Text(f"({len(told.response)} characters: {NO_TEXT})", style="yellow"))
-    if told.judgement is None:
-        return Group(Text(stripped(told.response.rstrip())))
-    if isinstance(told.judgement, Failure):
-        why = f"no critique: {told.judgement.kind}: {told.judgement.message}"
-        return Group(Text(stripped(told.response.rstrip())), Text(stripped(why), style="yellow"))
-    spans, score = told.judgement.spans, told.judgement.score
-    words = f"(a critique that is {NO_TEXT})" if no_text(told.judgement.text) else told.judgement.text
-    text = Text(stripped(words), style="italic")
-    verdict = [] if score is None else [Text(f"score {signed(score)}")]
-    reasons = [_reason(span) for span in spans if span.reason]
-    return Group(coloured_spans(told.response, spans, brackets), *reasons, text, *verdict)
+def answer_view(answer: PolicyAnswer, brackets: bool) -> Group:
+    """An answer, coloured, and its judgement."""
+    judged = answer.judgement
+    if no_text(answer.response):
+        return Group(Text(f"({len(answer.response)} characters: {NO_TEXT})", style="yellow"))
+    if judged is None or isinstance(judged, Failure):
+        plain = Text(stripped(answer.response.rstrip()))
+        return Group(plain) if judged is None else Group(plain, _no_critique(judged))
+    words = f"(a critique that is {NO_TEXT})" if no_text(judged.text) else judged.text
+    verdict = [] if judged.score is None else [Text(f"score {signed(judged.score)}")]
+    reasons = [_reason(span) for span in judged.spans if span.reason]
+    response = coloured_spans(answer.response, judged.spans, brackets)
+    return Group(response, *reasons, Text(stripped(words), style="italic"), *verdict)
 
 
 def no_text(response: str) -> bool:
-    """Whether an answer is made of bytes that are no characters, as a model writes that has learned little."""
+    """Whether an answer is mostly broken bytes, from an undertrained model."""
     broken = response.count("\ufffd")
     return broken >= FEWEST_BROKEN and broken >= BROKEN * len(response)
 
@@ -287,26 +222,62 @@ def _reason(span: Span) -> Text:
     return Text(stripped(f"  {sign} {shown}: {span.reason}"), STYLES[span.label])
 
 
-def coloured_spans(response: str, spans: Sequence[Span], brackets: bool) -> Text:
-    """A response with its spans in colour; with `brackets`, in brackets as well. What is both good and poor is
-    plain.
-    """
-    edges = sorted({0, len(response), *(edge for span in spans for edge in (span.start, span.end))})
-    pieces = [
-        ({span.label for span in spans if span.start <= start and end <= span.end}, response[start:end])
-        for start, end in pairwise(edges)
-    ]
-    text = Text()
-    for sign, run in groupby(pieces, key=lambda piece: sum(piece[0])):
-        opening, closing = BRACKETS[sign] if brackets else ("", "")
-        text.append(
-            f"{opening}{stripped(''.join(piece for _, piece in run))}{closing}", STYLES[sign] if sign else ""
+def show_feedback(console: Console, records: Sequence[Feedback], figures: Mapping[str, Any]) -> None:
+    """Print records, coloured, then the meaning of the figures."""
+    _show_records(console, records)
+    shown = f", the {len(records)} worst above" if records else ""
+    console.print(Text(f"{figures['records']} records, {figures['spans']} spans{shown}"))
+    console.print(*(Text(sentence, style="bold") for sentence in figures["judgement"]), sep="\n")
+    console.print(*(Text(f"- {sentence}") for sentence in figures["next"]), sep="\n")
+    if "out" in figures:
+        console.print(Text(f"page: {figures['out']}"), soft_wrap=True)
+
+
+def _show_records(console: Console, records: Sequence[Feedback]) -> None:
+    if records and all(no_text(record.response) for record in records):
+        console.print(Text(f"{len(records)} answers are not shown: {NO_TEXT}", style="yellow"))
+        return
+    for record in records:
+        prompt = " ".join(record.prompt[-1].content.split())
+        console.print(Text(stripped(f"{record.id}: {prompt[:200]}"), style="bold"))
+        console.print(
+            answer_view(PolicyAnswer("", record.response, record.judgement()), _needs_brackets(console)), ""
         )
-    text.rstrip()
-    return text
 
 
-def _critique(sample: Sample) -> Text:
-    if sample.failure is not None:
-        return Text(stripped(f"no critique: {sample.failure.kind}: {sample.failure.message}"), style="yellow")
-    return Text(stripped(sample.critique), style="italic")
+def show_gate(
+    console: Console, records: Sequence[Feedback], verdict: Mapping[str, Any], count: int = SHOWN
+) -> None:
+    """Print a reward model's critiques of fresh answers, and its verdict."""
+    _show_records(console, records[:count])
+    for line in gate_lines(verdict):
+        console.print(Text(stripped(line)), soft_wrap=True)
+
+
+def gate_lines(verdict: Mapping[str, Any]) -> list[str]:
+    """The verdict on a reward model (`gate.json`) in words."""
+    figures = verdict["figures"]
+    lines = []
+    if figures.get("f1") is not None:
+        f1, low, high, random, neutral = (
+            f"{figures[key]:.2f}" for key in ("f1", "f1_low", "f1_high", "random_f1", "neutral_f1")
+        )
+        on = f"on {figures['heldout']} held-out critiques"
+        lines.append(f"F1 {f1} ({low} to {high}) {on}; random spans {random}, always neutral {neutral}")
+    if figures.get("verdict_r") is not None:
+        r, low, high = (f"{figures[key]:.2f}" for key in ("verdict_r", "verdict_r_low", "verdict_r_high"))
+        lines.append(f"its verdicts correlate with the annotations: r {r} ({low} to {high})")
+    lines.append(
+        f"it rewards {100 * figures['fresh_paid']:.0f} % of {figures['fresh']} fresh answers, and"
+        f" {100 * figures['spoiled_paid']:.0f} % of {figures['spoiled']} made unreadable"
+    )
+    if corrected := figures.get("corrected"):
+        faulted = round(figures["corrected_faulted"] * corrected)
+        lines.append(f"it finds fault with {faulted} of {corrected} answers corrected by people")
+    if verdict["fit"]:
+        lines.append("Fit to train against.")
+    else:
+        alone = (verdict.get("spans_alone") or {}).get("fit")
+        lines += ["Not fit to train against:", *(f"- {reason}" for reason in verdict["reasons"])]
+        lines += ["Its spans alone are fit: train --credit.outcome_weight 0."] if alone else []
+    return [*lines, *(f"Note: {caution}" for caution in verdict["cautions"])]

@@ -1,4 +1,4 @@
-"""What a step of training from feedback takes, by phase, and beside scalar PPO (paper, Table 13)."""
+"""Seconds of a step of training from feedback, by phase, and relative to scalar PPO (paper, Table 13)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 Row = Mapping[str, Any]
 PHASES = ("generate", "critique", "score", "update")
 SCALAR = ("scalar", "scalar_ppo", "scalar_rm")
-"""What runs of scalar PPO are called, in the order in which one is taken to compare with."""
+"""Names of scalar PPO runs, in the order in which one is taken to compare with."""
 HEAD = ("seconds a step", *PHASES, "whole", "times scalar PPO")
 
 
@@ -19,27 +19,24 @@ def seconds_of(row: Row) -> float:
 
 
 def seconds_a_step(runs: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
-    """Of each run that has phases: mean seconds of each, their sum (`whole`), and, where a run of scalar PPO is
-    among them, how many times that one's sum (`times_scalar`)."""
+    """For each run with phases: the mean seconds of each, their sum (`whole`), and its ratio to the sum of a run of
+    scalar PPO, if there is one (`times_scalar`)."""
     timed = {name: [row for row in rows if row.get("seconds_generate") is not None] for name, rows in runs.items()}
-    found = {
+    phases_by_run = {
         name: {phase: fmean(row.get(f"seconds_{phase}") or 0.0 for row in rows) for phase in PHASES}
         for name, rows in timed.items()
         if rows
     }
-    wholes = {name: sum(phases.values()) for name, phases in found.items()}
+    wholes = {name: sum(phases.values()) for name, phases in phases_by_run.items()}
     scalar = next((wholes[name] for name in SCALAR if wholes.get(name)), None)
     ratios = {name: {"times_scalar": whole / scalar} if scalar else {} for name, whole in wholes.items()}
-    return {name: {**phases, "whole": wholes[name], **ratios[name]} for name, phases in found.items()}
+    return {name: {**phases, "whole": wholes[name], **ratios[name]} for name, phases in phases_by_run.items()}
 
 
 def time_rows(times: Mapping[str, Mapping[str, float]], titles: Mapping[str, str]) -> list[list[str]]:
     """The table under `HEAD`, a row for each run by its title."""
+    columns = (*PHASES, "whole", "times_scalar")
     return [
-        [
-            titles.get(name, name),
-            *(f"{found[phase]:.2f}" for phase in (*PHASES, "whole")),
-            f"{found['times_scalar']:.2f}" if "times_scalar" in found else "–",
-        ]
-        for name, found in times.items()
+        [titles.get(name, name), *(f"{seconds[key]:.2f}" if key in seconds else "–" for key in columns)]
+        for name, seconds in times.items()
     ]

@@ -93,7 +93,7 @@ def sections(run: RunFolder) -> dict[str, Any]:
 
 
 def _signs(run: RunFolder) -> Iterator[str]:
-    """The signs that something went wrong, of its reward model, its runs, and its policies beside each other."""
+    """Warnings about the reward model, the runs, and policies compared with each other."""
     yield from signs.of_quotes(run.evaluation.get("reward_model", {}).get("unmatched"), "of the reward model")
     for method in run.methods:
         yield from (f"{visible(method.name)}: {line}" for line in signs.of_metrics(method.metrics))
@@ -115,23 +115,23 @@ def _facts(summary: Row, model: Row) -> list[tuple[str, str]]:
 
 
 def _opening(run: RunFolder) -> str:
-    """What there is, in one sentence."""
+    """A summary in one sentence."""
     spans = sum(len(record.spans) for record in run.feedback)
     marked = f"{len(run.feedback)} records of feedback with {spans} marked passages" if run.feedback else ""
     names = [row.name for row in _policies(run)] or results(run.summary).names
     trained = f"{len(names)} polic{'ies' if len(names) > 1 else 'y'}: {', '.join(names)}" if names else ""
-    said = "; ".join(filter(None, (marked, trained)))
-    measured = run.summary.get("rows") or any(row.cells for row in _policies(run))
-    unmeasured = " None was measured on held-out prompts yet (text2grad evaluate NAME)." if names else ""
-    return f"{said}.{'' if measured else unmeasured}" if said else ""
+    parts = "; ".join(filter(None, (marked, trained)))
+    measured = run.summary.get("rows") or any(row.cells for row in _policies(run)) or not names
+    unmeasured = "" if measured else " None was measured on held-out prompts yet (text2grad evaluate NAME)."
+    return f"{parts}.{unmeasured}" if parts else ""
 
 
 class PolicyRow(NamedTuple):
-    """A policy of a run: steps of its training, what they did, and its main figures on held-out prompts by name."""
+    """A policy of a run: the steps of its training, their effect, and its main held-out figures by name."""
 
     name: str
     steps: int
-    told: str
+    effect: str
     cells: dict[str, str]
 
 
@@ -146,16 +146,13 @@ def _policies(run: RunFolder) -> list[PolicyRow]:
 
 def _measured(evaluation: Mapping[str, Row], name: str) -> dict[str, str]:
     """The first measure of each way to answer, on each task."""
-    found: dict[str, str] = {}
+    cells: dict[str, str] = {}
     for key, figures in evaluation.items():
         policy, _, task = key.partition(" on ")
-        if policy != name or not task:
-            continue
-        for way in ("greedy", "sampled"):
-            measure = next((each for each in figures if each.startswith(f"{way}_")), "")
-            if measure:
-                found[f"{task}: {measure.replace('_', ' ')}"] = _figure(figures[measure])
-    return found
+        for way in ("greedy", "sampled") if policy == name and task else ():
+            for measure in [each for each in figures if each.startswith(f"{way}_")][:1]:
+                cells[f"{task}: {measure.replace('_', ' ')}"] = _figure(figures[measure])
+    return cells
 
 
 def _results(run: RunFolder) -> dict[str, Any]:
@@ -179,94 +176,78 @@ def _bars(table: Results) -> dict[str, Any] | None:
     values = [value for cell in cells for value in (cell.mean or 0.0, *cell.seeds)]
     if min(values) < 0:
         return None
-    full = 1.0 if max(values) <= 1 else max(values)
-    rows = [
-        {
-            "width": round(100 * (cell.mean or 0.0) / full, 2),
-            "ticks": [round(100 * value / full, 2) for value in cell.seeds if len(cell.seeds) > 1],
-            "gain": _gain(cell.mean, cells[0].mean) if index else "",
-        }
-        for index, cell in enumerate(cells)
-    ]
+    full, base = max(1.0, *values), cells[0].mean
+    rows = []
+    for index, cell in enumerate(cells):
+        gain = "–" if cell.mean is None or base is None else f"{cell.mean - base:+.3f}".replace("-", "−")
+        marks = [round(100 * value / full, 2) for value in cell.seeds if len(cell.seeds) > 1]
+        width = round(100 * (cell.mean or 0.0) / full, 2)
+        rows.append({"width": width, "ticks": marks, "gain": gain if index else ""})
     return {"column": table.columns[column], "against": table.names[0], "full": full, "rows": rows}
 
 
-def _gain(value: float | None, base: float | None) -> str:
-    if value is None or base is None:
-        return "–"
-    return f"{value - base:+.3f}".replace("-", "−")
-
-
 def _method_curves(run: RunFolder) -> dict[str, list[list[Row]]]:
-    found: dict[str, list[list[Row]]] = {}
+    """The metrics of each method, for each of its seeds."""
+    rows_by_method: dict[str, list[list[Row]]] = {}
     for part in run.seeds or [run]:
         for method in part.methods:
             left_out = () if method.valued else OF_VALUES
             rows = [{name: value for name, value in row.items() if name not in left_out} for row in method.metrics]
-            found.setdefault(visible(method.name), []).append(rows)
-    return found
+            rows_by_method.setdefault(visible(method.name), []).append(rows)
+    return rows_by_method
 
 
 def _supervised(run: RunFolder) -> list[tuple[str, str, dict[str, Any]]]:
     """The curves of both supervised stages: (title, command that makes them, charts)."""
     parts = run.seeds or [run]
-    stages = {
-        ("Policy (SFT)", "sft"): [part.sft for part in parts],
-        ("Reward model", "train-reward"): [part.reward_model for part in parts],
-    }
-    return [
-        (*stage, _chart_group({"training": list(filter(None, seeds))}, SUPERVISED))
-        for stage, seeds in stages.items()
-    ]
+    stages = (
+        ("Policy (SFT)", "sft", [part.sft for part in parts if part.sft]),
+        ("Reward model", "train-reward", [part.reward_model for part in parts if part.reward_model]),
+    )
+    return [(title, command, _chart_group({"training": seeds}, SUPERVISED)) for title, command, seeds in stages]
 
 
-def _chart_group(found: Curves, main: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def _chart_group(runs: Curves, main: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """Small multiples of all metrics: the main ones (with a line on how to read them), and the rest."""
-    every_row = (row for seeds in found.values() for rows in seeds for row in rows)
+    every_row = (row for seeds in runs.values() for rows in seeds for row in rows)
     first, rest = arranged(curves.metrics_of(every_row), main)
-    draw = partial(_chart, found)
+    draw = partial(_chart, runs)
     return {
         "main": [(drawn, about) for name, about in first if (drawn := draw(name))],
         "rest": [(drawn, "") for name in sorted(rest) if (drawn := draw(name))],
-        "methods": [(name, curves.style_of(name, list(found))) for name in found],
-        "seeds": max((len(seeds) for seeds in found.values()), default=0),
+        "methods": [(name, curves.style_of(name, list(runs))) for name in runs],
+        "seeds": max((len(seeds) for seeds in runs.values()), default=0),
     }
 
 
-def _chart(found: Curves, metric: str) -> curves.Chart | None:
+def _chart(runs: Curves, metric: str, clocked: bool = False) -> curves.Chart | None:
+    """The curve of each seed, and their mean, over steps or (`clocked`) over seconds, the mean at mean seconds."""
     lines: list[curves.Line] = []
-    for name, seeds in found.items():
-        each = [points for rows in seeds if (points := curves.points_of(rows, metric))]
-        thin = len(each) > 1
-        own = [curves.Line(name, points, thin) for points in each]
-        lines += [*own, curves.mean_line(name, own)] if thin else own
-    return curves.chart(metric, lines, names=list(found))
+    for name, seeds in runs.items():
+        having = [rows for rows in seeds if curves.points_of(rows, metric)]
+        own = [curves.Line(name, curves.points_of(rows, metric), len(having) > 1) for rows in having]
+        drawn = [*own, curves.mean_line(name, own)] if len(own) > 1 else own
+        if clocked and own:
+            clocks = [_seconds(rows) for rows in having]
+            shared = set(clocks[0]).intersection(*clocks)
+            mean = {step: fmean(clock[step] for clock in clocks) for step in shared}
+            drawn = [curves.at(line, clock) for line, clock in zip(drawn, [*clocks, mean], strict=False)]
+        lines += drawn
+    return curves.chart(metric, lines, list(runs), "second" if clocked else "step")
 
 
-def _against_seconds(found: Curves) -> Iterator[tuple[curves.Chart, str]]:
-    """The held-out curves against the seconds of training, without those of measuring.
-
-    Of every method the seeds, and their mean at the mean of their seconds.
-    """
-    every_row = [row for seeds in found.values() for rows in seeds for row in rows]
+def _against_seconds(runs: Curves) -> Iterator[tuple[curves.Chart, str]]:
+    """The held-out curves against the seconds of training, without those of measuring."""
+    every_row = [row for seeds in runs.values() for rows in seeds for row in rows]
     for metric in (name for name in curves.metrics_of(every_row) if re.fullmatch(HELD_OUT, name)):
-        lines: list[curves.Line] = []
-        for name, seeds in found.items():
-            each = [(points, _seconds(rows)) for rows in seeds if (points := curves.points_of(rows, metric))]
-            own = [curves.Line(name, points, len(each) > 1) for points, _ in each]
-            lines += [curves.at(line, clock) for line, (_, clock) in zip(own, each, strict=True)]
-            if len(own) > 1:
-                shared = set.intersection(*(set(clock) for _, clock in each))
-                clock = {step: fmean(clock[step] for _, clock in each) for step in shared}
-                lines.append(curves.at(curves.mean_line(name, own), clock))
-        if drawn := curves.chart(metric, lines, list(found), "second"):
+        if drawn := _chart(runs, metric, clocked=True):
             yield drawn, "against seconds of training, measuring aside"
 
 
-def _times(found: Curves) -> dict[str, Any] | None:
-    """What a step of each method takes, over all its seeds."""
-    taken = times.seconds_a_step({name: [row for rows in seeds for row in rows] for name, seeds in found.items()})
-    return {"head": times.HEAD, "rows": times.time_rows(taken, {})} if taken else None
+def _times(runs: Curves) -> dict[str, Any] | None:
+    """The seconds of a step of each method, over all its seeds."""
+    seconds = times.seconds_a_step({name: [row for rows in seeds for row in rows] for name, seeds in runs.items()})
+    return {"head": times.HEAD, "rows": times.time_rows(seconds, {})} if seconds else None
 
 
 def _seconds(rows: Sequence[Row]) -> dict[float, float]:
@@ -276,11 +257,10 @@ def _seconds(rows: Sequence[Row]) -> dict[float, float]:
 
 
 def _evaluation(files: Mapping[str, Row]) -> list[dict[str, Any]]:
-    """Tables over evaluation/*.json, figures down and names across; what measures the same shares a table."""
+    """Tables over evaluation/*.json, figures down and names across; files with the same figures share a table."""
     alike: dict[tuple[str, ...], list[str]] = {}
-    files = {name: {key: row[key] for key in row if key != "signs"} for name, row in files.items()}
     for name, row in files.items():
-        alike.setdefault(tuple(row), []).append(name)
+        alike.setdefault(tuple(key for key in row if key != "signs"), []).append(name)
     return [
         {"names": names, "rows": [(key, [_figure(files[name][key]) for name in names]) for key in figures]}
         for figures, names in alike.items()
@@ -314,13 +294,12 @@ class DiffLine(NamedTuple):
 
 def _first_of_each_task(items: Sequence[BeforeAfter]) -> list[BeforeAfter]:
     """The first `MAX_SHOWN`; of several tasks the first of each, an equal share."""
-    share = max(1, MAX_SHOWN // max(1, len({item.task for item in items})))
-    seen: Counter[str] = Counter()
+    tasks = Counter(item.task for item in items)
+    left = dict.fromkeys(tasks, max(1, MAX_SHOWN // max(1, len(tasks))))
     kept = []
     for item in items:
-        seen[item.task] += 1
-        if seen[item.task] <= share:
-            kept.append(item)
+        left[item.task] -= 1
+        kept += [item] if left[item.task] >= 0 else []
     return kept
 
 

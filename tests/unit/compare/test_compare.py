@@ -415,7 +415,7 @@ def test_the_held_out_curve_of_each_seed(config: Config) -> None:
     seed = seed_of(config, 0, "sft", "scalar")
     place = seed.folder / "ppo" / "scalar" / "metrics.jsonl"
     place.parent.mkdir(parents=True)
-    plain = {"seconds_generate": 1.0, "seconds_update": 2.0, "seconds_heldout": 50.0}
+    plain = {"step": 0, "seconds_generate": 1.0, "seconds_update": 2.0, "seconds_heldout": 50.0}
     rows = [plain, plain | {"heldout_greedy_pass": 0.5, "heldout_sampled_pass": 0.25}]
     place.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     point = {"rollouts": 2.0 * config.ppo.rollouts, "seconds": 6.0, "greedy": 0.5, "sampled": 0.25}
@@ -459,10 +459,10 @@ def test_the_rows_of_the_table(config: Config, commands: list[list[str]], tmp_pa
         run = seed.folder / "ppo" / "text2grad"
         run.mkdir(parents=True)
         (run / "metrics.jsonl").write_text(
-            '{"response_length": 10.0, "critic_tokens": 7.0}\n' * 3, encoding="utf-8"
+            '{"step": 0, "response_length": 10.0, "critic_tokens": 7.0}\n' * 3, encoding="utf-8"
         )
         (seed.folder / "sft").mkdir()
-        (seed.folder / "sft" / "metrics.jsonl").write_text('{"loss": 1.0}\n' * 9, encoding="utf-8")
+        (seed.folder / "sft" / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n' * 9, encoding="utf-8")
     methods = methods_of(list(rates), config)
     rows = comparison.rows_of(methods, seeds, "pass")
     assert rows["sft"]["seeds"] == [0.25, 0.125] and rows["sft"]["metric"] == 0.1875

@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from made_tokenizers import byte_level_tokenizer
-from text2grad.cli import doctor, main
+from text2grad import doctor
+from text2grad.cli import main
 from text2grad.errors import NotFinite, UserError
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.generate import generate

@@ -12,7 +12,7 @@ from rich.console import Console
 from text2grad.feedback import Feedback, Span, write_jsonl
 from text2grad.report.advice import loss_advice, worst_first
 from text2grad.report.quality import report_quality
-from text2grad.report.terminal import Told, coloured_spans, show_answers, show_feedback
+from text2grad.report.terminal import PolicyAnswer, coloured_spans, show_answers, show_feedback
 
 TEXT = "one two three four five six seven eight nine ten"
 
@@ -40,7 +40,7 @@ def record(id: str, good: str = "", poor: str = "", **more: Any) -> Feedback:
             "ten",
             "90 % of labelled tokens are praise: the policy will learn to repeat",
         ),
-        ("one two", "ten", "67 % of labelled tokens are praise: it can learn both"),
+        ("one two", "ten", "67 % of labelled tokens are praise: balanced."),
         ("", "", "No token is labelled: nothing can be learned."),
     ],
 )
@@ -52,17 +52,18 @@ def test_one_sentence_of_judgement(tmp_path: Path, good: str, poor: str, sentenc
 
 def test_what_to_write_next(tmp_path: Path) -> None:
     file = tmp_path / "f.jsonl"
-    for count, first in (
-        (60, "text2grad train --offline learns from it, and from some 200 records on "),
-        (200, ""),
-    ):
+    for count, then in ((60, "train --offline (train-reward from 200 records on)"), (200, "train-reward")):
         write_jsonl(file, [record(str(i), "one two", "ten", score=0.5) for i in range(count)])
-        assert report_quality(file)["next"] == [
-            f"Nothing is missing: {first}text2grad train-reward learns to write such feedback."
-        ]
+        assert report_quality(file)["next"] == [f"Nothing is missing: text2grad {then}."]
     write_jsonl(file, [record("a", poor="ten", meta={"unmatched": 2}), record("b"), record("c")])
     advice = " ".join(report_quality(file)["next"])
-    for words in ("Mark what is right too", "not in it: 2", "2 of 3 records have none", "3 of 3", "Write more: 3"):
+    for words in (
+        "Mark what is right too",
+        "not in the response: 2",
+        "2 of 3 records have none",
+        "3 of 3",
+        "Write more: 3",
+    ):
         assert words in advice
 
 
@@ -85,7 +86,7 @@ def test_spans_in_brackets_and_what_is_both_is_plain() -> None:
 @pytest.mark.parametrize(("width", "beside"), [(100, True), (60, False)])
 def test_answers_stand_side_by_side_where_there_is_room(width: int, beside: bool) -> None:
     out = io.StringIO()
-    answers = [Told("sft", "left answer"), Told("text2grad", "right\x1b[2J answer")]
+    answers = [PolicyAnswer("sft", "left answer"), PolicyAnswer("text2grad", "right\x1b[2J answer")]
     show_answers(Console(file=out, width=width, _environ={}), "When?", answers)
     lines = out.getvalue().splitlines()
     assert any("left answer" in line and "right answer" in line for line in lines) == beside

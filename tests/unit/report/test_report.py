@@ -159,7 +159,7 @@ def test_a_run_that_was_not_compared_opens_with_its_policies_and_the_gate(run: P
         "qa: greedy rouge l",
         "0.25",
     ]
-    wanted += ["The reward model is not fit to train against", "fault with 15 of 16 held-out", "it marks by chance"]
+    wanted += ["The reward model is not fit to train against", "fault with 15 of 16 answers", "it marks by chance"]
     places = [page.index(each) for each in [*wanted, "All evaluation figures"]]
     assert places == sorted(places)
     assert '<details class="fold"><summary>All evaluation figures' in page

@@ -193,7 +193,7 @@ def test_the_verdict_on_a_reward_model_in_words() -> None:
     verdict: dict[str, Any] = {"fit": False, "reasons": ["it praises"], "cautions": ["few"], "figures": figures}
     assert gate_lines(verdict) == [
         "F1 0.71 (0.60 to 0.80) on 9 held-out critiques; random spans 0.21, always neutral 0.00",
-        "it rewards 50 % of 16 fresh answers, and 80 % of 15 made unreadable on purpose",
+        "it rewards 50 % of 16 fresh answers, and 80 % of 15 made unreadable",
         "Not fit to train against:",
         "- it praises",
         "Note: few",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 from pathlib import Path
 
 import torch
@@ -39,18 +38,10 @@ def _flags() -> set[str]:
 def reuse_memory() -> None:
     """Have glibc keep what is freed for the next tensor, instead of fetching zeroed pages anew for each large one.
 
-    `give_back_memory` still returns it. docs/LOG.md has what it saves.
+    docs/LOG.md has what it saves.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's own
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, KEPT)
         if not mallopt(M_MMAP_THRESHOLD, LARGEST):
             mallopt(M_MMAP_THRESHOLD, LARGEST_BEFORE_2_35)
-
-
-def give_back_memory() -> None:
-    """Return to the system what a model has left behind: glibc keeps it, 1.5 GB after training SmolLM2-135M."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
-    if trim is not None:
-        trim(0)

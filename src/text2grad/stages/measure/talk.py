@@ -24,7 +24,7 @@ from text2grad.feedback import (
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
-from text2grad.report.terminal import Told
+from text2grad.report.terminal import PolicyAnswer
 from text2grad.stages.judge.critics import open_critic, refuse_unfit, runner_of
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import policies_of, start_policy
@@ -43,7 +43,7 @@ class Asked:
     """A prompt, and what each policy answered."""
 
     example: Example
-    answers: tuple[Told, ...]
+    answers: tuple[PolicyAnswer, ...]
 
     @property
     def prompt(self) -> str:
@@ -57,7 +57,7 @@ class Asked:
         return {"id": self.example.id, "prompt": prompt, "answers": answers}
 
 
-def _judged(told: Told) -> dict[str, Any]:
+def _judged(told: PolicyAnswer) -> dict[str, Any]:
     if told.judgement is None:
         return {}
     if isinstance(told.judgement, Critique):
@@ -78,7 +78,9 @@ def run_sample(config: Config, examples: Sequence[Example], names: Sequence[str]
         told = [_answers(config, examples, settings) for _, settings in chosen]
         judged = [_judgements(critic, examples, texts) for texts in told]
     return [
-        Asked(example, tuple(Told(name, told[i][row], judged[i][row]) for i, (name, _) in enumerate(chosen)))
+        Asked(
+            example, tuple(PolicyAnswer(name, told[i][row], judged[i][row]) for i, (name, _) in enumerate(chosen))
+        )
         for row, example in enumerate(examples)
     ]
 
@@ -145,7 +147,10 @@ class Conversations:
             for (name, _), example, text in zip(self._policies, examples, texts, strict=True):
                 self._said[name] = (*example.prompt, Message(role="assistant", content=text))
         judged = [_judgements(critic, [each], [text])[0] for each, text in zip(examples, texts, strict=True)]
-        told = [Told(name, text, said) for (name, _), text, said in zip(self._policies, texts, judged, strict=True)]
+        told = [
+            PolicyAnswer(name, text, said)
+            for (name, _), text, said in zip(self._policies, texts, judged, strict=True)
+        ]
         return Asked(typed_prompt(f"turn-{self._count}", words), tuple(told))
 
 
@@ -204,6 +209,6 @@ def before_and_after(config: Config, name: str) -> list[Asked]:
     policies = {BEFORE: start_policy(config), name: start_policy(config, name)}
     told = {title: _answers(short, examples, settings) for title, settings in policies.items()}
     return [
-        Asked(example, tuple(Told(title, texts[row]) for title, texts in told.items()))
+        Asked(example, tuple(PolicyAnswer(title, texts[row]) for title, texts in told.items()))
         for row, example in enumerate(examples)
     ]

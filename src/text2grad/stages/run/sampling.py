@@ -16,7 +16,7 @@ from text2grad.policy.encode import encode_prompts
 from text2grad.policy.generate import generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
-from text2grad.report.terminal import Told
+from text2grad.report.terminal import PolicyAnswer
 
 TOKEN_IDS = "token_ids"
 NOT_JUDGED = Failure(kind="unsupported", message="nobody has judged this answer yet")
@@ -40,7 +40,7 @@ def repeated(examples: Sequence[Example], count: int) -> list[Example]:
     return [each.model_copy(update={"id": f"{each.id}#{number}"}) for each in examples for number in numbers]
 
 
-def to_mark(told: Iterable[tuple[Example, Sequence[Told]]], source: Source) -> list[Feedback]:
+def to_mark(told: Iterable[tuple[Example, Sequence[PolicyAnswer]]], source: Source) -> list[Feedback]:
     """Answers as records; `source` judged those that come with a judgement, and the others say that nobody did.
 
     Such a record is no feedback: whatever learns from records leaves it out as a failure, and never takes it for an

@@ -1,0 +1,215 @@
+"""Commands about feedback: read it, write it, look at it, have it written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from text2grad.commands.base import DEMO, UNSET, Configured, Stage, Work, argument, command, option
+from text2grad.errors import UsageError
+
+if TYPE_CHECKING:
+    from text2grad.feedback import Feedback, Span
+
+READ_KINDS = (
+    "auto, remarks, csv, feedback, label_studio, argilla, prodigy, doccano, brat, labelbox, lighttag, inception, "
+    "langsmith, phoenix, mqm, finegrained_qa, squality, defacto, slf5k, ilf, ultrafeedback, or module:NAME."
+)
+WRITTEN_KINDS = "label_studio, argilla, prodigy, csv, mqm, reward_model, preference or kto (TRL)."
+RECORDS = ("FILE", "A file of feedback records (JSON Lines).")
+OUT = ("--out FILE", "Where to write. [default: <run.folder>/feedback.jsonl]")
+START = ("--from NAME", "Start from this policy: a run's name, a folder. [default: sft]")
+JUDGED_ALONE = ("--task.name=qa", "--policy.model=tiny")
+"""Settings below those given, where a file is judged without a configuration: no policy is needed."""
+NAMED = 10
+"""Responses whose agreement is listed; --json lists all."""
+
+
+@command("import")
+class Import(Stage, Configured):
+    """Turn feedback you already have into records.
+
+    Reads critiques written by people (or by any tool) and finds the words they talk about: quotes, offsets, or
+    mark-up in the response, [-poor words-]{why} and [+good words+]. Names every line of which something was not
+    used, such as a quote that is not in the response. A rating becomes a score only where its scale is known: from
+    the file, or by --scale.
+
+    \b
+    Examples:
+      text2grad import remarks.jsonl --out feedback.jsonl
+      text2grad import label-studio.json --scale 1..5 --out feedback.jsonl
+      text2grad import table.csv --map response=answer,critique=comment --out feedback.jsonl
+    """
+
+    source: Path = argument("SOURCE", "The file with the feedback.")
+    kind: str = option("--kind KIND", READ_KINDS, "auto")
+    names: list[str] = option("--map OURS=YOURS", "Names of your columns: response=answer,critique=comment.", UNSET)
+    scales: list[str] = option(
+        "--scale [NAME=]WORST..BEST", "Scale of the ratings: 1..5, stars=1..10, poor,fair,good.", UNSET
+    )
+    out: Path | None = option(*OUT)
+
+    def work(self) -> Work:
+        if not self.config and self.out is None:
+            raise UsageError("import does not know where to write", "give --out FILE or --config NAME|FILE")
+        config = self.configuration(self.config or DEMO)
+        from text2grad.stages.judge.intake import run_import
+
+        return Work(partial(run_import, config, self.source, self.kind, self.out, self.names, self.scales))
+
+
+@command("export")
+class Export(Stage):
+    """Write feedback records in the format of another tool or trainer.
+
+    What people mark in Label Studio, Argilla, Prodigy or a spreadsheet is read back with import.
+
+    \b
+    Example:
+      text2grad export feedback.jsonl --as label_studio --out tasks.json
+    """
+
+    source: Path = argument(*RECORDS)
+    kind: str = option("--as KIND", WRITTEN_KINDS, ...)
+    out: Path = option("--out FILE", "Where to write.", ...)
+    pairs_per_prompt: int = option(
+        "--pairs-per-prompt", "For preference: best over worst, second best over second worst, ...", 1, min=1
+    )
+
+    def work(self) -> Work:
+        return Work(self.export)
+
+    def export(self) -> dict[str, Any]:
+        """Write the file."""
+        from text2grad.feedback import Feedback, read_jsonl
+        from text2grad.formats.export import export, left_out
+
+        rows = export(read_jsonl(self.source, Feedback), self.kind, self.out, self.pairs_per_prompt)
+        return {"rows": rows, **left_out(read_jsonl(self.source, Feedback), self.kind), "out": str(self.out)}
+
+
+@command("feedback-report")
+class FeedbackReport(Stage):
+    """Say what a policy would learn from a file of feedback, and what to write next.
+
+    Shows the worst answers with what was marked in them. --tables, --page and --json have all figures: quotes that
+    are not in the response, cost compared with labelling every token, length and position of spans, balance of
+    labels, refusals, repeated records, and agreement between several annotators.
+
+    \b
+    Example:
+      text2grad feedback-report feedback.jsonl --page quality.html
+    """
+
+    source: Path = argument(*RECORDS)
+    page: Path | None = option("--page --html FILE", "Also write a page for the browser.")
+    tokenizer: Path | None = option(
+        "--tokenizer FILE", "Count tokens by this tokenizer.json. [default: words and punctuation marks]"
+    )
+    prices: Path | None = option("--prices FILE", "Prices of your models. [default: the built-in table]")
+    marks: Path | None = option("--marks FILE", "People's marks of the records: correct or not, a line each.")
+    shown: int = option("--show N", "Records to show, worst first.", 5, min=0)
+    tables: bool = option("--tables", "Print all figures instead (the paper's tables).", False)
+
+    def work(self) -> Work:
+        return Work(self.figures, None if self.tables else self.show)
+
+    def figures(self) -> dict[str, Any]:
+        """The figures of the file; people's marks of its records are also printed on stderr."""
+        from text2grad.chat.prices import cost_by
+        from text2grad.critics.canaries import canaries_path
+        from text2grad.report.quality import report_quality
+
+        cost, canaries, named = cost_by(self.prices), canaries_path(self.source), None if self.as_json else NAMED
+        figures = report_quality(self.source, self.page, self.tokenizer, cost, canaries, named)
+        return {**figures, **(self.people(self.marks) if self.marks else {})}
+
+    def show(self, figures: Mapping[str, Any]) -> None:
+        """Print the worst records, what the figures mean, and what to write next."""
+        from rich.console import Console
+
+        from text2grad.report.advice import worst_first
+        from text2grad.report.terminal import show_feedback
+
+        show_feedback(Console(stderr=True), worst_first(self.source, self.shown), figures)
+
+    def people(self, marks: Path) -> dict[str, Any]:
+        """People's marks of the records, with a warning where they find too few correct."""
+        from text2grad.eval.critics.marks import people
+        from text2grad.feedback import Feedback, read_jsonl
+        from text2grad.report import signs
+        from text2grad.report.quality import tokenize_by
+
+        tokenize = tokenize_by(self.tokenizer)
+
+        def length(record: Feedback, span: Span) -> int:
+            return sum(start < span.end and span.start < end for start, end in tokenize(record.response))
+
+        agreement = people(marks, read_jsonl(self.source, Feedback), length)
+        for aspect, each in agreement.items():
+            low, high = each["interval"]
+            share = f"{each['accuracy']:.0%} ({low:.0%} to {high:.0%}) of {each['critiques']}"
+            typer.echo(f"people find correct: {aspect} {share}", err=True)
+        for line in signs.of_marks(agreement):
+            typer.echo(f"warning: {line}", err=True)
+        return {"people": agreement}
+
+
+@command("annotate")
+class Annotate(Stage, Configured):
+    """Have responses judged, by any critic.
+
+    The critic is annotate.critic, else critic.kind: prompted (a chat model behind an OpenAI-compatible
+    endpoint), program (runs unit tests), reference, human, or reward_model (your own). It judges the
+    responses of FILE, or those of the policy, which are sampled first.
+
+    A chat model is asked through a journal: every answer is written to it before it is read. If stopped or
+    killed, the same command asks only for what is missing. --plan to --canaries are for chat models.
+
+    Exit code 3: some were refused or unreadable, 4: the budget is reached, 75: a batch is pending.
+
+    \b
+    Examples:
+      text2grad annotate --config mine.yaml --annotate.critic program
+      text2grad annotate --responses answers.jsonl --out feedback.jsonl --task.name qa \\
+        --critic.kind prompted --critic.prompted.model gpt-4o --plan
+    """
+
+    responses: Path | None = option("--responses FILE", "Judge these responses (.jsonl, .csv); sample none.")
+    pairs: bool = option("--pairs", "Also write preference pairs of better and worse answers.", False)
+    out: Path | None = option(*OUT)
+    plan: bool = option("--plan", "Estimate the cost and exit.", False)
+    budget_usd: float | None = option("--budget-usd USD", "Never spend more on FILE.", min=0.0)
+    limit: int | None = option("--limit", "Judge only the first N responses.", min=1)
+    resume: bool = option("--resume/--no-resume", "Keep earlier answers.", True)
+    start: str = option(*START, "")
+    again: bool = option("--again", "Ask refused and unreadable questions again.", False)
+    anchor: bool = option(
+        "--anchor",
+        "Find the words that people's critiques are about: in records of FILE without spans, or, without"
+        " --responses, in the drafts of the task's data.",
+        False,
+    )
+    batch: bool = option("--batch", "Batch API: submit (exit code 75); run again to collect.", False)
+    requests: Path | None = option("--write-requests FILE", "Write a batch file, e.g. for vLLM.")
+    answers: Path | None = option("--read-answers FILE", "Read the results of such a batch file.")
+    canaries: bool | None = option(
+        "--canaries/--no-canaries",
+        "Try a chat model on responses with known labels first. [default: where it is asked]",
+    )
+
+    def work(self) -> Work:
+        bare = self.responses is not None and not self.config
+        config = self.configuration(self.config or ([] if bare else DEMO), JUDGED_ALONE if bare else ())
+
+        from text2grad.stages.judge.annotate import run_annotate
+        from text2grad.stages.judge.paid import AnnotateOptions
+
+        names = {each.name for each in fields(AnnotateOptions)} & set(vars(self))
+        options = AnnotateOptions(**{name: getattr(self, name) for name in names})
+        return Work(partial(run_annotate, config, self.responses, self.out, self.pairs, options))

@@ -1,0 +1,212 @@
+"""Commands that train: the policy on answers, the reward model on feedback, the policy from feedback."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from text2grad.commands.base import ConfiguredAsDemo, Resumable, Stage, Work, argument, command, option
+from text2grad.commands.judge import RECORDS, START
+from text2grad.console import show_fitted, show_reward_model, show_trained
+from text2grad.errors import UsageError
+
+PAIRS = ("--pairs FILE", "Learn from preference pairs: a file, or a data set on the hub.")
+
+
+@command("sft")
+class Sft(Stage, ConfiguredAsDemo, Resumable):
+    """Fine-tune the policy on reference answers.
+
+    Supervised training, before any feedback. The result is both the start of training from feedback and the
+    reference that the KL penalty keeps it close to. If stopped or killed, run the same command to resume.
+    Reports how many held-out answers it writes word for word: where that is nearly all, train can hardly gain.
+
+    With --records the SFT policy is trained further on answers that annotate or refine wrote: on the best of
+    several samples this is rejection sampling, on refinements ILF. With --revise it learns to refine (refine
+    --from NAME), needed for models too small to revise from a prompt.
+
+    \b
+    Examples:
+      text2grad sft --config mine.yaml --sft.epochs 1
+      text2grad sft --config mine.yaml --records feedback.jsonl --best --name best_of_4
+    """
+
+    records: Path | None = option("--records FILE", "Imitate the answers of FILE that its critic passed.")
+    best: bool = option("--best", "With --records: keep the best answer per prompt.", False)
+    above: float | None = option("--above", "With --records: answers with a higher score. [default: 0]")
+    name: str = option("--name NAME", "With --records: its folder in <run.folder>/ppo. [default: imitation]", "")
+    revise: bool = option(
+        "--revise", "With --records: learn to revise answers that fell short into those that passed.", False
+    )
+    start: str = option(*START, "")
+
+    def work(self) -> Work:
+        config, mode = self.configuration(), self.mode()
+        if self.records is None:
+            self.refuse_options_of_records()
+            from text2grad.stages.learn.supervised import run_sft
+
+            return Work(partial(run_sft, config, mode), partial(show_fitted, config.run.folder / "sft"))
+        from text2grad.stages.learn.imitate import Choice, run_sft_on_records
+        from text2grad.stages.run.results import refuse_run_name
+
+        name, choice = self.name or "imitation", Choice(self.best, self.above or 0.0, self.revise)
+        refuse_run_name(name)
+        return Work(partial(run_sft_on_records, config, self.records, name, choice, self.start, mode))
+
+    def refuse_options_of_records(self) -> None:
+        """Refuse what only --records has."""
+        above = self.above is not None
+        given = {"best": self.best, "above": above, "name": self.name, "revise": self.revise, "from": self.start}
+        if lone := [name for name, is_given in given.items() if is_given]:
+            raise UsageError(f"--{lone[0]} is for --records", "add --records FILE")
+
+
+@command("refine")
+class Refine(Stage, ConfiguredAsDemo):
+    """Have the policy revise answers by their critiques.
+
+    For every answer in FILE that its critic found fault with, the policy writes refine.samples revisions, given the
+    question, the answer and the critique; the critic judges them. A revision that copies the answer, or holds words
+    of the prompt it was asked with, is refused and counted. Learning the best ones is ILF.
+
+    \b
+    Example:
+      text2grad refine feedback.jsonl --config mine.yaml --out refined.jsonl
+      text2grad sft --config mine.yaml --records refined.jsonl --best --name ilf
+    """
+
+    source: Path = argument(*RECORDS)
+    out: Path | None = option("--out FILE", "Where to write. [default: <run.folder>/refined.jsonl]")
+    start: str = option(*START, "")
+
+    def work(self) -> Work:
+        config = self.configuration()
+        from text2grad.stages.learn.refine import run_refine
+
+        return Work(partial(run_refine, config, self.source, self.out, self.start))
+
+
+@command("train-reward")
+class TrainReward(Stage, ConfiguredAsDemo, Resumable):
+    """Train the reward model.
+
+    The reward model is a chat model that writes the critique and marks the words. It learns from
+    <run.folder>/feedback.jsonl, which import and annotate write. Reports how well it marks held-out
+    answers, shows its critiques of fresh answers of the policy, and says whether it is fit to train against:
+    train refuses one that is not. If stopped or killed, run the same command to resume. From fewer than some
+    200 remarks it learns little: train --offline learns from them directly.
+
+    With --pairs it is a scalar reward model instead: one number for an answer, learned from chosen and rejected
+    answers. train --config scalar_rm is PPO on it.
+
+    With --units it labels each step of an answer (the statements of a program, sentences and clauses), right or
+    wrong, or each token, and writes nothing. train --config prm and --config dense are PPO on them.
+
+    \b
+    Examples:
+      text2grad train-reward --config mine.yaml --reward_model.training.lr 1e-5
+      text2grad train-reward --config mine.yaml --pairs pairs.jsonl
+      text2grad train-reward --config mine.yaml --units steps
+    """
+
+    pairs: str | None = option(*PAIRS)
+    units: Literal["steps", "tokens"] | None = option("--units", "Learn which units of an answer are right.")
+
+    def work(self) -> Work:
+        if self.pairs is not None and self.units is not None:
+            raise UsageError("--pairs and --units are two models", "one run each")
+        config, mode = self.configuration(), self.mode()
+        if self.units is not None:
+            from text2grad.stages.learn.units import run_train_unit_model
+
+            return Work(partial(run_train_unit_model, config, self.units, mode))
+        if self.pairs is not None:
+            from text2grad.stages.learn.preference import run_train_scalar_model
+
+            return Work(partial(run_train_scalar_model, config, self.pairs, mode))
+        from text2grad.stages.learn.reward_model import run_train_reward
+
+        return Work(partial(run_train_reward, config, mode), partial(show_reward_model, config.run.folder))
+
+
+@command("train")
+class Train(Stage, ConfiguredAsDemo, Resumable):
+    """Train the policy from feedback.
+
+    NL-gradient PPO with the critic in the loop. Each step samples answers, has them criticised, turns
+    the marked words into token rewards, and updates the policy. Add --config scalar for ordinary PPO with
+    one score for the whole answer, or --config paper for the settings of the paper.
+
+    With --offline FILE nothing is sampled and no critic is asked: marked words of the recorded answers become
+    more or less likely themselves. Up to some 200 remarks try this first, and a reward model
+    second. Its settings are in the section offline.
+
+    Ctrl-C and SIGTERM drop the current step and end the run (exit codes 130 and 143). If stopped, run the same
+    command to resume before that step, if killed from the last checkpoint (ppo.checkpoint_every); the result is
+    the same as that of an uninterrupted run.
+
+    With --pairs there is no critic and nothing is sampled: direct preference optimisation (DPO) of the SFT policy
+    on chosen and rejected answers.
+
+    Several processes share the work under torchrun, accelerate launch or --launcher ray: docs/distributed.md.
+
+    \b
+    Examples:
+      text2grad train --config mine.yaml --config scalar --name scalar_ppo
+      text2grad train --config mine.yaml --config paper --name as_in_the_paper
+      text2grad train --config mine.yaml --pairs pairs.jsonl
+      text2grad train --config mine.yaml --launcher ray --workers 4
+      text2grad train --config mine.yaml --offline feedback.jsonl
+    """
+
+    name: str = option(
+        "--name NAME",
+        "Name of this run: its folder in <run.folder>/ppo. [default: text2grad, offline or dpo]",
+        "",
+    )
+    offline: Path | None = option("--offline FILE", "Learn from these annotated answers alone.")
+    pairs: str | None = option(*PAIRS)
+    launcher: Literal["none", "ray"] = option(
+        "--launcher", "ray: start the processes with Ray Train; restart them if one dies.", "none"
+    )
+    workers: int | None = option("--workers N", "Processes that --launcher ray starts.", min=1)
+
+    def work(self) -> Work:
+        if self.offline is not None and self.pairs is not None:
+            raise UsageError("--offline and --pairs are two methods", "one run each")
+        from text2grad.stages.run.results import refuse_run_name
+
+        name = self.name or ("offline" if self.offline else "dpo" if self.pairs else "text2grad")
+        refuse_run_name(name)
+        self.refuse_launcher()
+        config, mode = self.configuration(), self.mode()
+        show = partial(show_trained, config, name)
+        if self.offline is not None:
+            from text2grad.stages.learn.offline import run_train_offline
+
+            return Work(partial(run_train_offline, config, self.offline, name, mode), show)
+        if self.pairs is not None:
+            from text2grad.stages.learn.preference import run_train_dpo
+
+            return Work(partial(run_train_dpo, config, name, self.pairs, mode), show)
+        if self.launcher == "ray":
+            from text2grad.stages.learn.cluster import run_train_on_ray
+
+            return Work(partial(run_train_on_ray, config, name, mode, self.workers or 1), show)
+        from text2grad.stages.learn.ppo import run_train
+
+        return Work(partial(run_train, config, name, mode), show)
+
+    def refuse_launcher(self) -> None:
+        """Refuse Ray, or its options, where it starts nothing."""
+        ray = self.launcher == "ray"
+        if self.workers and not ray:
+            cure = "or torchrun --nproc_per_node N -m text2grad.cli train"
+            raise UsageError("--workers is for --launcher ray", cure)
+        if ray and self.offline is not None:
+            raise UsageError("--offline and --launcher contradict each other", "torchrun or accelerate launch")
+        if ray and self.pairs is not None:
+            cure = "torchrun --nproc_per_node N -m text2grad.cli train"
+            raise UsageError("--pairs is not for --launcher ray", cure)

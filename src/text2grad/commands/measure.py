@@ -1,0 +1,312 @@
+"""Commands about models that are trained: measure them, ask them, write them out, draw their run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from text2grad.commands.base import ConfiguredAsRun, Stage, Work, argument, command, option
+from text2grad.console import quiet, show_policy, typed_lines
+from text2grad.errors import EXIT_DONE, UsageError
+from text2grad.stages.run.summary import Summary
+
+if TYPE_CHECKING:
+    from text2grad.config import Config
+    from text2grad.stages.measure.talk import Asked
+
+POLICY, REWARD_MODEL = TARGETS = ("policy", "reward-model")
+MEASURED = "policy, reward-model, or another task to measure the policy on: humaneval, mbpp, arc, ..."
+NO_FILES: list[Path] = []
+WITH = (
+    "--with NAMES",
+    "Who answers: base, sft, a run's name, a model folder, a hub name, smollm2; several with commas."
+    " [default: all policies of the run]",
+)
+CRITIQUE = ("--critique", "Have the run's critic (critic.kind) judge the answers.", False)
+
+
+@command("evaluate")
+class Evaluate(Stage, ConfiguredAsRun):
+    """Measure a policy, a reward model, or a file of answers or programs.
+
+    A policy answers the held-out prompts; with --task arc its choices on ARC-Challenge show what it has
+    forgotten. A reward model judges the held-out feedback.
+
+    With --answers no policy is loaded. A row has a response, and a reference or the id of a held-out prompt
+    of the task: ROUGE, BLEU and, with the weights of an encoder (evaluate.bertscore), BERTScore. With --against a
+    judge (evaluate.judge) compares them with other answers to the same prompts, in both orders. --task mt_bench
+    has two turns of answers rated by the judge.
+
+    With --samples every line {"task_id", "solution"} or {"task_id", "completion"} is run against its
+    task's tests, and pass@k is reported.
+
+    With --reflect nothing is trained: the policy answers, the critic (prompted or reward_model, which see neither
+    reference nor tests) says what is wrong, the policy revises, until the critic finds nothing.
+
+    The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
+
+    \b
+    Examples:
+      text2grad evaluate text2grad --config mine.yaml
+      text2grad evaluate text2grad --config mine.yaml --evaluate.temperatures "[0.3, 0.5, 0.7, 1.0]"
+      text2grad evaluate text2grad --config mine.yaml --task arc --evaluate.limit 200
+      text2grad evaluate --task reward-model --config mine.yaml
+      text2grad evaluate --task humaneval --samples samples.jsonl
+      text2grad evaluate sft --config mine.yaml --reflect 3
+      text2grad evaluate --task summarization --answers gpt-4o.jsonl --json
+      text2grad evaluate --task qa --answers ours.jsonl --against theirs.jsonl --evaluate.judge gpt-4o
+      text2grad evaluate text2grad --config mine.yaml --task mt_bench --task.data mt_bench --evaluate.judge gpt-4o
+    """
+
+    target: str = argument(
+        "TARGET", "A run's name (sft, text2grad, ...), a model folder or a hub name.", "text2grad"
+    )
+    what: str = option("--task --which WHAT", MEASURED, POLICY)
+    samples: Path | None = option("--samples FILE", "Programs from any system, in EvalPlus's format.")
+    reflect: int | None = option("--reflect R", "Revise answers by the critic, in up to R rounds.", min=1)
+    answers: list[Path] = option(
+        "--answers FILE", "Answers of any system; several files: a row for each.", NO_FILES
+    )
+    against: str | None = option("--against FILE|references", "Have evaluate.judge compare the answers with these.")
+    outputs: Path | None = option(
+        "--write-outputs FILE", "Also write the answers as AlpacaEval's model_outputs.json."
+    )
+    annotations: Path | None = option("--annotations FILE", "Only read AlpacaEval's annotations.json.")
+
+    def work(self) -> Work:
+        if self.reflect is not None and (self.samples is not None or self.what == REWARD_MODEL):
+            raise UsageError("--reflect is for a policy", "leave out --samples and --task reward-model")
+        self.lay_task_over()
+        self.refuse_contradictions()
+        config = self.configuration()
+        if self.answers or self.annotations is not None:
+            return Work(partial(self.measure_files, config))
+        from text2grad.stages.measure.evaluate import run_evaluate, run_evaluate_samples
+
+        if self.reflect is not None:
+            from text2grad.stages.measure.reflect import run_reflect
+
+            return Work(partial(run_reflect, config, self.target, self.reflect))
+        if self.samples is not None:
+            return Work(partial(run_evaluate_samples, config, self.samples))
+        if self.what == REWARD_MODEL:
+            return Work(partial(_measure_reward_model, config), quiet)
+        return Work(
+            partial(run_evaluate, config, self.target, self.against, self.outputs), partial(show_policy, config)
+        )
+
+    def lay_task_over(self) -> None:
+        """Put the task of --task in the place of the configured one.
+
+        The whole section: none of the configured one is about this task. Settings given by the user still override.
+        """
+        if self.what in TARGETS:
+            return
+        from text2grad.tasks.base import TASKS
+
+        if self.what not in TASKS and ":" not in self.what:
+            known = ", ".join([*TARGETS, *TASKS])
+            raise UsageError(f"unknown task {self.what!r}", f"--task is one of {known}, or module:Class")
+        if self.configuration().task.name != self.what:
+            self.overrides = ["--task", json.dumps({"name": self.what}), *self.overrides]
+
+    def refuse_contradictions(self) -> None:
+        """Refuse options that exclude each other."""
+        reward_model = self.what == REWARD_MODEL
+        given = [self.samples is not None, bool(self.answers), self.annotations is not None, reward_model]
+        if sum(given) > 1:
+            problem = "--samples, --answers, --annotations and --task reward-model exclude each other"
+            raise UsageError(problem, "take one")
+        if self.against is not None and any(given) and not self.answers:
+            raise UsageError("--against is for a policy or --answers", "text2grad evaluate --help")
+        if self.outputs is not None and any(given):
+            raise UsageError("--write-outputs is for a policy", "text2grad evaluate --help")
+        prompt = any(word.partition("=")[0] == "--judge.prompt" for word in self.overrides)
+        if prompt and self.against is None and not reward_model:
+            problem = "--judge.prompt compares answers, and there are no others"
+            raise UsageError(problem, "--against FILE or references")
+
+    def measure_files(self, config: Config) -> Summary | Mapping[str, Any]:
+        """Measure answers of any system, without a policy."""
+        if self.annotations is not None:
+            from text2grad.eval.benchmarks.alpaca import read_annotations, win_rates
+
+            return win_rates(read_annotations(self.annotations))
+        from text2grad.stages.measure.answers import run_evaluate_answers
+        from text2grad.stages.measure.mt_bench import run_mt_bench_answers
+
+        if config.task.name != "mt_bench":
+            return run_evaluate_answers(config, self.answers, self.against)
+        if len(self.answers) > 1 or self.against is not None:
+            raise UsageError("MT-Bench rates one file of answers at a time", "--answers FILE, without --against")
+        return run_mt_bench_answers(config, self.answers[0])
+
+
+def _measure_reward_model(config: Config) -> Summary:
+    """Measure the reward model, and print its table, with --json too."""
+    from rich.console import Console
+
+    from text2grad.report.terminal import evaluation_table, gate_lines, show_table
+    from text2grad.stages.learn.reward_model import run_evaluate_reward_model
+
+    summary = run_evaluate_reward_model(config)
+    show_table(Console(stderr=True), evaluation_table(summary.report))
+    if (gate := summary.report.get("gate")) and gate.get("figures"):
+        typer.echo("\n".join(gate_lines(gate)), err=True)
+    return summary
+
+
+@command("sample")
+class Sample(Stage, ConfiguredAsRun):
+    """Show what several policies answer, side by side.
+
+    The settings are those of the run (<run.folder>/config.yaml) unless --config names others. Each policy draws
+    the same random numbers; --generation.temperature 0 takes the likeliest words.
+
+    \b
+    Examples:
+      text2grad sample "When is the report due?" --with base,sft,text2grad --run.folder runs/mine --critique
+      text2grad sample --prompts questions.jsonl --with smollm2 -k 4 --out answers.csv
+    """
+
+    prompt: str | None = argument("PROMPT", "What to ask.", None)
+    names: str = option(*WITH, "")
+    prompts: Path | None = option("--prompts FILE", "Ask all of this file: .jsonl or .csv with a prompt, or .txt.")
+    critique: bool = option(*CRITIQUE)
+    count: int = option("-k --answers K", "Answers of each policy to a prompt.", 1, min=1)
+    out: Path | None = option(
+        "--out FILE",
+        "Also write the answers, to be marked: a .csv with columns to fill in, which import reads, or"
+        " records (.jsonl), which annotate, feedback-report and import read.",
+    )
+    as_json: bool = field(
+        default=option("--json", "Print one JSON object per prompt instead.", False), kw_only=True
+    )
+
+    def work(self) -> Work:
+        return Work(partial(self.ask, self.configuration()))
+
+    def ask(self, config: Config) -> int:
+        """Ask all prompts, and print and write the answers."""
+        from text2grad.feedback import refuse_folder
+        from text2grad.stages.measure.talk import run_sample, source_of
+        from text2grad.stages.run.prompts import prompts_to_ask
+        from text2grad.stages.run.sampling import repeated, to_mark, write_to_mark
+
+        if self.out is not None:
+            refuse_folder(self.out)
+        examples = repeated(prompts_to_ask(self.prompt, self.prompts), self.count)
+        if len(examples) > 1:
+            typer.echo(f"sampling {len(examples)} answers of each policy", err=True)
+        results = run_sample(config, examples, _names(self.names), self.critique)
+        if self.out is not None:
+            records = to_mark([(each.example, each.answers) for each in results], source_of(config, self.critique))
+            then = write_to_mark(self.out, records)
+            typer.echo(f"{len(records)} answers in {self.out}; {then}", err=True)
+        if self.as_json or self.out is None or len(results) == 1:
+            for each in results:
+                _print_answers(each, self.as_json)
+        return EXIT_DONE
+
+
+@command("try")
+class Try(Stage, ConfiguredAsRun):
+    """Talk to a policy in the terminal.
+
+    Reads lines from the keyboard or a pipe until the end (Ctrl-D) or /quit; /new begins a new conversation. The
+    settings are those of the run, as for `sample`; without --with the last policy of the run answers.
+
+    \b
+    Examples:
+      text2grad try --run.folder runs/mine
+      text2grad try --with smollm2 --single < questions.txt
+    """
+
+    names: str = option(*WITH, "")
+    keep: bool = option("--keep/--single", "Keep the conversation, or answer each line by itself.", True)
+    critique: bool = option(*CRITIQUE)
+    as_json: bool = field(default=option("--json", "Print one JSON object per line instead.", False), kw_only=True)
+
+    def work(self) -> Work:
+        return Work(partial(self.talk, self.configuration()))
+
+    def talk(self, config: Config) -> int:
+        """Answer line by line."""
+        from text2grad.stages.measure.talk import run_try
+        from text2grad.stages.run.policies import policies_of
+
+        names = _names(self.names) or [policies_of(config, [])[-1][0]]
+        show = partial(_print_answers, as_json=self.as_json, with_prompt=False)
+        run_try(config, names, typed_lines(), show, self.keep, self.critique)
+        return EXIT_DONE
+
+
+def _names(words: str) -> list[str]:
+    return [name.strip() for name in words.split(",") if name.strip()]
+
+
+def _print_answers(result: Asked, as_json: bool, with_prompt: bool = True) -> None:
+    from rich.console import Console
+
+    from text2grad.report.terminal import show_answers
+
+    if as_json:
+        typer.echo(json.dumps(result.as_row(), ensure_ascii=False))
+    else:
+        show_answers(Console(), result.prompt if with_prompt else "", result.answers)
+
+
+@command("merge")
+class Merge(Stage, ConfiguredAsRun):
+    """Write a trained model as a plain folder.
+
+    Adapters are merged into the weights in float32, so that vLLM and transformers load the folder as it is. A
+    half type loses part of a small change: the summary says how much is kept. A model card says what the
+    model was made from, how, and how it measured. Nothing is uploaded unless you ask for it.
+
+    The settings are those of the run (<run.folder>/config.yaml) unless --config names others.
+
+    \b
+    Examples:
+      text2grad merge text2grad --config mine.yaml --out models/mine
+      text2grad merge reward_model --config mine.yaml --out models/critic
+    """
+
+    target: str = argument("TARGET", "A run's name (sft, text2grad, ...), or reward_model.")
+    out: Path = option("--out FOLDER", "A new folder for the model.", ...)
+    license_name: str = option("--license NAME", "The licence for the model card, as the hub names it.", "other")
+    hub: str | None = option("--push-to-hub NAME", "Also upload it, as user/model.")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = option(
+        "--dtype", "Type of the weights [default: float32 if an adapter is merged, else as saved]"
+    )
+
+    def work(self) -> Work:
+        config = self.configuration()
+        from text2grad.stages.run.merge import run_merge
+
+        return Work(partial(run_merge, config, self.target, self.out, self.license_name, self.hub, self.dtype))
+
+
+@command("report")
+class Report(Stage):
+    """Write a page about a run for the browser.
+
+    One HTML file: learning curves, answers coloured by their critiques, the reward of every token.
+
+    \b
+    Example:
+      text2grad report runs/demo
+    """
+
+    folder: Path = argument("FOLDER", "The folder of the run.")
+
+    def work(self) -> Work:
+        from text2grad.report.viewer import build_report
+
+        return Work(lambda: {"out": str(build_report(self.folder))})
