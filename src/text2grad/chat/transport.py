@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
+from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -82,7 +84,7 @@ class Client:
             raise NoReplyError(kind, str(cause) or type(cause).__name__) from error
 
     def close(self) -> None:
-        """Close the connections that are idle; others are opened when needed."""
+        """Close the connections; others are opened when needed."""
         self._transport.close()
 
 
@@ -96,33 +98,43 @@ class Transport(httpx2.BaseTransport):
             max_connections=None,
             network_backend=_Backend(WHOLE * timeout),
         )
-        self._closed = False
+        self._guard = Lock()
+        self._open = 0  # requests
+        self._closing = False
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and read its whole answer as it comes over the wire."""
-        self._closed = False
+        with self._guard:
+            self._open, self._closing = self._open + 1, False
+        try:
+            response = self._send(request)
+        finally:
+            with self._guard:
+                self._open -= 1
+                self._close_if_unused()
+        headers = [pair for pair in response.headers if pair[0].lower() != b"content-encoding"]
+        return httpx2.Response(response.status, headers=headers, content=response.content)
+
+    def _send(self, request: httpx2.Request) -> httpcore2.Response:
         while True:
-            try:
-                response = self._pool.request(
+            with suppress(StaleError):
+                return self._pool.request(
                     request.method,
                     str(request.url),
                     headers=request.headers.raw,
                     content=request.read(),
                     extensions=request.extensions,
                 )
-            except StaleError:
-                continue
-            if self._closed:  # this answer was no longer awaited
-                self.close()
-            headers = [pair for pair in response.headers if pair[0].lower() != b"content-encoding"]
-            return httpx2.Response(response.status, headers=headers, content=response.content)
 
     def close(self) -> None:
-        """Close the idle connections now, and the others after their answers."""
-        self._closed = True
-        for connection in self._pool.connections:
-            if connection.is_idle():
-                connection.close()
+        """Close the connections: now, or after the last answer that is on its way."""
+        with self._guard:
+            self._closing = True
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._closing and not self._open:
+            self._pool.close()
 
 
 def _proxy(url: str) -> httpcore2.Proxy | None:

@@ -6,8 +6,9 @@ import gzip
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
@@ -203,6 +204,24 @@ def test_a_kept_connection_that_the_server_has_closed_costs_no_answer() -> None:
             assert client.post(b"{}").content == BODY
             time.sleep(0.1 * (number % 2 == 0))
     assert len(requests) == 4
+
+
+def test_closing_takes_no_answer_away_that_is_on_its_way() -> None:
+    """Several threads may ask; the last answer closes what a quicker thread wanted closed."""
+    open_requests = Barrier(3)
+
+    def answer(name: str, turn: int, body: dict[str, Any]) -> Any:
+        open_requests.wait(20)
+        time.sleep(0.2)
+        return said("Fine.")
+
+    with servers_of(ChatServer) as start, ThreadPoolExecutor(2) as pool:
+        client = Client(start(answer).url, "", {}, 20.0)
+        answers = [pool.submit(client.post, b'{"messages": [{"content": ""}]}') for _ in range(2)]
+        open_requests.wait(20)
+        client.close()
+        assert [each.result(20).status_code for each in answers] == [200, 200]
+        assert client._transport._pool.connections == []
 
 
 def test_the_proxy_of_the_environment_is_asked_with_the_key_of_azure(monkeypatch: pytest.MonkeyPatch) -> None:
