@@ -15,7 +15,7 @@ from quotable_responses import judged
 from text2grad.align import CreditSettings, TokenTable, credit
 from text2grad.chat import Completion
 from text2grad.critics.prompted import PromptedSettings, Reader, ReadingSettings
-from text2grad.critics.votes import voted
+from text2grad.critics.votes import vote as elect
 from text2grad.feedback import Critique, Failure, Span
 from text2grad.wire import LocateSettings, parse, render
 
@@ -190,19 +190,19 @@ def vote(*spans: tuple[int, int, int], score: float | None = None) -> Critique:
 
 
 def test_votes() -> None:
-    result = voted([vote((0, 4, 1), score=1), vote((0, 5, 1), (9, 12, -1), score=0), vote((0, 4, 1), (0, 4, -1))])
+    result = elect([vote((0, 4, 1), score=1), vote((0, 5, 1), (9, 12, -1), score=0), vote((0, 4, 1), (0, 4, -1))])
     assert isinstance(result, Critique)
     assert [(s.start, s.end, s.label, s.weight) for s in result.spans] == [(0, 4, 1, 1.0)] and result.score == 0.5
     failure = Failure(kind="refused", message="no")
-    assert voted([failure, vote((0, 4, 1))]) == vote((0, 4, 1)) and voted([failure, failure]) == failure
-    half = voted([vote((0, 4, 1)), vote()])
+    assert elect([failure, vote((0, 4, 1))]) == vote((0, 4, 1)) and elect([failure, failure]) == failure
+    half = elect([vote((0, 4, 1)), vote()])
     assert isinstance(half, Critique) and half.spans == (), "half is no majority"
 
 
 @pytest.mark.parametrize(("share", "kept"), [(0.0, 2), (0.32, 2), (0.34, 1), (0.66, 1), (0.67, 0)])
 def test_a_span_stays_that_more_than_a_share_of_the_votes_cast(share: float, kept: int) -> None:
     votes = [vote((0, 4, 1)), vote((0, 4, 1), (9, 12, -1)), vote()]
-    found = voted(votes, share)
+    found = elect(votes, share)
     assert isinstance(found, Critique)
     assert [(span.start, round(span.weight, 2)) for span in found.spans] == [(0, 0.67), (9, 0.33)][:kept]
 
