@@ -3,7 +3,7 @@
     python examples/token_rewards.py
 
 Needs no torch, no engine and no download. The critique here is what a judge wrote; a record of people's feedback
-does as well, and so does a critic (`critic_token_rewards`). The ids are those the policy sampled: they are never
+does as well, and so does a critic (`TokenCredit`). The ids are those the policy sampled: they are never
 tokenised again.
 """
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from text2grad.feedback import Source as Source
     from text2grad.feedback import Span as Span
     from text2grad.feedback import Transcript as Transcript
+    from text2grad.feedback import conversation_of as conversation_of
     from text2grad.feedback import read_records as read_records
     from text2grad.feedback import write_records as write_records
     from text2grad.formats.export import export as export
@@ -83,8 +84,8 @@ _MODULES = {
     "critics.reference": "ReferenceCritic",
     "durable.run": "RunOptions",
     "errors": "UserError",
-    "feedback": "Critic Critique Example Failure Feedback Message Source Span Transcript read_records"
-    " write_records",
+    "feedback": "Critic Critique Example Failure Feedback Message Source Span Transcript conversation_of"
+    " read_records write_records",
     "formats.export": "export",
     "formats.intake": "import_feedback",
     "formats.published": "responses_of",

@@ -1,0 +1,78 @@
+"""TRL's GRPO trainer with credit for words: a tiny model in memory unlearns the letter that a critic blames.
+
+    pip install 'text2grad[trl]'
+    python examples/trl_grpo.py
+
+The critic is any of text2grad, or any object with `source` and `critique`. With `tools`, `environment_factory` or a
+`rollout_func` the trainer is handed the same way; what the policy did not sample is paid nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback
+from trl import GRPOConfig
+
+import text2grad as t2g
+from text2grad.plugins.trl import TokenCreditTrainer
+
+LETTERS = "abcdefghij"
+
+
+class Blames:
+    """Blames every `a`, praises nothing; the verdict falls with their number."""
+
+    source = t2g.Source(kind="program", model="no a")
+
+    def critique(self, examples: Sequence[t2g.Example], responses: Sequence[str]) -> list[t2g.Critique]:
+        return [self.judge(text) for text in responses]
+
+    def judge(self, text: str) -> t2g.Critique:
+        places = [place for place, letter in enumerate(text) if letter == "a"]
+        spans = tuple(t2g.Span(start=place, end=place + 1, label=-1, text="a") for place in places)
+        return t2g.Critique(text=f"{len(places)} times a", spans=spans, score=1 / (1 + len(places)))
+
+
+def tokenizer_of_letters() -> PreTrainedTokenizerFast:
+    """One token a letter. In your run: the policy's own tokenizer."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<end>")
+
+
+def main() -> None:
+    """Train, and print how often the policy wrote the letter before and after."""
+    torch.manual_seed(0)
+    tokenizer = tokenizer_of_letters()
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape, **ends))
+    letters = tokenizer.convert_tokens_to_ids(list(LETTERS))
+    model.lm_head.weight.data[letters] *= 30  # it writes little but these
+    credit = t2g.TokenCredit(Blames(), tokenizer, t2g.CreditSettings())
+    with tempfile.TemporaryDirectory() as folder:
+        args = GRPOConfig(
+            output_dir=folder,
+            **{"per_device_train_batch_size": 32, "num_generations": 8, "max_completion_length": 12, "beta": 0.0},
+            **{"learning_rate": 3e-3, "max_steps": 15, "logging_steps": 1, "save_strategy": "no"},
+            **{"report_to": "none", "use_cpu": True, "bf16": False, "disable_tqdm": True, "log_level": "error"},
+        )
+        rows = Dataset.from_list([{"prompt": f"{letter}:"} for letter in LETTERS])
+        trainer = TokenCreditTrainer(
+            credit=credit, model=model, args=args, processing_class=tokenizer, train_dataset=rows
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    verdicts = [row["reward"] for row in trainer.state.log_history if "reward" in row]
+    print(f"verdict: {verdicts[0]:.2f} in the first step, {verdicts[-1]:.2f} in the last of {len(verdicts)}")
+
+
+if __name__ == "__main__":
+    main()
