@@ -114,9 +114,8 @@ def import_feedback(
     path, options = Path(path), Options(names, parse_scales(scales), context_characters)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    is_brat = path.suffix.lower() == ".ann"
-    read = (("document", platforms.brat_row(each)) for each in [path]) if is_brat else placed_rows(path)
-    found = [] if kind == "feedback" else list(read)
+    rows_of = platforms.brat_rows if path.suffix.lower() == ".ann" else placed_rows
+    found = [] if kind == "feedback" else list(rows_of(path))
     if not found and kind == "auto":
         what = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {what}", "check that it is the right file")

@@ -60,8 +60,8 @@ _BRAT = re.compile(r"(T\d+)\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
 _BRAT_NOTE = re.compile(r"#\d+\tAnnotatorNotes (\S+)\t(.*)")
 
 
-def brat_row(path: Path) -> Row:
-    """A brat file of annotations, with the text beside it.
+def brat_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """The one row of a brat file of annotations, with the text beside it, and where it is.
 
     Raises:
         UserError: one of the two cannot be read.
@@ -72,7 +72,7 @@ def brat_row(path: Path) -> Row:
     with reading(path):
         lines = path.read_bytes().decode("utf-8-sig").splitlines()
     with reading(text):
-        return {"id": path.stem, "text": text.read_bytes().decode("utf-8"), "brat": lines}
+        yield "document", {"id": path.stem, "text": text.read_bytes().decode("utf-8"), "brat": lines}
 
 
 def brat(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
