@@ -50,15 +50,12 @@ def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
     for record in records:
         if record.score:
             completion, label = [_answer(record.response)], record.score > 0
-            yield {"prompt": _turns(record), "completion": completion, "label": label}
+            prompt = [turn.model_dump() for turn in record.prompt]
+            yield {"prompt": prompt, "completion": completion, "label": label}
 
 
 def _answer(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
-
-
-def _turns(record: Feedback) -> list[dict[str, str]]:
-    return [turn.model_dump() for turn in record.prompt]
 
 
 WRITERS: Mapping[str, Writer] = {

@@ -114,7 +114,8 @@ def import_feedback(
     path, options = Path(path), Options(names, parse_scales(scales), context_characters)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
-    found = [] if kind == "feedback" else _placed_rows(path)
+    rows_of = platforms.brat_rows if path.suffix.lower() == ".ann" else placed_rows
+    found = [] if kind == "feedback" else list(rows_of(path))
     if not found and kind == "auto":
         what = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {what}", "check that it is the right file")
@@ -123,15 +124,13 @@ def import_feedback(
     if isinstance(read_as, Importer):
         return _import_rows(path, read_as, rows, options)
     if read_as in REMARKS:
-        return _import_remarks(path, read_as, places, rows, options)
+        columns = {ours: theirs[-1] for ours, theirs in parse_map(names).items()}
+        rows = [_with_paths(row, columns) for row in rows]
+        remarked = remarks.read(path, places, rows, read_as, columns, options.scales)
+        return Imported(report=_report(read_as, remarked.records), **vars(remarked))
     options.refuse("feedback")
     records = _check(path, list(read_jsonl(path, Feedback)))
     return Imported(records=records, report=_report("feedback", records))
-
-
-def _placed_rows(path: Path) -> list[tuple[str, Row]]:
-    """The rows of a file, each with its place."""
-    return [("document", platforms.brat_row(path))] if path.suffix.lower() == ".ann" else list(placed_rows(path))
 
 
 def _asked_for(kind: str, rows: Sequence[Row]) -> Importer | str:
@@ -199,12 +198,6 @@ def _summary(path: Path, kind: str, read: Records) -> Imported:
     if again := len(read.records) - len(kept):
         losses.append(f"the same remark of the same person again, left out: {again}")
     return Imported(records=kept, report=_report(kind, kept), scales=read.scales, losses=(*losses, *read.losses))
-
-
-def _import_remarks(path: Path, kind: str, places: Sequence[str], rows: list[Row], options: Options) -> Imported:
-    names = {ours: theirs[-1] for ours, theirs in parse_map(options.names).items()}
-    read = remarks.read(path, places, [_with_paths(row, names) for row in rows], kind, names, options.scales)
-    return Imported(report=_report(kind, read.records), **vars(read))
 
 
 def _with_paths(row: Row, names: Mapping[str, str]) -> Row:

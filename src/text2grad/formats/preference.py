@@ -40,14 +40,9 @@ def read_pairs(data: str, split: str = "") -> Pairs:
     if rows[0].keys() >= OWN_KEYS:
         cure = f"text2grad export {data} --as preference --out pairs.jsonl"
         raise UserError(f"{data} has feedback and no pairs", cure)
-    found = list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair"))
-    return _distinct(found)
-
-
-def _distinct(found: Iterable[Preference | None]) -> Pairs:
     kept: dict[tuple[object, ...], Preference] = {}
     left_out = Counter[str]()
-    for pair in found:
+    for pair in list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair")):
         if pair is None:
             left_out["undecided"] += 1
         elif pair.chosen.strip() == pair.rejected.strip():

@@ -345,7 +345,13 @@ class Scales:
             name: Reading(name, found, given.get(name) or declared.get(name), (options or {}).get(name, ()))
             for name, found in values.items()
         }
-        main, problem = (main, "") if main else _main([n for n, each in readings.items() if each.rates])
+        rated, problem = [name for name, each in readings.items() if each.rates], ""
+        overall = [name for name in rated if re.sub("[ -]", "_", name.casefold()) in OVERALL]
+        if not main and len(verdicts := rated if len(rated) == 1 else overall) == 1:
+            main = verdicts[0]
+        elif not main and rated:
+            cure = f"say which: --map {shlex.quote(f'score={rated[0]}')}"
+            problem = f"several ratings and none is the verdict: {', '.join(rated)} ({cure})"
         if not main and "" in given and len(values) == 1:
             main = next(iter(values))
         if main and main not in given and "" in given:
@@ -373,13 +379,3 @@ class Scales:
         """What of the ratings gives no score, and what would."""
         names = [name for name, each in self.readings.items() if name == self.main or not each.rates]
         return tuple(filter(None, [*(self.readings[name].problem for name in names), self.problem]))
-
-
-def _main(names: Sequence[str]) -> tuple[str, str]:
-    """The rating that is the verdict, or why none is."""
-    overall = [name for name in names if name.casefold().replace(" ", "_").replace("-", "_") in OVERALL]
-    found = names if len(names) == 1 else overall
-    if len(found) == 1 or not names:
-        return (found[0] if found else ""), ""
-    cure = f"say which: --map {shlex.quote(f'score={names[0]}')}"
-    return "", f"several ratings and none is the verdict: {', '.join(names)} ({cure})"

@@ -76,20 +76,16 @@ def _span(error: Mapping[str, Any], response: str, passages: Sequence[Sequence[s
     start, end = error.get("start"), error.get("end")
     if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start < end <= len(response):
         raise ValueError(f"error span [{start}, {end}) is not inside the {len(response)} characters")
-    kind = text_of(error, "error type")
-    explanation = _explanation(str(error.get("explanation", "")), passages)
-    reason = f"{kind}: {explanation}" if explanation else kind
+    kind, explanation = text_of(error, "error type"), str(error.get("explanation", ""))
+    evidence = " ".join(explanation.split())
+    if explanation.startswith("{"):  # of wrong grounding, a pointer to the sentence that is right
+        try:
+            pointer = json.loads(explanation)
+        except json.JSONDecodeError as fault:
+            raise ValueError(f"explanation is neither text nor a pointer: {fault.msg}") from fault
+        evidence = f"the passage says: {passage_sentence(passages, pointer)}"
+    reason = f"{kind}: {evidence}" if evidence else kind
     return Span(start=start, end=end, label=-1, text=response[start:end], reason=reason)
-
-
-def _explanation(text: str, passages: Sequence[Sequence[str]]) -> str:
-    """The person's evidence: words, or (wrong grounding) a pointer to the sentence that is right."""
-    if not text.startswith("{"):
-        return " ".join(text.split())
-    try:
-        return f"the passage says: {passage_sentence(passages, json.loads(text))}"
-    except json.JSONDecodeError as error:
-        raise ValueError(f"explanation is neither text nor a pointer: {error.msg}") from error
 
 
 def _objects(feedback: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 
 from text2grad.feedback import Feedback
@@ -45,20 +44,15 @@ def join(lines: Sequence[Opinion], path: Path) -> list[Opinion]:
     groups: dict[object, list[Opinion]] = {}
     for line in lines:
         groups.setdefault(line.aside["segment"], []).append(line)
-    return [_merge(f"{path.stem}-{number}", group) for number, group in enumerate(groups.values(), start=1)]
-
-
-def _merge(id: str, lines: Sequence[Opinion]) -> Opinion:
-    points = sum(POINTS.get(str(line.aside["severity"]), 0.0) for line in lines)
-    return replace(
-        lines[-1],
-        id=id,
-        marks=list(chain.from_iterable(line.marks for line in lines)),
-        comments=[" ".join(chain.from_iterable(line.comments for line in lines)) or NO_ERROR],
-        omissions=list(chain.from_iterable(line.omissions for line in lines)),
-        score=round(max(-1.0, 1 - points / 12.5), 4),
-        aside={},
-    )
+    for number, (first, *others) in enumerate(groups.values(), start=1):
+        points = sum(POINTS.get(str(line.aside["severity"]), 0.0) for line in (first, *others))
+        first.id, first.score, first.aside = f"{path.stem}-{number}", round(max(-1.0, 1 - points / 12.5), 4), {}
+        for line in others:
+            first.marks += line.marks
+            first.comments += line.comments
+            first.omissions = [*first.omissions, *line.omissions]
+        first.comments = [" ".join(first.comments) or NO_ERROR]
+    return [first for first, *_ in groups.values()]
 
 
 def _marked(text: str) -> tuple[str, list[tuple[int, int]]]:

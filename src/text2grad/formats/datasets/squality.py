@@ -58,7 +58,10 @@ def _opinion(row: Row, questions: Mapping[tuple[str, str], Question]) -> Opinion
     words, references = questions.get((story, index), (text_of(row, "question"), ()))
     question, response = f"{words} (story {story})", text_of(row, "response")
     marks = [(mark["selection"], " ".join(" ".join(mark["comment"]).split())) for mark in row["spans"]]
-    ratings = {name: _rating(name, row[name]) for name in RATINGS}
+    ratings = {name: row[name] for name in RATINGS}
+    for name, value in ratings.items():
+        if not isinstance(value, int | float) or not 0 <= value <= 100:
+            raise ValueError(f"{name} rating {value!r} is not between 0 and 100")
     spans, counts = _spans(marks, response)
     remarks = [f"{shortened(selection)}: {comment}" for selection, comment in marks if comment]
     rated = ", ".join(f"{name} {value:g}" for name, value in ratings.items())
@@ -109,12 +112,6 @@ def _reviews(row: Row, questions: Mapping[tuple[str, str], Question]) -> Iterato
                 yield {**place, **who, "spans": marks, **{name: review[f"{name}-rating"] for name in RATINGS}}
 
 
-def _rating(name: str, value: object) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise ValueError(f"{name} rating {value!r} is not between 0 and 100")
-    return value
-
-
 def read_names(path: Path, rows: Sequence[Row]) -> Names:
     """The question texts and references by (story, index of the question): of questions_and_references.jsonl beside
     the file, or of v1-3/txt/test.jsonl where the repository has it.
@@ -127,17 +124,14 @@ def read_names(path: Path, rows: Sequence[Row]) -> Names:
     source = next((file for file in (beside, published) if file.is_file()), None)
     if source is None and any(map(_is_nested, rows)):
         raise UserError(f"{path} has no question texts", f"put {beside.name} or {published.name} beside it")
-    found = (pair for row in (read_rows(source) if source else ()) for pair in _questions(row))
-    return Names(beside=dict(found))
-
-
-def _questions(row: Row) -> Iterator[tuple[tuple[str, str], Question]]:
-    story = optional_text(row, "passage_id") or text_of(row["metadata"], "passage_id")
-    for index, question in enumerate(row["questions"]):
-        references = question.get("references") or [
-            response["response_text"] for response in question.get("responses", [])
-        ]
-        yield (story, str(index)), (text_of(question, "question_text"), tuple(references))
+    questions: dict[tuple[str, str], Question] = {}
+    for row in read_rows(source) if source else ():
+        story = optional_text(row, "passage_id") or text_of(row["metadata"], "passage_id")
+        for index, question in enumerate(row["questions"]):
+            answers = (response["response_text"] for response in question.get("responses", []))
+            references = tuple(question.get("references") or answers)
+            questions[story, str(index)] = text_of(question, "question_text"), references
+    return Names(beside=questions)
 
 
 IMPORTERS = tuple(

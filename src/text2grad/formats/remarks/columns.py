@@ -61,8 +61,12 @@ def rename(
         or (plain if (plain := plain_name(name)) in FIELDS and plain not in (names or {}) else name)
         for name in there
     }
-    if twice := [(place, both) for place, row in zip(places, rows, strict=True) if (both := _twice(row, field))]:
-        raise bad_rows(path, twice[:1], "rename or remove one of them")
+    for place, row in zip(places, rows, strict=True):
+        by_field: dict[str, str] = {}
+        for name in map(str, row):
+            if (other := by_field.setdefault(field[name], name)) != name:
+                twice = f"the column {field[name]!r} is there twice ({other!r} and {name!r})"
+                raise bad_rows(path, [(place, twice)], "rename or remove one of them")
     return [{field[str(name)]: value for name, value in row.items()} for row in rows]
 
 
@@ -78,14 +82,6 @@ def _found(path: Path, name: str, there: Sequence[str]) -> str:
         hint = f"did you mean {near[0]!r}?" if near else f"columns: {', '.join(there)[:200]}"
         raise UserError(f"{path}: no column {name!r}", hint)
     return found
-
-
-def _twice(row: Row, field: Mapping[str, str]) -> str:
-    by_field: dict[str, str] = {}
-    for name in map(str, row):
-        if (other := by_field.setdefault(field[name], name)) != name:
-            return f"the column {field[name]!r} is there twice ({other!r} and {name!r})"
-    return ""
 
 
 def check_names(path: Path, places: Sequence[str], rows: Sequence[Row], guess: bool = True) -> list[str]:

@@ -81,7 +81,9 @@ def read_markup(text: str) -> MarkedText:
         inner, place = _inner(text, found)
         if not inner and not (found[0] == "{+" and place):
             out.write(found[0])
-            out.doubts += [text[found.start() :][:40]] if _never_closed(text, found) else []
+            # No bracket closes what opens here (`[-next week.`, and not `a[-1]`).
+            if found[0][0] == "[" and all(depth > 0 for depth in _depths(text[found.start() :], "[]")):
+                out.doubts.append(text[found.start() :][:40])
             place = found.end()
         elif found[0] == "{+":
             out.insert(inner, text[place : place + 1])
@@ -154,11 +156,6 @@ def _closing_brace(text: str, start: int) -> int:
     if not closing:
         raise ValueError(f"the reason {text[start : start + 40]!r} behind a mark is not closed: a '}}' is missing")
     return start + closing
-
-
-def _never_closed(text: str, found: re.Match[str]) -> bool:
-    """Whether no square bracket closes the one that opens here: `[-next week.`, and not `a[-1]`."""
-    return found[0][0] == "[" and all(depth > 0 for depth in _depths(text[found.start() :], "[]"))
 
 
 def write_markup(text: str, marks: Iterable[Mark]) -> str:

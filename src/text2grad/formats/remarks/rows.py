@@ -185,7 +185,11 @@ def _find(remark: Remark, quotes: Sequence[Quote], label: Label) -> None:
         near = nearest(quote, text)
         hint = f"; nearest: {_short(near)}" if near else ""
         remark.losses.append(f"{_short(quote)} is not in the response{hint}")
-    remark.losses += [_repeated(quote, text) for quote in found.unclear]
+    for quote in found.unclear:
+        count = len(occurrences(quote, text))
+        times = f"{count} times" if count > 1 else "more than once"
+        cure = 'quote more of it, or say which by "occurrence"'
+        remark.losses.append(f"{_short(quote)} is in the response {times}: {cure}")
 
 
 def _conversation(row: Mapping[str, Any], exact: bool) -> tuple[tuple[Message, ...], str, bool]:
@@ -221,7 +225,7 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
     written = text_of(row, "critique")
     literal = remark.exact and written.startswith(AS_IT_IS)
     critique = Critique(
-        text=written.removeprefix(AS_IT_IS) if literal else written or _of_reasons(remark),
+        text=written.removeprefix(AS_IT_IS) if literal else written or _critique_of(remark),
         spans=spans,
         score=score,
         quotes=remark.counts,
@@ -266,10 +270,13 @@ def _quotes(
         written = str(span.get("text") or span.get("quote") or "")
         if not (text := written.strip() or written):
             raise ValueError("a span has no 'text'")
+        which = span.get("occurrence")
         if label is None:
             nameless.append(span)
+        elif which is not None and (not isinstance(which, int) or which < 1):
+            raise ValueError(f"occurrence {which!r} is not a number from 1")
         else:
-            quotes.append((Quote(text, str(span.get("reason") or ""), _occurrence(span)), label))
+            quotes.append((Quote(text, str(span.get("reason") or ""), which), label))
     return quotes, nameless
 
 
@@ -292,13 +299,6 @@ def _bare(quote: Quote, response: str) -> Quote:
     return inner if there == [False, True] else quote
 
 
-def _occurrence(span: Mapping[str, Any]) -> int | None:
-    value = span.get("occurrence")
-    if value is not None and (not isinstance(value, int) or value < 1):
-        raise ValueError(f"occurrence {value!r} is not a number from 1")
-    return value
-
-
 def _no_label(span: Mapping[str, Any]) -> str:
     text, label = _short(str(span.get("text") or span.get("quote"))), _name(span)
     return f'{text} has {f"the label {label!r}" if label else "no label"}; write "label": "good" or "poor"'
@@ -315,18 +315,12 @@ def _misplaced(lost: Iterable[tuple[str, Mark]], response: str) -> Iterator[str]
             yield f"[{start}, {end}) is {_short(response[start:end])} and not {_short(text)}; leave the offsets out"
 
 
-def _repeated(quote: str, response: str) -> str:
-    count = len(occurrences(quote, response))
-    times = f"{count} times" if count > 1 else "more than once"
-    return f'{_short(quote)} is in the response {times}: quote more of it, or say which by "occurrence"'
-
-
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return repr(line if len(line) <= 60 else f"{line[:57]}...")
 
 
-def _of_reasons(remark: Remark) -> str:
+def _critique_of(remark: Remark) -> str:
     """What was said of each quote as it stands in the response, or as it was written where it is not found there:
     the reason, else whether it is good or poor.
     """

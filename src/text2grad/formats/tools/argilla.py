@@ -135,17 +135,13 @@ def read_names(path: Path, rows: Sequence[Row]) -> Names:
     for source in (path.parent / ".argilla" / "settings.json", path.with_name("settings.json"), path):
         if source.is_file() and source.suffix.lower() == ".json":
             with reading(source):
-                found = _settings(from_json(source.read_text(encoding="utf-8-sig")))
-            if found:
-                return _configured(found, str(source))
+                content = from_json(source.read_text(encoding="utf-8-sig"))
+            # A file of settings, or one of records that has its settings.
+            settings = content.get("settings", content) if isinstance(content, dict) else {}
+            questions = settings.get("questions") if isinstance(settings, dict) else None
+            if isinstance(questions, list) and questions:
+                return _configured(questions, str(source))
     return Names(texts=dict(_only_text(rows)), scales=own_scales(rows))
-
-
-def _settings(content: Any) -> list[Any]:
-    """The questions in a file of settings, or in one of records that has its settings."""
-    inside = content.get("settings", content) if isinstance(content, dict) else {}
-    found = inside.get("questions") if isinstance(inside, dict) else None
-    return found if isinstance(found, list) else []
 
 
 def _configured(questions: Sequence[Mapping[str, Any]], source: str) -> Names:

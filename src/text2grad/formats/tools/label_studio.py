@@ -24,15 +24,12 @@ from text2grad.tasks.loaders import Row
 
 Result = Mapping[str, Any]
 _ASIDE = ("text", "relation", "pairwise", "ranker", "taxonomy")
+_FLAT_COLUMNS = {"annotation_id", "annotator", "lead_time"}
 _OWN_COLUMNS = ("annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement", "id")
 
 
 def _is_task(row: Row) -> bool:
     return isinstance(row.get("data"), dict) and bool(row.keys() & {"annotations", "completions", "predictions"})
-
-
-def _is_flat(row: Row) -> bool:
-    return row.keys() >= {"annotation_id", "annotator", "lead_time"}
 
 
 def opinions(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -250,7 +247,7 @@ def _configured(view: ElementTree.Element, source: str) -> Names:
 
 TASKS, FLAT = (
     Importer("label_studio", read, known=known, names=read_names, counting=BROWSER)
-    for read, known in ((opinions, _is_task), (flat_opinions, _is_flat))
+    for read, known in ((opinions, _is_task), (flat_opinions, lambda row: row.keys() >= _FLAT_COLUMNS))
 )
 
 

@@ -31,7 +31,9 @@ def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     field = "data" if in_data else names.response(row)
     known = {**row, **row["meta"]} if isinstance(row.get("meta"), dict) else row
     prompt = names.prompt({name: value for name, value in known.items() if name != field})
-    who = text_in(known, "annotator", "username", "user") or ("Comments" in row and _user_of(fallback_id)) or ""
+    who, file = text_in(known, "annotator", "username", "user"), fallback_id.rpartition("-")[0]
+    if not who and "Comments" in row and file not in ("all", "unknown"):
+        who = file  # doccano writes a file for each user, under the user's name
     opinion = Opinion(text_in(row, "id") or fallback_id, row[field], prompt, who)
     for key in _DOCCANO:
         found = [row[key]] if isinstance(row.get(key), str) else row.get(key) or []
@@ -46,12 +48,6 @@ def doccano(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     yield opinion
 
 
-def _user_of(fallback_id: str) -> str:
-    """The annotator of a file: doccano writes one for each user, under the user's name."""
-    stem = fallback_id.rpartition("-")[0]
-    return "" if stem in ("all", "unknown") else stem
-
-
 def _entity(value: Any) -> Mark:
     if isinstance(value, dict):
         start, end = (value.get(f"{name}_offset", value.get(name)) for name in ("start", "end"))
@@ -64,8 +60,8 @@ _BRAT = re.compile(r"(T\d+)\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)")
 _BRAT_NOTE = re.compile(r"#\d+\tAnnotatorNotes (\S+)\t(.*)")
 
 
-def brat_row(path: Path) -> Row:
-    """A brat file of annotations, with the text beside it.
+def brat_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """The one row of a brat file of annotations, with the text beside it, and where it is.
 
     Raises:
         UserError: one of the two cannot be read.
@@ -76,7 +72,7 @@ def brat_row(path: Path) -> Row:
     with reading(path):
         lines = path.read_bytes().decode("utf-8-sig").splitlines()
     with reading(text):
-        return {"id": path.stem, "text": text.read_bytes().decode("utf-8"), "brat": lines}
+        yield "document", {"id": path.stem, "text": text.read_bytes().decode("utf-8"), "brat": lines}
 
 
 def brat(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
@@ -219,22 +215,18 @@ def phoenix(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     yield opinion
 
 
-def _is_labelbox(row: Row) -> bool:
-    return isinstance(row.get("projects"), dict)
-
-
-def _is_lighttag(row: Row) -> bool:
-    return isinstance(row.get("annotations"), list)
-
-
 def _is_trace(row: Row) -> bool:
     return isinstance(row.get("outputs"), dict) and isinstance(row.get("feedback"), list)
 
 
 CAS_STEPS = BROWSER._replace(crlf_is_one=False)
 EXPORTS = (
-    Importer("labelbox", labelbox, frozenset({"data_row"}), _is_labelbox),
-    Importer("lighttag", lighttag, frozenset({"content"}), _is_lighttag),
+    Importer(
+        "labelbox", labelbox, frozenset({"data_row"}), known=lambda row: isinstance(row.get("projects"), dict)
+    ),
+    Importer(
+        "lighttag", lighttag, frozenset({"content"}), known=lambda row: isinstance(row.get("annotations"), list)
+    ),
     Importer("inception", inception, frozenset({"%FEATURE_STRUCTURES"}), counting=CAS_STEPS),
     Importer("langsmith", langsmith, known=_is_trace),
     Importer("phoenix", phoenix, frozenset(_PHOENIX)),

@@ -54,7 +54,8 @@ def _judge(opinion: Opinion, row: Row, names: Names) -> None:
         if accepted:
             opinion.answer("label", label, names)
         else:
-            opinion.ratings["label"] = _opposite(str(label), names)
+            sign = names.labels().get(str(label).strip().casefold())
+            opinion.ratings["label"] = f"not {label}" if sign is None else LABELS[-sign]
         return
     if "options" in row:
         texts = {str(each.get("id")): each.get("text") or each.get("id") for each in row["options"]}
@@ -66,12 +67,6 @@ def _judge(opinion: Opinion, row: Row, names: Names) -> None:
         opinion.ratings["answer"] = row["answer"]
         return
     opinion.failure = "" if accepted else "the annotator said reject"
-
-
-def _opposite(label: str, names: Names) -> str:
-    """What it says that a label was rejected: the other verdict, if it is one."""
-    sign = names.labels().get(label.strip().casefold())
-    return f"not {label}" if sign is None else LABELS[-sign]
 
 
 def read_names(path: Path, rows: Sequence[Row]) -> Names:
