@@ -68,9 +68,9 @@ class ScalarCritic:
 
 SCALAR_MODEL = CriticSpec(
     "scalar_model",
-    make=lambda materials: materials.scalar_model(),
+    make=lambda materials: materials.opened(),
     settings=ScalarModelCriticSettings,
-    inputs=lambda materials: {"the scalar reward model": materials.digest(materials.model_folder("scalar_model"))},
+    inputs=lambda materials: {"the scalar reward model": materials.digest(materials.model)},
     source="reward_model",
     words=False,
 )

@@ -179,13 +179,13 @@ def _model_inputs(materials: Materials) -> dict[str, str]:
     return {
         **materials.section("reward_model.generation"),
         **{name: settings[name] for name in ("reward_model.grounded", "reward_model.whole_quotes")},
-        "the reward model": materials.digest(materials.model_folder("reward_model")),
+        "the reward model": materials.digest(materials.model),
     }
 
 
 PROMPTED = CriticSpec(
     "prompted",
-    make=lambda materials: materials.prompted(),
+    make=lambda materials: materials.opened(),
     settings=PromptedSettings,
     manner=("concurrency", "retries", "most_failures", "timeout", "prices", "budget_usd"),
     source="llm",
@@ -193,14 +193,12 @@ PROMPTED = CriticSpec(
 )
 REWARD_MODEL = CriticSpec(
     "reward_model",
-    make=lambda materials: materials.reward_model(),
+    make=lambda materials: materials.opened(),
     settings=RewardModelCriticSettings,
     manner=("gate",),
     inputs=_model_inputs,
     measures_with=lambda materials: (
-        materials.reward_model()
-        if materials.settings.folder or materials.model_folder("reward_model").is_dir()
-        else None
+        materials.opened() if materials.settings.folder or materials.model.is_dir() else None
     ),
     source="reward_model",
     blind=True,
