@@ -73,4 +73,5 @@ SCALAR_MODEL = CriticSpec(
     inputs=lambda materials: {"the scalar reward model": materials.digest(materials.model)},
     source="reward_model",
     words=False,
+    about="trained here on preference pairs, gives a verdict without spans",
 )

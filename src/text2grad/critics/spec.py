@@ -45,7 +45,7 @@ Inputs = Callable[[Materials], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class CriticSpec:
-    """One critic, by the name that `critic.kind` has for it.
+    """One critic, by the name that `critic.kind` has for it; `about` is its line in the help.
 
     `settings` is the class of `critic.<kind>`; those named in `manner` change how it works and not what it says.
     `make` makes the critic, `measures_with` the one that judges held-out answers in `evaluate`, where that is not
@@ -64,3 +64,4 @@ class CriticSpec:
     source: SourceKind = "program"
     words: bool = True
     blind: bool = False
+    about: str = ""

@@ -106,4 +106,5 @@ UNIT_MODEL = CriticSpec(
     inputs=lambda materials: {"the unit model": materials.digest(materials.model)},
     source="reward_model",
     words=False,
+    about="trained here on feedback, labels steps or tokens",
 )

@@ -190,6 +190,7 @@ PROMPTED = CriticSpec(
     manner=("concurrency", "retries", "most_failures", "timeout", "prices", "budget_usd"),
     source="llm",
     blind=True,
+    about="any OpenAI-compatible endpoint",
 )
 REWARD_MODEL = CriticSpec(
     "reward_model",
@@ -202,4 +203,5 @@ REWARD_MODEL = CriticSpec(
     ),
     source="reward_model",
     blind=True,
+    about="trained here",
 )
