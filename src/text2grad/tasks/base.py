@@ -113,9 +113,7 @@ def load_task(settings: TaskSettings) -> Task:
     if not is_own_name(target):
         near = difflib.get_close_matches(settings.name.lower(), TASKS, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""
-        raise UserError(
-            f"unknown task {settings.name!r}{hint}", f"one of {', '.join(TASKS)}, or module:Class"
-        )
+        raise UserError(f"unknown task {settings.name!r}{hint}", f"one of {', '.join(TASKS)}, or module:Class")
     return cast(Task, load_named("task", settings.name, target)(settings))
 
 
