@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -77,7 +76,9 @@ def materials_of(
         feedback=lambda: imported_feedback(config),
         opened=lambda: opened[kind](),
         model=model_folder(config, kind),
-        section=partial(section_of, config),
+        section=lambda name, without=(): flatten(
+            {f"{name}.{key}" for key in without}, **{name: attrgetter(name)(config)}
+        ),
         digest=digest_of_path,
     )
 
@@ -94,11 +95,6 @@ def model_folder(config: Config, kind: str) -> Path:
     settings = getattr(config.critic, kind, None)
     place = config.run.folder / kind / getattr(settings, "units", "")
     return getattr(settings, "folder", None) or place / "policy"
-
-
-def section_of(config: Config, name: str, without: Collection[str] = ()) -> dict[str, str]:
-    """The settings of a section as `section.key` -> text."""
-    return flatten({f"{name}.{key}" for key in without}, **{name: attrgetter(name)(config)})
 
 
 def digest_of_path(path: Path) -> str:
