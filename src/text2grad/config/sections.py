@@ -158,11 +158,8 @@ class CriticSettings(Settings):
 
     kind: CriticKind = Field(
         default="reward_model",
-        description="reward_model: trained here; scalar_model: trained here on preference pairs, gives a verdict"
-        " without spans; unit_model: trained here on feedback, labels steps or tokens;"
-        " program: runs tests; reference: compares with the reference answer; prompted: any OpenAI-compatible"
-        " endpoint; human: what people said of these very responses;"
-        " module:Class: a critic of your own",
+        description="; ".join(f"{kind}: {spec.about}" for kind, spec in CRITICS.items())
+        + "; module:Class: a critic of your own",
     )
     prompted: PromptedSettings = PromptedSettings()
     program: ProgramSettings = ProgramSettings()

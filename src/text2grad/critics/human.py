@@ -39,4 +39,5 @@ HUMAN = CriticSpec(
     make=lambda materials: HumanCritic(materials.feedback()),
     inputs=lambda materials: {"the feedback": materials.digest(materials.folder / "feedback.jsonl")},
     source="human",
+    about="what people said of these very responses",
 )

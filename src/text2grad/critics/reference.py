@@ -193,4 +193,5 @@ REFERENCE = CriticSpec(
     settings=ReferenceSettings,
     needs=Need("reference answers", lambda example: bool(example.reference)),
     measures_with=lambda materials: ReferenceCritic(),
+    about="compares with the reference answer",
 )

@@ -68,9 +68,10 @@ class ScalarCritic:
 
 SCALAR_MODEL = CriticSpec(
     "scalar_model",
-    make=lambda materials: materials.scalar_model(),
+    make=lambda materials: materials.opened(),
     settings=ScalarModelCriticSettings,
-    inputs=lambda materials: {"the scalar reward model": materials.digest(materials.model_folder("scalar_model"))},
+    inputs=lambda materials: {"the scalar reward model": materials.digest(materials.model)},
     source="reward_model",
     words=False,
+    about="trained here on preference pairs, gives a verdict without spans",
 )

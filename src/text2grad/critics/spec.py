@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from text2grad.feedback import Critic, Example, Feedback, SourceKind
 from text2grad.sandbox import Runner
 from text2grad.settings import Settings
 
 
-class Materials(Protocol):
-    """What a critic can be made of. `stages.critics` implements it; each part is opened on demand."""
+@dataclass(frozen=True)
+class Materials:
+    """What a critic can be made of; `stages.critics` gathers it.
 
-    @property
-    def settings(self) -> Any:
-        """The settings of `critic.<kind>`; None where the kind has none."""
+    `settings` are those of `critic.<kind>` (None: the kind has none), `seed` and `folder` the run's, `runner` the
+    sandbox, `feedback()` the records that the run has imported. `opened()` is the critic of this kind over an
+    endpoint or a trained model, and `model` the folder of that model. `section(name, without)` gives the settings
+    of a section as `section.key` -> text, `digest(path)` that of a file or of all files in a folder.
+    """
 
-    @property
-    def seed(self) -> int:
-        """`run.seed`."""
-
-    @property
-    def folder(self) -> Path:
-        """`run.folder`."""
-
-    @property
-    def runner(self) -> Runner:
-        """The sandbox."""
-
-    def feedback(self) -> Iterable[Feedback]:
-        """The records that this run has imported."""
-
-    def prompted(self) -> Critic:
-        """The critic over an endpoint, with the task's prompt."""
-
-    def reward_model(self) -> Critic:
-        """The critic over the trained reward model."""
-
-    def scalar_model(self) -> Critic:
-        """The critic over the scalar reward model."""
-
-    def unit_model(self) -> Critic:
-        """The critic over the unit model."""
-
-    def model_folder(self, kind: str) -> Path:
-        """Where the model of a trained critic is: the one named, or this run's own."""
-
-    def section(self, name: str, without: Collection[str] = ()) -> Mapping[str, str]:
-        """The settings of a section as `section.key` -> text."""
-
-    def digest(self, path: Path) -> str:
-        """A digest of a file, or of all files in a folder."""
+    settings: Any
+    seed: int
+    folder: Path
+    runner: Runner
+    feedback: Callable[[], Iterable[Feedback]]
+    opened: Callable[[], Critic]
+    model: Path
+    section: Callable[..., Mapping[str, str]]
+    digest: Callable[[Path], str]
 
 
 class Need(NamedTuple):
@@ -68,7 +45,7 @@ Inputs = Callable[[Materials], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class CriticSpec:
-    """One critic, by the name that `critic.kind` has for it.
+    """One critic, by the name that `critic.kind` has for it; `about` is its line in the help.
 
     `settings` is the class of `critic.<kind>`; those named in `manner` change how it works and not what it says.
     `make` makes the critic, `measures_with` the one that judges held-out answers in `evaluate`, where that is not
@@ -87,3 +64,4 @@ class CriticSpec:
     source: SourceKind = "program"
     words: bool = True
     blind: bool = False
+    about: str = ""

@@ -101,9 +101,10 @@ def _verdict(found: Sequence[LabelledPlace]) -> float | None:
 
 UNIT_MODEL = CriticSpec(
     "unit_model",
-    make=lambda materials: materials.unit_model(),
+    make=lambda materials: materials.opened(),
     settings=UnitModelCriticSettings,
-    inputs=lambda materials: {"the unit model": materials.digest(materials.model_folder("unit_model"))},
+    inputs=lambda materials: {"the unit model": materials.digest(materials.model)},
     source="reward_model",
     words=False,
+    about="trained here on feedback, labels steps or tokens",
 )

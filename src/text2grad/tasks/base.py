@@ -24,30 +24,32 @@ ROUGE_TYPES = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL"}
 SHARES: tuple[Split, ...] = ("sft", "reward", "train")
 """The splits that `task.split` gives the shares of, in its order."""
 
-TASKS = {
+BENCHMARKS = {
     "alpaca_eval": "text2grad.tasks.benchmarks.alpaca_eval:AlpacaEvalTask",
     "arc": "text2grad.tasks.benchmarks.arc:ArcTask",
+    **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "text2grad.tasks.code:CodeBenchmark"),
+    "mt_bench": "text2grad.tasks.benchmarks.mt_bench:MTBenchTask",
+}
+"""Tasks to measure on: all their questions are held out."""
+_TASKS = {
+    **BENCHMARKS,
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
-    "docstrings": "text2grad.tasks.docstrings:DocstringsTask",
-    "function_summaries": "text2grad.tasks.docstrings:DocstringsTask",
-    "humaneval": "text2grad.tasks.code:CodeBenchmark",
-    "humaneval+": "text2grad.tasks.code:CodeBenchmark",
-    "mbpp": "text2grad.tasks.code:CodeBenchmark",
-    "mbpp+": "text2grad.tasks.code:CodeBenchmark",
-    "mt_bench": "text2grad.tasks.benchmarks.mt_bench:MTBenchTask",
+    **dict.fromkeys(("docstrings", "function_summaries"), "text2grad.tasks.docstrings:DocstringsTask"),
     "qa": "text2grad.tasks.qa:QATask",
     "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
 }
+TASKS = dict(sorted(_TASKS.items()))
+"""The tasks of the package by name, each as `module:Class`."""
 
 
 class TaskSettings(Settings):
     """Which task, and which data."""
 
     name: str = Field(
-        description="summarization, qa, code, demo, small_programs, docstrings, function_summaries, to measure on"
-        " humaneval, humaneval+, mbpp, mbpp+, arc, alpaca_eval, mt_bench, or a plug-in as module:Class"
+        description=f"{', '.join(name for name in TASKS if name not in BENCHMARKS)}, to measure on"
+        f" {', '.join(BENCHMARKS)}, or a plug-in as module:Class"
     )
     data: str = Field(
         default="",

@@ -147,4 +147,5 @@ PROGRAM = CriticSpec(
     settings=ProgramSettings,
     needs=Need("tests", lambda example: bool(example.meta.get("tests"))),
     inputs=lambda materials: materials.section("sandbox", without=("workers",)),
+    about="runs tests",
 )

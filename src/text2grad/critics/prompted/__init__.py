@@ -1,10 +1,9 @@
 """The prompted critic: `messages` are what it shows a chat model, `reading` what it makes of the answers."""
 
-from text2grad.critics.prompted.critic import Pair, PromptedCritic
+from text2grad.critics.prompted.critic import Pair, PromptedCritic, VerdictCritic
 from text2grad.critics.prompted.messages import CUT, Prompt, fitted_messages, judge_messages
 from text2grad.critics.prompted.reading import Reader
 from text2grad.critics.prompted.settings import PromptedSettings, ReadingSettings
-from text2grad.critics.prompted.verdict import VerdictCritic
 
 __all__ = [
     "CUT",

@@ -6,6 +6,7 @@ fine-tuned on what the annotator wrote. Both are this class: they read `judge_me
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
@@ -155,6 +156,42 @@ class PromptedCritic:
         return self._tested if self._tested and known else self._prompt
 
 
+class VerdictCritic:
+    """A reward model used for its verdict alone: same prompt as the prompted critic, nothing is generated.
+
+    The verdict is the one that would come with the critique, since the head reads it off the state before the first
+    word (`policy.score_head`).
+    """
+
+    def __init__(self, chat: Chat, prompt: str, source: Source) -> None:
+        self.chat, self.source = chat, source
+        self.overlap = overlap_of(chat)
+        self.usage: Counter[str] = Counter()
+        self._prompt = prompt
+
+    @property
+    def tokens(self) -> float:
+        """Read in all, and one token for each answer."""
+        return float(self.usage.total())
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """A critique without words or spans of each response; one without a verdict is a failure."""
+        excess = self.chat.excess if isinstance(self.chat, LimitedChat) else lambda _: 0
+        pairs = zip(examples, responses, strict=True)
+        return [
+            self._judgement(answer)
+            for answer in self.chat.complete([fitted_messages(self._prompt, *pair, excess) for pair in pairs])
+        ]
+
+    def _judgement(self, answer: Answer) -> Judgement:
+        if isinstance(answer, Failure):
+            return answer
+        self.usage.update(tokens_in(answer))
+        if answer.score is None or not math.isfinite(answer.score):
+            return Failure(kind="invalid", message=f"the verdict is {answer.score}")
+        return Critique(text="", score=answer.score)
+
+
 def tokens_in(answer: Answer) -> dict[str, int]:
     """Input and output tokens of one request by name, if the chat reports them."""
     usage = answer.usage if isinstance(answer, Completion) else {}
@@ -179,29 +216,29 @@ def _model_inputs(materials: Materials) -> dict[str, str]:
     return {
         **materials.section("reward_model.generation"),
         **{name: settings[name] for name in ("reward_model.grounded", "reward_model.whole_quotes")},
-        "the reward model": materials.digest(materials.model_folder("reward_model")),
+        "the reward model": materials.digest(materials.model),
     }
 
 
 PROMPTED = CriticSpec(
     "prompted",
-    make=lambda materials: materials.prompted(),
+    make=lambda materials: materials.opened(),
     settings=PromptedSettings,
     manner=("concurrency", "retries", "most_failures", "timeout", "prices", "budget_usd"),
     source="llm",
     blind=True,
+    about="any OpenAI-compatible endpoint",
 )
 REWARD_MODEL = CriticSpec(
     "reward_model",
-    make=lambda materials: materials.reward_model(),
+    make=lambda materials: materials.opened(),
     settings=RewardModelCriticSettings,
     manner=("gate",),
     inputs=_model_inputs,
     measures_with=lambda materials: (
-        materials.reward_model()
-        if materials.settings.folder or materials.model_folder("reward_model").is_dir()
-        else None
+        materials.opened() if materials.settings.folder or materials.model.is_dir() else None
     ),
     source="reward_model",
     blind=True,
+    about="trained here",
 )

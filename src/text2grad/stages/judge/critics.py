@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -50,95 +49,60 @@ def runner_of(config: Config) -> Runner:
     return Runner(settings.seconds, settings.workers, settings.tier, memory_mb=settings.memory_mb)
 
 
-@dataclass(frozen=True)
-class RunMaterials(Materials):
-    """The `Materials` of a run.
+def materials_of(
+    config: Config,
+    kind: str,
+    runner: Runner | None = None,
+    task: Task | None = None,
+    policy: Policy | None = None,
+    chat: OpenAIChat | None = None,
+) -> Materials:
+    """What a run has to make a critic of this kind.
 
     `task` has the annotator's prompt (None: looked up by `task.name`), `policy` is the one in training, whose base
     weights the reward model may share (`reward_model.shared`), `chat` the endpoint of a prompted critic.
     """
+    opened: dict[str, Callable[[], Critic]] = {
+        "prompted": lambda: prompted_critic(config, chat or OpenAIChat(config.critic.prompted), task),
+        "reward_model": lambda: reward_model_critic(config, policy),
+        "scalar_model": lambda: scalar_model_critic(config),
+        "unit_model": lambda: unit_model_critic(config),
+    }
+    return Materials(
+        settings=getattr(config.critic, kind, None),
+        seed=config.run.seed,
+        folder=config.run.folder,
+        runner=runner or runner_of(config),
+        feedback=lambda: imported_feedback(config),
+        opened=lambda: opened[kind](),
+        model=model_folder(config, kind),
+        section=lambda name, without=(): flatten(
+            {f"{name}.{key}" for key in without}, **{name: attrgetter(name)(config)}
+        ),
+        digest=digest_of_path,
+    )
 
-    config: Config
-    kind: str
-    sandbox: Runner | None = None
-    task: Task | None = None
-    policy: Policy | None = None
-    chat: OpenAIChat | None = None
 
-    @property
-    def settings(self) -> Any:
-        return getattr(self.config.critic, self.kind, None)
+def imported_feedback(config: Config) -> list[Feedback]:
+    """The records that this run has imported."""
+    from text2grad.stages.run.folder import read_feedback
 
-    @property
-    def seed(self) -> int:
-        return self.config.run.seed
+    return read_feedback(config.run.folder / "feedback.jsonl")
 
-    @property
-    def folder(self) -> Path:
-        return self.config.run.folder
 
-    @property
-    def runner(self) -> Runner:
-        return self.sandbox or runner_of(self.config)
+def model_folder(config: Config, kind: str) -> Path:
+    """Where the model of a trained critic is: the one named, or this run's own."""
+    settings = getattr(config.critic, kind, None)
+    place = config.run.folder / kind / getattr(settings, "units", "")
+    return getattr(settings, "folder", None) or place / "policy"
 
-    def feedback(self) -> Iterable[Feedback]:
-        from text2grad.stages.run.folder import read_feedback
 
-        return read_feedback(self.folder / "feedback.jsonl")
-
-    def prompted(self) -> PromptedCritic:
-        return prompted_critic(self.config, self.chat or OpenAIChat(self.config.critic.prompted), self.task)
-
-    def reward_model(self) -> Critic:
-        make = critic_over if self.config.critic.reward_model.words else verdicts_of
-        model = load_reward_model(self.config, self.policy)
-        return make(self.config, model, str(reward_model_folder(self.config)))
-
-    def scalar_model(self) -> ScalarCritic:
-        from text2grad.policy.heads.model import HeadModel
-
-        folder = self.model_folder("scalar_model")
-        facts = self._facts(folder / SCALE_FILE, f"no scalar reward model in {folder}", "--pairs FILE")
-        scorer = HeadModel(_frozen(self.config, folder), self.config.scalar_model.batch_size)
-        source = Source(kind="reward_model", model=str(folder), prompt_version="scalar")
-        return ScalarCritic(scorer, Scale(**facts), source)
-
-    def unit_model(self) -> UnitCritic:
-        from text2grad.policy.heads.model import HeadModel
-
-        folder, settings = self.model_folder("unit_model"), self.config.critic.unit_model
-        units = settings.units
-        facts = self._facts(folder / UNITS_FILE, f"no unit model of {units} in {folder}", f"--units {units}")
-        if facts["units"] != units:
-            problem = f"the unit model in {folder} labels {facts['units']}"
-            raise UserError(problem, f"--critic.unit_model.units {facts['units']}")
-        model, size = _frozen(self.config, folder), self.config.unit_model.batch_size
-        source = Source(kind="reward_model", model=str(folder), prompt_version=units)
-        return UnitCritic(HeadModel(model, size, settings.poor_threshold), units, source)
-
-    def _facts(self, file: Path, problem: str, options: str) -> Any:
-        """Read the JSON file that a finished training writes beside its model.
-
-        Raises:
-            UserError: there is no such file: there is no model, or its training was not finished.
-        """
-        if not file.is_file():
-            raise UserError(problem, f"text2grad train-reward {options} --run.folder {self.folder}")
-        return from_json(file.read_text(encoding="utf-8"))
-
-    def model_folder(self, kind: str) -> Path:
-        settings = getattr(self.config.critic, kind)
-        place = self.folder / kind / (settings.units if kind == "unit_model" else "")
-        return Path(settings.folder or place / "policy")
-
-    def section(self, name: str, without: Collection[str] = ()) -> Mapping[str, str]:
-        return flatten({f"{name}.{key}" for key in without}, **{name: attrgetter(name)(self.config)})
-
-    def digest(self, path: Path) -> str:
-        if path.is_file():
-            return sha256(path)
-        files = sorted(each for each in path.rglob("*") if each.is_file())
-        return digest_of_texts(f"{each.name} {sha256(each)}" for each in files)
+def digest_of_path(path: Path) -> str:
+    """A digest of a file, or of all files in a folder and below."""
+    if path.is_file():
+        return sha256(path)
+    files = sorted(each for each in path.rglob("*") if each.is_file())
+    return digest_of_texts(f"{each.name} {sha256(each)}" for each in files)
 
 
 def _frozen(config: Config, folder: Path) -> Policy:
@@ -172,9 +136,9 @@ def make_critic(
     policy: Policy | None = None,
     chat: OpenAIChat | None = None,
 ) -> Critic:
-    """The critic named by `kind` (`RunMaterials` says what the others are). Callers need not tell critics apart."""
+    """The critic named by `kind` (`materials_of` says what the others are). Callers need not tell critics apart."""
     spec = spec_of(kind)
-    return spec.make(RunMaterials(config, spec.kind, runner, task, policy, chat))
+    return spec.make(materials_of(config, spec.kind, runner, task, policy, chat))
 
 
 def refuse_unfit(kind: CriticKind, examples: Sequence[Example]) -> None:
@@ -271,17 +235,23 @@ def refuse_equal_votes(votes: int, temperature: float | None, setting: str) -> N
 
 def reward_model_folder(config: Config) -> Path:
     """Where the reward model is: the one named, or this run's own."""
-    return RunMaterials(config, "reward_model").model_folder("reward_model")
+    return model_folder(config, "reward_model")
 
 
 def critic_inputs(config: Config) -> dict[str, str]:
     """What the critic's judgements depend on, by name: its settings, and the files it reads as digests."""
     spec = spec_of(config.critic.kind)
-    materials = RunMaterials(config, spec.kind)
+    materials = materials_of(config, spec.kind)
     found = flatten({f"critic.{kind}" for kind in CRITICS}, critic=config.critic)
     if materials.settings is not None:
         found |= materials.section(f"critic.{spec.kind}", spec.manner)
     return {**found, **own_code("the critic", config.critic.kind), **spec.inputs(materials)}
+
+
+def reward_model_critic(config: Config, policy: Policy | None = None) -> Critic:
+    """The trained reward model as a critic; without `critic.reward_model.words` its verdicts alone."""
+    make = critic_over if config.critic.reward_model.words else verdicts_of
+    return make(config, load_reward_model(config, policy), str(reward_model_folder(config)))
 
 
 def load_reward_model(config: Config, policy: Policy | None = None) -> Policy:
@@ -333,7 +303,48 @@ def _source(name: str) -> Source:
     return Source(kind="reward_model", model=name, prompt_version=prompt_version(REWARD_MODEL_PROMPT))
 
 
+def scalar_model_critic(config: Config) -> ScalarCritic:
+    """The scalar reward model that was trained on preference pairs.
+
+    Raises:
+        UserError: there is none, or its training was not finished.
+    """
+    from text2grad.policy.heads.model import HeadModel
+
+    folder = model_folder(config, "scalar_model")
+    facts = _facts(config, folder / SCALE_FILE, f"no scalar reward model in {folder}", "--pairs FILE")
+    scorer = HeadModel(_frozen(config, folder), config.scalar_model.batch_size)
+    return ScalarCritic(
+        scorer, Scale(**facts), Source(kind="reward_model", model=str(folder), prompt_version="scalar")
+    )
+
+
+def unit_model_critic(config: Config) -> UnitCritic:
+    """The unit model that was trained on this run's feedback.
+
+    Raises:
+        UserError: there is none, its training was not finished, or it labels other units.
+    """
+    from text2grad.policy.heads.model import HeadModel
+
+    folder, settings = model_folder(config, "unit_model"), config.critic.unit_model
+    units = settings.units
+    facts = _facts(config, folder / UNITS_FILE, f"no unit model of {units} in {folder}", f"--units {units}")
+    if facts["units"] != units:
+        problem = f"the unit model in {folder} labels {facts['units']}"
+        raise UserError(problem, f"--critic.unit_model.units {facts['units']}")
+    labeller = HeadModel(_frozen(config, folder), config.unit_model.batch_size, settings.poor_threshold)
+    return UnitCritic(labeller, units, Source(kind="reward_model", model=str(folder), prompt_version=units))
+
+
+def _facts(config: Config, file: Path, problem: str, options: str) -> Any:
+    """Read the JSON file that a finished training writes beside its model; a missing one is a `UserError`."""
+    if not file.is_file():
+        raise UserError(problem, f"text2grad train-reward {options} --run.folder {config.run.folder}")
+    return from_json(file.read_text(encoding="utf-8"))
+
+
 def judge_of(config: Config) -> Critic | None:
     """The critic of held-out answers, where there is one and it is wanted (`evaluate.token_reward`)."""
     spec = spec_of(config.critic.kind)
-    return spec.measures_with(RunMaterials(config, spec.kind)) if config.evaluate.token_reward else None
+    return spec.measures_with(materials_of(config, spec.kind)) if config.evaluate.token_reward else None
