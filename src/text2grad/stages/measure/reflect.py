@@ -16,7 +16,7 @@ from text2grad.config import Config
 from text2grad.critics.prompted import Prompt, PromptedCritic
 from text2grad.critics.revision import finds_nothing
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UsageError
 from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
 from text2grad.feedback import Critic, Critique, Example, Failure
 from text2grad.policy.generate import LocalChat
@@ -28,8 +28,8 @@ from text2grad.stages.judge.revise import Case, revise, revision_prompt
 from text2grad.stages.measure.answers import text_measures
 from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.folder import prepare
-from text2grad.stages.run.policies import policy_name
-from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.policies import named_policy
+from text2grad.stages.run.prompts import heldout_prompts, task_of
 from text2grad.stages.run.results import SCORES, measured_on, write_json, write_results
 from text2grad.stages.run.sampling import sample
 from text2grad.stages.run.summary import Summary, inlined
@@ -84,10 +84,8 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     """
     refuse_knowing_critic(config)
     folder, task, prompt = prepare(config), task_of(config), revision_prompt(config)
-    heldout = task.examples("heldout")[: config.evaluate.limit]
-    if not heldout:
-        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
-    policy = load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
+    heldout = heldout_prompts(config, task)
+    policy = load_frozen(named_policy(config, target))
     quiet = config.model_copy(update={"critic": config.critic.model_copy(update={"noise": None})})
     name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
     seed_everything(config.run.seed)

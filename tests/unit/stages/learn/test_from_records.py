@@ -21,8 +21,9 @@ from text2grad.stages.learn import imitate, logged, offline, refine
 from text2grad.stages.learn.imitate import Choice, chosen_answers, run_sft_on_records
 from text2grad.stages.learn.offline import run_train_offline
 from text2grad.stages.learn.refine import run_refine
-from text2grad.stages.measure import evaluate, reflect
+from text2grad.stages.measure import reflect
 from text2grad.stages.measure.reflect import run_reflect
+from text2grad.stages.run.policies import policy_name
 from text2grad.tasks.base import Split
 from tiny_runs import tiny_model
 
@@ -92,7 +93,7 @@ def test_offline_writes_a_policy_that_evaluate_finds(config: Config) -> None:
     assert (summary["heldout_records"], summary["failed_records"]) == (1, 1)
     rows = [json.loads(line) for line in (config.run.folder / "ppo/offline/metrics.jsonl").read_text().splitlines()]
     assert {"loss", "kl", "grad_norm"} <= rows[0].keys()
-    assert evaluate.policy_name(config, "offline") == summary["out"]
+    assert policy_name(config, "offline") == summary["out"]
 
 
 def test_an_answer_that_is_too_long_is_left_out_and_named(
