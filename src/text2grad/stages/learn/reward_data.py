@@ -102,7 +102,7 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     """The part of a critique that the reward model learns to write: a small model cannot learn all of it.
 
     What is missing from an answer is said in the critique's words; grounded decoding has no list for it. A score
-    has one digit: with all that a division gives, each is a text of its own, and one of them is learnt by heart.
+    is rounded to one digit: extra digits invite memorisation.
     Where a head gives the verdict (`reward_model.verdict`), z has no score.
     """
     spans = tuple(span for span in critique.spans if span.label or settings.improvable)
