@@ -7,24 +7,23 @@ tokens.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from text2grad.config import Config
-from text2grad.critics.prompted import Prompt, PromptedCritic
-from text2grad.critics.revision import finds_nothing
+from text2grad.critics.prompted import Prompt
 from text2grad.durable.state import seed_everything
 from text2grad.errors import UsageError
 from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
-from text2grad.feedback import Critic, Critique, Example, Failure
+from text2grad.eval.reflection import Reflection, reflected
+from text2grad.feedback import Critic, Example
 from text2grad.policy.generate import LocalChat
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.judge.critics import open_critic, runner_of
-from text2grad.stages.judge.revise import Case, revise, revision_prompt
+from text2grad.stages.judge.revise import revision_prompt
 from text2grad.stages.measure.answers import text_measures
 from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.folder import prepare
@@ -54,25 +53,6 @@ class ReflectSummary(Summary):
     refused: Mapping[str, int]
     tokens: Mapping[str, int] = inlined()
     out: str | None = None
-
-
-@dataclass
-class Reflection:
-    """The answers as they are; `open` are the places of those that are revised further."""
-
-    responses: list[str]
-    open: list[int]
-    let_stand: int = 0
-    failed: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    tokens: Counter[str] = field(default_factory=Counter)
-
-    def count(self, other: Reflection) -> None:
-        """Add what was counted elsewhere."""
-        self.let_stand += other.let_stand
-        self.failed += other.failed
-        self.refused.update(other.refused)
-        self.tokens.update(other.tokens)
 
 
 def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
@@ -161,46 +141,3 @@ def refuse_knowing_critic(config: Config) -> None:
             f"the critic {config.critic.kind} knows what the answers are measured by",
             f"--critic.kind {' or '.join(BLIND)}",
         )
-
-
-def reflected(
-    examples: Sequence[Example], state: Reflection, critic: Critic, chat: LocalChat, prompt: Prompt, rounds: int
-) -> Iterator[Reflection]:
-    """The state after each round. An answer is left as it is once the critic finds nothing, its critique fails, or
-    its revision is of no use: asked again, a greedy policy would say the same."""
-    asked = [Example(id=example.id, prompt=example.prompt) for example in examples]
-    for _ in range(rounds):
-        cases = judged(asked, state, critic)
-        revisions = revise(chat, prompt, list(cases.values()))
-        state.open = []
-        for place, revision in zip(cases, revisions, strict=True):
-            if revision.refused:
-                state.refused[revision.refused] += 1
-            else:
-                state.responses[place] = revision.text
-                state.open.append(place)
-        yield state
-
-
-def judged(asked: Sequence[Example], state: Reflection, critic: Critic) -> dict[int, Case]:
-    """What the critic says of the answers that are open, by place; those it finds fault with."""
-    examples, responses = [asked[i] for i in state.open], [state.responses[i] for i in state.open]
-    before = Counter(used_by(critic))
-    said = critic.critique(examples, responses) if examples else []
-    for name, count in (Counter(used_by(critic)) - before).items():
-        state.tokens[f"critic_{name}"] += count
-    cases = {}
-    for place, example, response, judgement in zip(state.open, examples, responses, said, strict=True):
-        if isinstance(judgement, Failure):
-            state.failed += 1
-        elif finds_nothing(judgement):
-            state.let_stand += 1
-        else:
-            assert isinstance(judgement, Critique)
-            cases[place] = Case(example, response, judgement)
-    return cases
-
-
-def used_by(critic: Critic) -> Mapping[str, int]:
-    """Tokens that a critic has read and written so far, by name."""
-    return critic.usage if isinstance(critic, PromptedCritic) else {}

@@ -13,6 +13,7 @@ from text2grad.chat import Completion
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UsageError, UserError
+from text2grad.eval.reflection import Reflection, judged
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, read_jsonl
 from text2grad.feedback import write_jsonl as write
 from text2grad.policy.generate import LocalChat
@@ -345,8 +346,8 @@ def test_the_tokens_of_a_local_critic_are_counted(config: Config) -> None:
 
     chat = LocalChat(load_policy(config.policy), config.generation, "critic")
     critic = PromptedCritic(chat, "{{prompt}} {{response}}", Source(kind="reward_model"))
-    state = reflect.Reflection(["so a"], [0])
-    reflect.judged([example("a")], state, critic)
+    state = Reflection(["so a"], [0])
+    judged([example("a")], state, critic)
     assert state.tokens["critic_input_tokens"] > 5 and 0 < state.tokens["critic_output_tokens"] <= 6
     assert state.failed + state.let_stand <= 1
 
