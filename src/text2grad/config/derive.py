@@ -1,4 +1,4 @@
-"""Settings that nobody set, from what is there: the model, the examples, the machine. No torch.
+"""Derive unset settings from model, data and hardware. No torch.
 
 The defaults of `config.sections` suit no model in particular. `derive` replaces those that no file, recipe, preset
 or option has set, with a reason for each, and touches no other. The rates are for adapters on all linear layers of

@@ -110,7 +110,7 @@ def with_tiny_rates(config: Config, section: str) -> Config:
 def dump_config(config: Config, only_set: bool = False) -> str:
     """The configuration as YAML; `load_config` reads it back equal.
 
-    With `only_set` without what nobody set, so that a command that reads it may still derive that.
+    With `only_set`, unset settings are left out, so that a command that reads the file can still derive them.
     """
     data = config.model_dump(mode="json", exclude_unset=only_set)
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""What may befall a training process: a second one in its folder, too little memory, a full disk."""
+"""Detect concurrent runs in a folder, low memory and full disks."""
 
 from __future__ import annotations
 

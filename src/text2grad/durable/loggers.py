@@ -1,7 +1,7 @@
 """Other places for the metrics of a run than its `metrics.jsonl`: TensorBoard, trackio, Weights & Biases.
 
-Their packages are optional and imported here, when they are asked for. A resumed run goes on in TensorBoard; in
-trackio and W&B it is another run of the same group, the run's folder.
+Their packages are optional and imported on demand. Resumed runs append to the TensorBoard log; in trackio and W&B
+they are another run of the same group, named by the run's folder.
 """
 
 from __future__ import annotations

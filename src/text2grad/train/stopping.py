@@ -4,7 +4,8 @@ that samples of the policy would hardly differ."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +13,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from text2grad.durable.processes import ALONE, Ranks
+from text2grad.errors import UserError
+from text2grad.feedback import Critique, Feedback
 from text2grad.policy.model import Policy
 from text2grad.policy.shard import gathered, split_as
+from text2grad.tasks.base import question_of, words_of
 from text2grad.train.settings import EarlyStoppingSettings, SFTSettings
 
 PREFIX = "best."
@@ -153,3 +157,25 @@ class LossFloor:
 def _kept(tensor: Tensor) -> Tensor:
     """A copy in the CPU's memory; of split weights each process copies its own part where it is."""
     return tensor.clone() if isinstance(tensor, DTensor) else torch.empty_like(tensor, device="cpu").copy_(tensor)
+
+
+def validation_split(
+    records: Sequence[Feedback], settings: EarlyStoppingSettings, seed: int
+) -> tuple[list[Feedback], list[Feedback]]:
+    """Training records without those of `settings.share` of the prompts, and at most `settings.records` of these.
+
+    Raises:
+        UserError: there are not two prompts.
+    """
+    questions = sorted({words_of(question_of(record)) for record in records})
+    if len(questions) < 2:
+        raise UserError(
+            "one training prompt cannot be split for early stopping", "reward_model.early_stopping null"
+        )
+    dice = random.Random(seed)
+    count = min(len(questions) - 1, max(1, round(settings.share * len(questions))))
+    apart = set(dice.sample(questions, count))
+    train = [record for record in records if words_of(question_of(record)) not in apart]
+    others = [record for record in records if words_of(question_of(record)) in apart]
+    readable = [record for record in others if isinstance(record.judgement(), Critique)]
+    return train, dice.sample(readable, min(settings.records, len(readable)))

@@ -26,7 +26,7 @@ from text2grad.stages.learn.reward_model import run_train_reward
 from text2grad.stages.learn.supervised import run_sft
 from text2grad.tasks.base import question_of
 from text2grad.train.settings import EarlyStoppingSettings
-from text2grad.train.stopping import EarlyStopping, LossFloor
+from text2grad.train.stopping import EarlyStopping, LossFloor, validation_split
 from tiny_runs import tiny_model
 
 
@@ -100,16 +100,16 @@ def record(question: str, number: int) -> Feedback:
 def test_validation_prompts_are_training_prompts_set_apart() -> None:
     records = [record(f"Q{n}", each) for n in range(20) for each in range(3)]
     settings = EarlyStoppingSettings(share=0.25, records=9)
-    train, validation = reward_model.validation_split(records, settings, seed=0)
+    train, validation = validation_split(records, settings, seed=0)
     assert len(validation) == 9 and len(train) == 45
     assert not {question_of(each) for each in train} & {question_of(each) for each in validation}
-    assert reward_model.validation_split(records, settings, seed=0) == (train, validation)
-    assert reward_model.validation_split(records, settings, seed=1) != (train, validation)
+    assert validation_split(records, settings, seed=0) == (train, validation)
+    assert validation_split(records, settings, seed=1) != (train, validation)
     tiny = EarlyStoppingSettings(share=0.9)
-    train, validation = reward_model.validation_split(records[:6], tiny, seed=0)
+    train, validation = validation_split(records[:6], tiny, seed=0)
     assert (len(train), len(validation)) == (3, 3)
     with pytest.raises(UserError, match=r"early_stopping null"):
-        reward_model.validation_split(records[:3], tiny, seed=0)
+        validation_split(records[:3], tiny, seed=0)
 
 
 def test_the_metric_is_the_mean_of_both_f1(tmp_path: Path) -> None:

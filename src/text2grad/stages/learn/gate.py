@@ -24,12 +24,13 @@ from text2grad.errors import UserError
 from text2grad.eval.critics.gate import Gate, Judged, Paid, check
 from text2grad.eval.critics.spans import SpanCase
 from text2grad.feedback import Critic, Example, Feedback, Judgement, judgements_of, write_jsonl
+from text2grad.formats.corrections import corrections
 from text2grad.policy.encode import encode_prompt
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages.judge.critics import critic_over, load_reward_model, reward_model_folder
-from text2grad.stages.learn.reward_data import corrections, example_of, reward_data
+from text2grad.stages.learn.reward_data import example_of, reward_data
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
 from text2grad.stages.run.sampling import sample

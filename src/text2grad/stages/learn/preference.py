@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from text2grad.config import Config
@@ -21,7 +21,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.judge.critics import SCALE_FILE
 from text2grad.stages.learn.gate import release
-from text2grad.stages.learn.reward_data import splits_of_task
+from text2grad.stages.learn.reward_data import SplitData, splits_of_task
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
 from text2grad.stages.run.settle import facts_of_preferences
@@ -52,26 +52,19 @@ class PreferenceSummary(Summary):
     out: str
 
 
-@dataclass(frozen=True)
-class PreferenceData:
-    """Pairs to train on and to measure on, no question in both, and what gave no pair."""
-
-    train: list[Preference]
-    heldout: list[Preference]
-    left_out: dict[str, int] = field(default_factory=dict)
-
-
 def run_train_scalar_model(config: Config, data: str, resume: ResumeMode = "auto") -> PreferenceSummary:
     """Train a scalar reward model on preference pairs; writes `scalar_model/policy` and its figures."""
     with training(config, "scalar_model", "scalar_model", resume) as stage:
         with stage.preparing():
-            policy, pairs = begun(config, start_policy(config), data, config.scalar_model.training)
+            policy, pairs = begun(config, data, config.scalar_model.training)
         run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
         with run.begun() as options:
             metrics = train_scalar_model(policy, pairs.train, run.config.scalar_model.training, options)
             del policy
             release()  # what was trained is gone before the model that was written is loaded
-            figures = standardise_and_measure(config, stage.place / "policy", pairs) if stage.ranks.first else {}
+            figures = (
+                standardise_and_measure(run.config, stage.place / "policy", pairs) if stage.ranks.first else {}
+            )
     return summary_of(pairs, metrics, figures, stage.place)
 
 
@@ -79,7 +72,7 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
     """DPO of the SFT policy on preference pairs; writes `ppo/<name>`, or resumes an unfinished one."""
     with training(config, "dpo", f"ppo/{name}", resume) as stage:
         with stage.preparing():
-            policy, pairs = begun(config, start_policy(config), data, config.dpo.training)
+            policy, pairs = begun(config, data, config.dpo.training)
         run = stage.settle(policy, facts_of_preferences(policy, pairs.train))
         with run.begun(with_run=True) as options:
             metrics = train_dpo(policy, pairs.train, run.config.dpo, options)
@@ -89,22 +82,18 @@ def run_train_dpo(config: Config, name: str, data: str, resume: ResumeMode = "au
     return summary_of(pairs, metrics, figures, stage.place)
 
 
-def begun(
-    config: Config, start: PolicySettings, data: str, settings: SupervisedSettings
-) -> tuple[Policy, PreferenceData]:
+def begun(config: Config, data: str, settings: SupervisedSettings) -> tuple[Policy, SplitData[Preference]]:
     """The policy to train and the pairs that fit it. The pairs are read first: a bad file costs nothing."""
     pairs = preference_data(config, data)
-    policy = load_policy(start)
-    train, heldout = (fitting(policy, each, settings) for each in (pairs.train, pairs.heldout))
-    long = len(pairs.train) + len(pairs.heldout) - len(train) - len(heldout)
-    left_out = pairs.left_out | ({"too_long": long} if long else {})
-    if left_out:
-        words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in left_out.items())
-        print(f"left out of the pairs: {words}", file=sys.stderr)
-    return policy, PreferenceData(train, heldout, left_out)
+    policy = load_policy(start_policy(config))
+
+    def tokens(some: Sequence[Preference]) -> list[int]:
+        return [len(each.whole) for each in encode_preferences(policy, some)]
+
+    return policy, pairs.fitting(tokens, longest(policy, settings), "pairs")
 
 
-def preference_data(config: Config, data: str) -> PreferenceData:
+def preference_data(config: Config, data: str) -> SplitData[Preference]:
     """The pairs of a file or hub data set, split by question, by the task's own rule.
 
     Where held-out pairs come beside them (`pairs_heldout.jsonl` beside `pairs.jsonl`, the split that a data set
@@ -122,7 +111,7 @@ def preference_data(config: Config, data: str) -> PreferenceData:
     heldout = [pair for pair in found.pairs if _words(pair) in out] + (beside.pairs if beside else [])
     if not train:
         raise UserError(f"{data}: all {len(found.pairs)} pairs are held out", "lower task.heldout_share")
-    return PreferenceData(train, heldout, dict(found.left_out))
+    return SplitData(train, heldout, Counter(found.left_out))
 
 
 def heldout_beside(data: str) -> Pairs | None:
@@ -135,14 +124,7 @@ def heldout_beside(data: str) -> Pairs | None:
     return read_pairs(data, split) if (split := hub_data(data).heldout) else None
 
 
-def fitting(policy: Policy, pairs: Sequence[Preference], settings: SupervisedSettings) -> list[Preference]:
-    """The pairs whose answers both fit the model as they are: half an answer would teach to stop half-way."""
-    limit = longest(policy, settings)
-    encoded = encode_preferences(policy, pairs)
-    return [pair for pair, item in zip(pairs, encoded, strict=True) if limit is None or len(item.whole) <= limit]
-
-
-def standardise_and_measure(config: Config, folder: Path, pairs: PreferenceData) -> dict[str, float]:
+def standardise_and_measure(config: Config, folder: Path, pairs: SplitData[Preference]) -> dict[str, float]:
     """Write the scale of a new scalar model's scores beside it; its figures on the held-out pairs."""
     settings = PolicySettings(model=str(folder), dtype=config.policy.dtype, device=config.policy.device)
     model = load_frozen(settings)
@@ -195,17 +177,17 @@ def write_figures(config: Config, name: str, figures: Mapping[str, float]) -> No
 
 
 def summary_of(
-    pairs: PreferenceData,
+    pairs: SplitData[Preference],
     metrics: Mapping[str, float],
     figures: Mapping[str, float],
     place: Path,
 ) -> PreferenceSummary:
     """What was read, trained and measured."""
     return PreferenceSummary(
-        pairs=len(pairs.train) + len(pairs.heldout) + sum(pairs.left_out.values()),
+        pairs=pairs.records,
         trained_on=len(pairs.train),
         heldout=len(pairs.heldout),
-        left_out=pairs.left_out or None,
+        left_out=dict(pairs.left_out) or None,
         metrics=metrics,
         figures={f"heldout_{name}": value for name, value in figures.items() if name != "pairs"},
         out=str(place / "policy"),

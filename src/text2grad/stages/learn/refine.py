@@ -17,13 +17,14 @@ from text2grad.critics.revision import finds_nothing
 from text2grad.durable.progress import counting
 from text2grad.errors import UserError
 from text2grad.eval.metrics import mean
+from text2grad.eval.reflection import Case, Revision, revise
 from text2grad.feedback import Critique, Example, Feedback, read_jsonl
 from text2grad.formats.responses import OF_AN_EARLIER_JUDGEMENT, Item
 from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.judge.critics import open_critic, runner_of
 from text2grad.stages.judge.records import criticise
-from text2grad.stages.judge.revise import Case, Revision, revise, revision_prompt
+from text2grad.stages.judge.revise import revision_prompt
 from text2grad.stages.learn.logged import answers_in
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import start_policy

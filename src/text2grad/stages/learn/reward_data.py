@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from text2grad import wire
 from text2grad.align import TokenTable
@@ -14,8 +15,7 @@ from text2grad.config import Config, RewardModelSettings
 from text2grad.critics.damage import spoiled
 from text2grad.critics.prompted import fitted_messages, judge_messages
 from text2grad.eval.critics.spans import SpanCase
-from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, Span, read_jsonl
-from text2grad.formats.marks import edits
+from text2grad.feedback import Critic, Critique, Example, Failure, Feedback, Message, read_jsonl
 from text2grad.policy.encode import encode_prompt, encode_target
 from text2grad.policy.model import Policy
 from text2grad.stages.judge.critics import REWARD_MODEL_PROMPT
@@ -35,10 +35,42 @@ from text2grad.tasks.base import (
 )
 from text2grad.train.pairs import Marked, Pair
 
-PRAISE, QUOTED_WHOLE = "Right as it is.", 60
-"""What the reward model learns to say of an answer that people corrected, and up to how many words it quotes it."""
 FEW_RECORDS, DAMAGED_OF_FEW = 500, 0.5
 """Training records below which spoiled answers are added, and how many for each of them."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SplitData(Generic[T]):
+    """Data to train on and to measure on, no question in both, and how many records gave none, by the reason."""
+
+    train: list[T]
+    heldout: list[T]
+    left_out: Counter[str]
+
+    @property
+    def records(self) -> int:
+        """Those that were read."""
+        return len(self.train) + len(self.heldout) + self.left_out.total()
+
+    def fitting(self, tokens: Callable[[Sequence[T]], Iterable[int]], limit: int | None, name: str) -> SplitData[T]:
+        """What fits the model whole: half an answer would teach to stop half-way. Reports on stderr what does not.
+
+        `tokens` counts those of each piece of data, `name` is what they are called.
+        """
+
+        def kept(data: Sequence[T]) -> list[T]:
+            return [each for each, count in zip(data, tokens(data), strict=True) if limit is None or count <= limit]
+
+        train, heldout = kept(self.train), kept(self.heldout)
+        long = len(self.train) + len(self.heldout) - len(train) - len(heldout)
+        left_out = self.left_out + Counter({"too_long": long})
+        if left_out:
+            words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.items())
+            print(f"left out of the {name}: {words}", file=sys.stderr)
+        return SplitData(train, heldout, left_out)
 
 
 def reward_data(config: Config) -> tuple[list[Feedback], list[Feedback]]:
@@ -105,7 +137,7 @@ def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     """The part of a critique that the reward model learns to write: a small model cannot learn all of it.
 
     What is missing from an answer is said in the critique's words; grounded decoding has no list for it. A score
-    has one digit: with all that a division gives, each is a text of its own, and one of them is learnt by heart.
+    is rounded to one digit: extra digits invite memorisation.
     Where a head gives the verdict (`reward_model.verdict`), z has no score.
     """
     spans = tuple(span for span in critique.spans if span.label or settings.improvable)
@@ -138,43 +170,6 @@ def without_repeats(records: Sequence[Feedback], limit: int | None) -> list[Feed
         if limit is None or seen[record.prompt, record.response] <= limit:
             kept.append(record)
     return kept
-
-
-def corrections(records: Sequence[Feedback]) -> list[tuple[Feedback, str]]:
-    """Of each record that people corrected, itself and the answer as they corrected it; equal ones once."""
-    found: dict[tuple[object, str], tuple[Feedback, str]] = {}
-    for record in records:
-        text = str(record.meta.get("corrected") or "")
-        if text.strip():
-            found.setdefault((record.prompt, text.strip()), (record, text))
-    return list(found.values())
-
-
-def with_corrections(records: Sequence[Feedback]) -> list[Feedback]:
-    """The records, and after them praise of every answer as people corrected it, where no record has that answer.
-
-    Of an answer too long to be quoted whole, what was put in is praised. The verdict is the best one where people
-    gave verdicts at all.
-    """
-    known = {(record.prompt, record.response.strip()) for record in records}
-    score = 1.0 if any(record.score is not None for record in records) else None
-    return [
-        *records,
-        *(
-            _praise(record, text, score)
-            for record, text in corrections(records)
-            if (record.prompt, text.strip()) not in known
-        ),
-    ]
-
-
-def _praise(record: Feedback, text: str, score: float | None) -> Feedback:
-    whole = Span(start=0, end=len(text), label=1, text=text)
-    spans = (whole,) if len(text.split()) <= QUOTED_WHOLE else edits(text, record.response)[0]
-    praise = tuple(span.model_copy(update={"label": 1, "reason": ""}) for span in spans)
-    # Without its meta: what was sampled and said is about the other answer.
-    example = Example(id=f"{record.id}:corrected", prompt=record.prompt, meta={"corrected": text})
-    return Feedback.of(example, text, Critique(text=PRAISE, spans=praise, score=score), record.source)
 
 
 def with_damage(records: Sequence[Feedback], settings: RewardModelSettings, seed: int) -> list[Feedback]:

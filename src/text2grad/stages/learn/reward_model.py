@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,8 @@ from text2grad.eval.critics.reward_model import reward_model_report
 from text2grad.eval.critics.spans import SpanCase, span_report
 from text2grad.eval.judge import Pair as JudgedPair
 from text2grad.eval.judge import compare_critics
-from text2grad.feedback import Critique, Feedback, Source, record_json, write_jsonl
+from text2grad.feedback import Feedback, Source, record_json, write_jsonl
+from text2grad.formats.corrections import with_corrections
 from text2grad.policy.adapters import BASE_DIGEST, digest_of_base
 from text2grad.policy.files.tokenizer import load_tokenizer
 from text2grad.policy.load import base_of, load_policy
@@ -36,7 +36,6 @@ from text2grad.stages.learn.reward_data import (
     fitting,
     judged_cases,
     reward_data,
-    with_corrections,
     with_damage,
     without_repeats,
 )
@@ -48,10 +47,8 @@ from text2grad.stages.run.results import write_json
 from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import TrainingStage, training
-from text2grad.tasks.base import question_of, words_of
 from text2grad.train.pairs import Pair, labelled_by
-from text2grad.train.settings import EarlyStoppingSettings
-from text2grad.train.stopping import EarlyStopping
+from text2grad.train.stopping import EarlyStopping, validation_split
 from text2grad.train.supervised import train_supervised
 
 JUDGE_PROMPT = "compare_critiques"
@@ -166,28 +163,6 @@ def refuse_no_score(pairs: Sequence[Pair]) -> None:
     """Raises UserError: a head is to learn the verdict, and no critique has one."""
     if pairs and all(pair.score is None for pair in pairs):
         raise UserError("no critique has a score for a head to learn", "--reward_model.verdict written")
-
-
-def validation_split(
-    records: Sequence[Feedback], settings: EarlyStoppingSettings, seed: int
-) -> tuple[list[Feedback], list[Feedback]]:
-    """Training records without those of `settings.share` of the prompts, and at most `settings.records` of these.
-
-    Raises:
-        UserError: there are not two prompts.
-    """
-    questions = sorted({words_of(question_of(record)) for record in records})
-    if len(questions) < 2:
-        raise UserError(
-            "one training prompt cannot be split for early stopping", "reward_model.early_stopping null"
-        )
-    dice = random.Random(seed)
-    count = min(len(questions) - 1, max(1, round(settings.share * len(questions))))
-    apart = set(dice.sample(questions, count))
-    train = [record for record in records if words_of(question_of(record)) not in apart]
-    others = [record for record in records if words_of(question_of(record)) in apart]
-    readable = [record for record in others if isinstance(record.judgement(), Critique)]
-    return train, dice.sample(readable, min(settings.records, len(readable)))
 
 
 def validation_inputs(config: Config, validation: Sequence[Feedback]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.judge.critics import UNITS_FILE
 from text2grad.stages.learn.gate import release
-from text2grad.stages.learn.reward_data import reward_data
+from text2grad.stages.learn.reward_data import SplitData, reward_data
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
 from text2grad.stages.run.settle import facts_of_pairs
@@ -31,7 +30,6 @@ from text2grad.stages.run.training import training
 from text2grad.tasks.qa import is_ultrafeedback
 from text2grad.train.objectives.head_model import JudgedAnswer, encode_units, train_unit_model, units_of
 from text2grad.train.pairs import Pair, longest
-from text2grad.train.settings import SupervisedSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +46,6 @@ class UnitModelSummary(Summary):
     out: str
 
 
-@dataclass(frozen=True)
-class UnitData:
-    """Answers to train on and to measure on, and how many records gave none, by the reason."""
-
-    train: list[JudgedAnswer]
-    heldout: list[JudgedAnswer]
-    left_out: Counter[str]
-
-
 def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "auto") -> UnitModelSummary:
     """Train a unit model on the run's feedback; writes `unit_model/<units>/policy` and its figures beside it.
 
@@ -67,7 +56,7 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
     with training(config, "unit_model", f"unit_model/{units}", resume, f"unit model of {units}") as stage:
         place = stage.place / "policy"
         with stage.preparing():
-            policy, data = begun(config, start_policy(config), units)
+            policy, data = begun(config, units)
         answers = [Pair(each.id, each.prompt, each.response) for each in data.train]
         run = stage.settle(policy, facts_of_pairs(policy, answers))
         with run.begun() as options:
@@ -78,7 +67,7 @@ def run_train_unit_model(config: Config, units: Units, resume: ResumeMode = "aut
             if stage.ranks.first:
                 write_json(place / UNITS_FILE, {"units": units, "heldout": figures})
     return UnitModelSummary(
-        records=len(data.train) + len(data.heldout) + data.left_out.total(),
+        records=data.records,
         trained_on=len(data.train),
         heldout=len(data.heldout),
         left_out=dict(data.left_out) or None,
@@ -98,18 +87,18 @@ def refuse_no_steps(config: Config, units: Units) -> None:
         raise UsageError("the answers of UltraFeedback have no steps to label", "--units tokens")
 
 
-def begun(config: Config, start: PolicySettings, units: Units) -> tuple[Policy, UnitData]:
+def begun(config: Config, units: Units) -> tuple[Policy, SplitData[JudgedAnswer]]:
     """The policy to train and the answers that fit it. The feedback is read first: a bad file costs nothing."""
     data = judged_answers(config, units)
-    policy = load_policy(start)
-    data = fitting(policy, data, config.unit_model.training)
-    if data.left_out:
-        words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in data.left_out.items())
-        print(f"left out of the feedback: {words}", file=sys.stderr)
-    return policy, data
+    policy = load_policy(start_policy(config))
+
+    def tokens(some: Sequence[JudgedAnswer]) -> list[int]:
+        return [each.tokens for each in encode_units(policy, some)]
+
+    return policy, data.fitting(tokens, longest(policy, config.unit_model.training), "feedback")
 
 
-def judged_answers(config: Config, units: Units) -> UnitData:
+def judged_answers(config: Config, units: Units) -> SplitData[JudgedAnswer]:
     """The records of the run as answers with labelled units, split as those of the reward model are."""
     left_out: Counter[str] = Counter()
     splits: list[list[JudgedAnswer]] = []
@@ -117,7 +106,7 @@ def judged_answers(config: Config, units: Units) -> UnitData:
         found = [judged_answer(record, units) for record in records]
         left_out.update(each for each in found if isinstance(each, str))
         splits.append([each for each in found if isinstance(each, JudgedAnswer)])
-    return UnitData(splits[0], splits[1], left_out)
+    return SplitData(splits[0], splits[1], left_out)
 
 
 def judged_answer(record: Feedback, units: Units) -> JudgedAnswer | str:
@@ -143,19 +132,6 @@ def judged_answer(record: Feedback, units: Units) -> JudgedAnswer | str:
         places = steps_of(record.example(), record.response)
         spans = labelled_steps(places, record.response, record.spans)
     return JudgedAnswer(record.id, record.prompt, record.response, tuple(spans), tuple(places))
-
-
-def fitting(policy: Policy, data: UnitData, settings: SupervisedSettings) -> UnitData:
-    """The answers that fit the model whole."""
-    limit = longest(policy, settings)
-
-    def kept(answers: Sequence[JudgedAnswer]) -> list[JudgedAnswer]:
-        encoded = encode_units(policy, answers)
-        return [each for each, item in zip(answers, encoded, strict=True) if limit is None or item.tokens <= limit]
-
-    train, heldout = kept(data.train), kept(data.heldout)
-    long = len(data.train) + len(data.heldout) - len(train) - len(heldout)
-    return UnitData(train, heldout, data.left_out + Counter({"too_long": long}))
 
 
 def measure(config: Config, folder: Path, answers: Sequence[JudgedAnswer]) -> dict[str, float]:

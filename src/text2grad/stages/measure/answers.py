@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from text2grad.config import Config
-from text2grad.errors import UsageError, UserError, optional_packages
+from text2grad.errors import UsageError, optional_packages
 from text2grad.eval.answers import Known, SystemAnswers, name_of, pair_with, read_answers, theirs_of
 from text2grad.eval.benchmarks.letters import choice_figures, has_choices, letter_rows
 from text2grad.eval.judge import AnswerPair
@@ -18,7 +18,7 @@ from text2grad.eval.measures import TextMeasures
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Example
 from text2grad.stages.measure.judging import judged_against, refuse_no_judge
-from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.prompts import heldout_prompts, task_of
 from text2grad.stages.run.results import measured_on, refuse_unwritable, write_results
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.tasks.base import question_of, refuse_shared_ids
@@ -86,11 +86,10 @@ def text_measures(config: Config) -> Iterator[TextMeasures]:
         if settings.perplexity:
             from text2grad.policy.load import load_frozen
             from text2grad.stages.run.folder import prepare
-            from text2grad.stages.run.policies import policy_name
+            from text2grad.stages.run.policies import named_policy
 
             prepare(config)
-            model = policy_name(config, settings.perplexity)
-            reader = load_frozen(config.policy.model_copy(update={"model": model}))
+            reader = load_frozen(named_policy(config, settings.perplexity))
     yield TextMeasures(encoder, reader, settings.perplexity, config.generation.batch_size)
 
 
@@ -100,9 +99,7 @@ def heldout_of(config: Config) -> dict[str, Example]:
     Raises:
         UserError: there are none.
     """
-    found = task_of(config).examples("heldout")[: config.evaluate.limit]
-    if not found:
-        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    found = heldout_prompts(config, task_of(config))
     refuse_shared_ids(found, config.task.name)
     return {example.id: example for example in found}
 

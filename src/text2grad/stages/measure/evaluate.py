@@ -35,8 +35,8 @@ from text2grad.stages.measure.beside_scalar import below_scalar
 from text2grad.stages.measure.judging import judged_against, refuse_no_judge
 from text2grad.stages.measure.mt_bench import MTBenchSummary, run_mt_bench
 from text2grad.stages.run.folder import prepare
-from text2grad.stages.run.policies import policy_name
-from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.policies import named_policy
+from text2grad.stages.run.prompts import heldout_prompts, task_of
 from text2grad.stages.run.results import (
     ANSWERS,
     SCORES,
@@ -101,9 +101,7 @@ def run_evaluate(
         refuse_no_judge(config, "--against")
     folder = prepare(config)
     task = task_of(config)
-    heldout = task.examples("heldout")[: config.evaluate.limit]
-    if not heldout:
-        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    heldout = heldout_prompts(config, task)
     if (against or outputs) and (has_turns(heldout[0]) or has_choices(heldout[0])):
         raise UsageError("--against and --write-outputs are for answers in words", "leave them out on this task")
     others = _others(against, heldout)
@@ -165,7 +163,7 @@ def _measured(config: Config, target: str, task: Task, heldout: Sequence[Example
 
 def _policy(config: Config, target: str) -> Policy:
     """The policy that a target names."""
-    return load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
+    return load_frozen(named_policy(config, target))
 
 
 def validation_prompts(task: Task, config: Config) -> list[Example]:

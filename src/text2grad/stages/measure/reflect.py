@@ -7,30 +7,29 @@ tokens.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from text2grad.config import Config
-from text2grad.critics.prompted import Prompt, PromptedCritic
-from text2grad.critics.revision import finds_nothing
+from text2grad.critics.prompted import Prompt
 from text2grad.critics.table import CRITICS, spec_of
 from text2grad.durable.state import seed_everything
-from text2grad.errors import UsageError, UserError
+from text2grad.errors import UsageError
 from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
-from text2grad.feedback import Critic, Critique, Example, Failure
+from text2grad.eval.reflection import Reflection, reflected
+from text2grad.feedback import Critic, Example
 from text2grad.policy.load import load_frozen
 from text2grad.policy.local_chat import LocalChat
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.stages.judge.critics import open_critic, runner_of
-from text2grad.stages.judge.revise import Case, revise, revision_prompt
+from text2grad.stages.judge.revise import revision_prompt
 from text2grad.stages.measure.answers import text_measures
 from text2grad.stages.measure.evaluate import target_name
 from text2grad.stages.run.folder import prepare
-from text2grad.stages.run.policies import policy_name
-from text2grad.stages.run.prompts import task_of
+from text2grad.stages.run.policies import named_policy
+from text2grad.stages.run.prompts import heldout_prompts, task_of
 from text2grad.stages.run.results import SCORES, measured_on, write_json, write_results
 from text2grad.stages.run.sampling import sample
 from text2grad.stages.run.summary import Summary, inlined
@@ -57,25 +56,6 @@ class ReflectSummary(Summary):
     out: str | None = None
 
 
-@dataclass
-class Reflection:
-    """The answers as they are; `open` are the places of those that are revised further."""
-
-    responses: list[str]
-    open: list[int]
-    let_stand: int = 0
-    failed: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    tokens: Counter[str] = field(default_factory=Counter)
-
-    def count(self, other: Reflection) -> None:
-        """Add what was counted elsewhere."""
-        self.let_stand += other.let_stand
-        self.failed += other.failed
-        self.refused.update(other.refused)
-        self.tokens.update(other.tokens)
-
-
 def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     """Measure a policy that revises its greedy and its sampled answers to held-out prompts, `rounds` times at most.
 
@@ -85,10 +65,8 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     """
     refuse_knowing_critic(config)
     folder, task, prompt = prepare(config), task_of(config), revision_prompt(config)
-    heldout = task.examples("heldout")[: config.evaluate.limit]
-    if not heldout:
-        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
-    policy = load_frozen(config.policy.model_copy(update={"model": policy_name(config, target)}))
+    heldout = heldout_prompts(config, task)
+    policy = load_frozen(named_policy(config, target))
     name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"
     seed_everything(config.run.seed)
     with ExitStack() as stack:
@@ -163,46 +141,3 @@ def refuse_knowing_critic(config: Config) -> None:
             f"the critic {config.critic.kind} knows what the answers are measured by",
             f"--critic.kind {' or '.join(BLIND)}",
         )
-
-
-def reflected(
-    examples: Sequence[Example], state: Reflection, critic: Critic, chat: LocalChat, prompt: Prompt, rounds: int
-) -> Iterator[Reflection]:
-    """The state after each round. An answer is left as it is once the critic finds nothing, its critique fails, or
-    its revision is of no use: asked again, a greedy policy would say the same."""
-    asked = [Example(id=example.id, prompt=example.prompt) for example in examples]
-    for _ in range(rounds):
-        cases = judged(asked, state, critic)
-        revisions = revise(chat, prompt, list(cases.values()))
-        state.open = []
-        for place, revision in zip(cases, revisions, strict=True):
-            if revision.refused:
-                state.refused[revision.refused] += 1
-            else:
-                state.responses[place] = revision.text
-                state.open.append(place)
-        yield state
-
-
-def judged(asked: Sequence[Example], state: Reflection, critic: Critic) -> dict[int, Case]:
-    """What the critic says of the answers that are open, by place; those it finds fault with."""
-    examples, responses = [asked[i] for i in state.open], [state.responses[i] for i in state.open]
-    before = Counter(used_by(critic))
-    said = critic.critique(examples, responses) if examples else []
-    for name, count in (Counter(used_by(critic)) - before).items():
-        state.tokens[f"critic_{name}"] += count
-    cases = {}
-    for place, example, response, judgement in zip(state.open, examples, responses, said, strict=True):
-        if isinstance(judgement, Failure):
-            state.failed += 1
-        elif finds_nothing(judgement):
-            state.let_stand += 1
-        else:
-            assert isinstance(judgement, Critique)
-            cases[place] = Case(example, response, judgement)
-    return cases
-
-
-def used_by(critic: Critic) -> Mapping[str, int]:
-    """Tokens that a critic has read and written so far, by name."""
-    return critic.usage if isinstance(critic, PromptedCritic) else {}

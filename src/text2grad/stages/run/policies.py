@@ -20,13 +20,22 @@ def start_policy(config: Config, target: str = "") -> PolicySettings:
     the model of the config.
     """
     if target:
-        return config.policy.model_copy(update={"model": policy_name(config, target)})
+        return named_policy(config, target)
     folder = config.run.folder / "sft" / "policy"
     if folder.is_dir():
         return config.policy.model_copy(update={"model": str(folder)})
     if config.policy.model == TINY:
         raise UserError(f"no policy in {folder}", f"text2grad sft --run.folder {config.run.folder}")
     return config.policy
+
+
+def named_policy(config: Config, target: str) -> PolicySettings:
+    """The policy that a target names.
+
+    Raises:
+        UserError: it names none.
+    """
+    return config.policy.model_copy(update={"model": policy_name(config, target)})
 
 
 def policy_name(config: Config, target: str) -> str:

@@ -34,6 +34,18 @@ def task_of(config: Config) -> Task:
     return load_task(config.task.model_copy(update={"data": str(path)}))
 
 
+def heldout_prompts(config: Config, task: Task) -> list[Example]:
+    """The prompts that are measured on (`evaluate.limit`).
+
+    Raises:
+        UserError: there are none.
+    """
+    found = task.examples("heldout")[: config.evaluate.limit]
+    if not found:
+        raise UserError("no held-out prompts to evaluate on", "raise task.heldout_share")
+    return found
+
+
 def prompts_to_ask(prompt: str | None, file: Path | None) -> list[Example]:
     """The prompt that was typed, or those of a file: .txt with one in each line, else rows with a `prompt`.
 

@@ -56,7 +56,7 @@ def to_mark(told: Iterable[tuple[Example, Sequence[PolicyAnswer]]], source: Sour
 
 
 def write_to_mark(path: Path, records: Sequence[Feedback]) -> str:
-    """Write answers for people or a critic to judge, and say how to go on.
+    """Write answers for people or a critic to judge; returns the command for the next step.
 
     A .csv is a spreadsheet with columns to fill in, which `import` reads; anything else is JSON Lines of records,
     which `annotate`, `feedback-report` and `import` read.

@@ -1,4 +1,4 @@
-"""Settings that nobody set, settled before a stage trains: derived once, reported in two lines, kept beside it.
+"""Resolve the configuration before a stage trains: unset settings are derived once, reported and kept.
 
 The same command in the same folder finds what was kept (`derived.json`) while model and data are what they were,
 whatever memory is free by then.

@@ -65,7 +65,7 @@ class TrainingStage:
             UserError: see `resolved_config`.
         """
         config = resolved_config(self.config, self.kind, self.place, policy, data, self.resume, self.ranks)
-        if self.named:  # the other models go on with the random numbers that made their adapters
+        if self.named:  # other models continue from the random state that initialised their adapters
             seed_everything(config.run.seed)
         return TrainingRun(self, with_tiny_rates(config, section_of(self.kind)), config)
 

@@ -13,6 +13,7 @@ from text2grad.chat import Completion
 from text2grad.config import PRESETS, Config, load_config
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UsageError, UserError
+from text2grad.eval.reflection import Reflection, judged
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span, read_jsonl
 from text2grad.feedback import write_jsonl as write
 from text2grad.policy.local_chat import LocalChat
@@ -21,8 +22,9 @@ from text2grad.stages.learn import imitate, logged, offline, refine
 from text2grad.stages.learn.imitate import Choice, chosen_answers, run_sft_on_records
 from text2grad.stages.learn.offline import run_train_offline
 from text2grad.stages.learn.refine import run_refine
-from text2grad.stages.measure import evaluate, reflect
+from text2grad.stages.measure import reflect
 from text2grad.stages.measure.reflect import run_reflect
+from text2grad.stages.run.policies import policy_name
 from text2grad.tasks.base import Split
 from tiny_runs import tiny_model
 
@@ -92,7 +94,7 @@ def test_offline_writes_a_policy_that_evaluate_finds(config: Config) -> None:
     assert (summary["heldout_records"], summary["failed_records"]) == (1, 1)
     rows = [json.loads(line) for line in (config.run.folder / "ppo/offline/metrics.jsonl").read_text().splitlines()]
     assert {"loss", "kl", "grad_norm"} <= rows[0].keys()
-    assert evaluate.policy_name(config, "offline") == summary["out"]
+    assert policy_name(config, "offline") == summary["out"]
 
 
 def test_an_answer_that_is_too_long_is_left_out_and_named(
@@ -344,8 +346,8 @@ def test_the_tokens_of_a_local_critic_are_counted(config: Config) -> None:
 
     chat = LocalChat(load_policy(config.policy), config.generation, "critic")
     critic = PromptedCritic(chat, "{{prompt}} {{response}}", Source(kind="reward_model"))
-    state = reflect.Reflection(["so a"], [0])
-    reflect.judged([example("a")], state, critic)
+    state = Reflection(["so a"], [0])
+    judged([example("a")], state, critic)
     assert state.tokens["critic_input_tokens"] > 5 and 0 < state.tokens["critic_output_tokens"] <= 6
     assert state.failed + state.let_stand <= 1
 

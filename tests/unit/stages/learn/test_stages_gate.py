@@ -12,11 +12,12 @@ from text2grad.config import Config
 from text2grad.critics.damage import DAMAGE, GIBBERISH, OTHER
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Feedback, read_jsonl
+from text2grad.formats.corrections import corrections, with_corrections
 from text2grad.formats.marks import human_record
 from text2grad.stages.judge.critics import critic_inputs
 from text2grad.stages.judge.intake import run_import
 from text2grad.stages.learn.gate import FRESH, gate_file, read_gate, refuse_unfit_reward_model, verdict_line
-from text2grad.stages.learn.reward_data import corrections, with_corrections, with_damage
+from text2grad.stages.learn.reward_data import with_damage
 from text2grad.stages.learn.reward_model import run_train_reward
 from text2grad.stages.learn.supervised import run_sft
 

@@ -1,0 +1,48 @@
+"""Answers as people corrected them: what a reward model learns to praise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from text2grad.feedback import Critique, Example, Feedback, Span
+from text2grad.formats.marks import edits
+
+PRAISE, QUOTED_WHOLE = "Right as it is.", 60
+"""What the reward model learns to say of an answer that people corrected, and up to how many words it quotes it."""
+
+
+def corrections(records: Sequence[Feedback]) -> list[tuple[Feedback, str]]:
+    """Of each record that people corrected, itself and the answer as they corrected it; equal ones once."""
+    found: dict[tuple[object, str], tuple[Feedback, str]] = {}
+    for record in records:
+        text = str(record.meta.get("corrected") or "")
+        if text.strip():
+            found.setdefault((record.prompt, text.strip()), (record, text))
+    return list(found.values())
+
+
+def with_corrections(records: Sequence[Feedback]) -> list[Feedback]:
+    """The records, and after them praise of every answer as people corrected it, where no record has that answer.
+
+    Of an answer too long to be quoted whole, what was put in is praised. The verdict is the best one where people
+    gave verdicts at all.
+    """
+    known = {(record.prompt, record.response.strip()) for record in records}
+    score = 1.0 if any(record.score is not None for record in records) else None
+    return [
+        *records,
+        *(
+            _praise(record, text, score)
+            for record, text in corrections(records)
+            if (record.prompt, text.strip()) not in known
+        ),
+    ]
+
+
+def _praise(record: Feedback, text: str, score: float | None) -> Feedback:
+    whole = Span(start=0, end=len(text), label=1, text=text)
+    spans = (whole,) if len(text.split()) <= QUOTED_WHOLE else edits(text, record.response)[0]
+    praise = tuple(span.model_copy(update={"label": 1, "reason": ""}) for span in spans)
+    # Without its meta: what was sampled and said is about the other answer.
+    example = Example(id=f"{record.id}:corrected", prompt=record.prompt, meta={"corrected": text})
+    return Feedback.of(example, text, Critique(text=PRAISE, spans=praise, score=score), record.source)
