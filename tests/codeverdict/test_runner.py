@@ -244,6 +244,7 @@ def test_a_job_survives_a_dead_server() -> None:
         assert runner.run(ONE, TEST_ONE).passed
         [server] = runner._servers
         server._process.kill()
+        assert server._channel.waits(10.0)  # its end: till then it may do one more job
         assert runner.run(ONE + "# again", TEST_ONE).passed
         [other] = runner._servers
         assert other is not server
