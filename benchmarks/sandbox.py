@@ -10,7 +10,7 @@ of the memory of programs for what they must not know.
 
 The last line of stdout is one JSON object. Wanted on two idle cores: namespace_jobs_per_second at least 80,
 landlock_jobs_per_second at least 200, hostile_passed 0, hostile_escaped 0, forging_passed 0 (and 0 forging programs
-without a verdict, printed on stderr), right_wrong 0, right_unsupported at most 16 % of what was tried,
+without a verdict, printed on stderr), right_wrong 0, right_unsupported at most 15 % of what was tried,
 passed_here_failed_in_pytest 0, weak_tests_gated at least 95 % of weak_tests, secrets_found_in_memory 0,
 leftover_processes 0, grown_kib (of a server that did 1,000 jobs) about 0. The figures of programs are of both tiers
 together, the numbers of programs are those of the files. Where other work runs on the

@@ -8,6 +8,7 @@ import functools
 import marshal
 import re
 import sys
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ _SYMBOLS: dict[type[ast.cmpop], str] = {
     **{ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"},
 }
 _MENTIONS = ("pytest", *MENTIONS)
+_REMEMBERED = 64  # test files: those of a batch of programs
 _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _LOAD = ast.Load()
 _MODULES_AWAY = "subprocess multiprocessing socket ctypes signal pexpect pickle marshal shelve gc"
@@ -59,33 +61,39 @@ class TestFile:
         return not self.words["plain"] or "pytest" in self.words["mentions"]
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=_REMEMBERED)
 def frame(tests: str, coverage: bool, lenient: bool) -> bytes:
     """What the process that runs a test file is to know of it and of the job, as a frame."""
     return frames.framed({**read(tests).words, "coverage": coverage, "lenient": lenient})
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=_REMEMBERED)
 def read(tests: str) -> TestFile:
     """Read a test file."""
     try:
-        tree = ast.parse(tests)
-        nodes = nodes_of(tree)
-        wanted = wanted_names(tree, nodes)
-        if what := _refusal(tree, nodes, {*wanted, *_imported(nodes, "solution"), "solution"}):
-            return TestFile(outcome="unsupported", error=what)
-        words: dict[str, Any] = {"mentions": [each for each in _MENTIONS if each in tests], "wanted": wanted}
-        words["own"] = _own_lines(nodes)
-        words |= {"modules": [each for each in wanted if each in _COMMON and _only_for_attributes(each, nodes)]}
-        words |= {"plain": _is_plain(tests, tree, nodes), "fixed": _has_static_skips(tree, nodes)}
-        _without_star_imports(tree)
-        for node in nodes:
-            if type(node) is ast.Assert:
-                node.test = _noting(node.test)
-        code = marshal.dumps(compile(tree, TEST_FILE, "exec", dont_inherit=True))
-        return TestFile({**words, "code": code.decode("latin-1")}, _taken(nodes, wanted))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler's, about somebody's tests
+            return _read(tests)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return TestFile(outcome="bad_tests", error=describe(error))
+
+
+def _read(tests: str) -> TestFile:
+    tree = ast.parse(tests)
+    nodes = nodes_of(tree)
+    wanted = wanted_names(tree, nodes)
+    if what := _refusal(tree, nodes, {*wanted, *_imported(nodes, "solution"), "solution"}):
+        return TestFile(outcome="unsupported", error=what)
+    words: dict[str, Any] = {"mentions": [each for each in _MENTIONS if each in tests], "wanted": wanted}
+    words["own"] = _own_lines(nodes)
+    words["modules"] = [each for each in wanted if each in _COMMON and _only_for_attributes(each, nodes)]
+    words |= {"plain": _is_plain(tests, tree, nodes), "fixed": _has_static_skips(tree, nodes)}
+    _without_star_imports(tree)
+    for node in nodes:
+        if type(node) is ast.Assert:
+            node.test = _noting(node.test)
+    code = marshal.dumps(compile(tree, TEST_FILE, "exec", dont_inherit=True))
+    return TestFile({**words, "code": code.decode("latin-1")}, _taken(nodes, wanted))
 
 
 def _taken(nodes: list[ast.AST], wanted: list[str]) -> tuple[str, ...]:

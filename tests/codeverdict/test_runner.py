@@ -150,6 +150,14 @@ def test_bad_input_has_one_outcome_each(runner: Runner, solution: str, tests: st
     assert runner.run(solution, tests).outcome == expected
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_the_compiler_says_of_tests_is_not_said_to_who_runs_them(runner: Runner) -> None:
+    tests = "from solution import f\ndef test():\n    assert f(1) is 1 and '\\d' == '\\\\d'\n"
+    with pytest.raises(SyntaxError):  # what a warning becomes
+        compile(tests, "tests", "exec")
+    assert runner.run("def f(x):\n    return x\n", tests).passed
+
+
 def test_tests_that_never_end_are_a_timeout() -> None:
     with Runner(seconds=0.5) as quick:
         assert quick.run(ONE, "while True:\n    pass\n").outcome == "timeout"
@@ -244,6 +252,7 @@ def test_a_job_survives_a_dead_server() -> None:
         assert runner.run(ONE, TEST_ONE).passed
         [server] = runner._servers
         server._process.kill()
+        assert server._channel.waits(10.0)  # its end: till then it may do one more job
         assert runner.run(ONE + "# again", TEST_ONE).passed
         [other] = runner._servers
         assert other is not server

@@ -545,13 +545,7 @@ def _is_of_use(value: Any) -> bool:
 
 def is_lent(value: Any) -> bool:
     """Whether the solution may have an object of the tests, to call it or to use its public part."""
-    if (
-        callable(value)
-        or type(value).__name__ in ("object", "_SentinelObject")
-        or _is_of_tests(value)
-        or _is_iterator(value)
-        or _is_of_use(value)
-    ):
+    if callable(value) or type(value) is object or _is_of_tests(value) or _is_iterator(value) or _is_of_use(value):
         return True
     return isinstance(value, types.CoroutineType | types.AsyncGeneratorType) or type(value).__name__ == "Task"
 
