@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from text2grad.align import Credit as Credit
     from text2grad.align import CreditScheme as CreditScheme
     from text2grad.align import CreditSettings as CreditSettings
-    from text2grad.align import Payment as Payment
-    from text2grad.align import TokenCredit as TokenCredit
     from text2grad.align import TokenTable as TokenTable
-    from text2grad.align import Trajectory as Trajectory
     from text2grad.align import credit as credit
-    from text2grad.align import token_rewards as token_rewards
-    from text2grad.align import trajectory_rewards as trajectory_rewards
+    from text2grad.align.rewards import Payment as Payment
+    from text2grad.align.rewards import TokenCredit as TokenCredit
+    from text2grad.align.rewards import token_rewards as token_rewards
+    from text2grad.align.rewards import trajectory_rewards as trajectory_rewards
+    from text2grad.align.trajectory import Trajectory as Trajectory
     from text2grad.chat import OpenAIChat as OpenAIChat
     from text2grad.chat import ScriptedChat as ScriptedChat
     from text2grad.config import Config as Config
@@ -73,8 +73,9 @@ if TYPE_CHECKING:
     from text2grad.wire import render as render
 
 _MODULES = {
-    "align": "Aligned Credit CreditScheme CreditSettings Payment TokenCredit TokenTable Trajectory credit"
-    " token_rewards trajectory_rewards",
+    "align": "Aligned Credit CreditScheme CreditSettings TokenTable credit",
+    "align.rewards": "Payment TokenCredit token_rewards trajectory_rewards",
+    "align.trajectory": "Trajectory",
     "chat": "OpenAIChat ScriptedChat",
     "config": "Config find_config load_config",
     "critics.human": "HumanCritic",

@@ -13,7 +13,7 @@ from landing import BlamesLetter, check_landing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from made_tokenizers import CHATML
-from text2grad.align import TokenCredit
+from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Judgement
 

@@ -2,20 +2,20 @@
 
 `TokenTable.align` reads the characters of each *sampled* token off its bytes; nothing is re-tokenised, because
 decode-then-encode moves token boundaries. `credit` turns a critique into the pseudo-reward delta (paper,
-section 3.3), one number per sampled token, under a named credit scheme. `token_rewards` is both in one call, for
-any trainer, and `TokenCredit` asks a critic about a batch of trajectories.
+section 3.3), one number per sampled token, under a named credit scheme. For trainers that are not ours,
+`align.rewards` has both in one call, and `TokenCredit`, which asks a critic about a batch of trajectories.
 """
 
-from text2grad.align.credit import Credit, CreditScheme, CreditSettings, Membership, credit, token_labels
-from text2grad.align.rewards import (
-    Payment,
-    TokenCredit,
+from text2grad.align.credit import (
+    Credit,
+    CreditScheme,
+    CreditSettings,
+    Membership,
+    credit,
     scored,
-    token_rewards,
-    trajectory_rewards,
+    token_labels,
 )
 from text2grad.align.tokens import Aligned, TokenTable
-from text2grad.align.trajectory import Trajectory
 
 __all__ = [
     "Aligned",
@@ -23,13 +23,8 @@ __all__ = [
     "CreditScheme",
     "CreditSettings",
     "Membership",
-    "Payment",
-    "TokenCredit",
     "TokenTable",
-    "Trajectory",
     "credit",
     "scored",
     "token_labels",
-    "token_rewards",
-    "trajectory_rewards",
 ]

@@ -18,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, field_validator
 
-from text2grad.align.closed_class import content_characters
-from text2grad.align.parts_of_speech import noun_and_verb_characters
 from text2grad.align.tokens import Aligned
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Place, Span
+from text2grad.feedback import Critique, Failure, Judgement, Place, Span
 from text2grad.named import known_name, load_named
 from text2grad.settings import Settings
 
@@ -199,6 +197,13 @@ def _own_credit(delta: NDArray[np.float32], length: int, name: str) -> Credit:
     return Credit(numbers, labelled=int(np.count_nonzero(numbers)))
 
 
+def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
+    """The judgement; where the score is all that is rewarded, a critique without one is a failure and not a 0."""
+    if not settings.by_score or isinstance(judgement, Failure) or judgement.score is not None:
+        return judgement
+    return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
+
+
 def token_labels(spans: Sequence[Span], aligned: Aligned, membership: Membership = "overlap") -> NDArray[np.int8]:
     """+1, -1 or 0 of each token (T,): the signs of `credit`, before any weighting."""
     return _union(_members(spans, aligned, membership), _labels(spans))
@@ -350,7 +355,10 @@ def _decay(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weight
 
 def _importance(members: Flags, aligned: Aligned, settings: CreditSettings) -> Weights:
     """1 for tokens with a letter or digit of a word that says something, less for others and punctuation, (T,)."""
-    full = content_characters if settings.importance == "content" else noun_and_verb_characters
+    if settings.importance == "content":
+        from text2grad.align.closed_class import content_characters as full
+    else:
+        from text2grad.align.parts_of_speech import noun_and_verb_characters as full
     before = np.concatenate(([0], np.cumsum(full(aligned.text))))
     content = before[aligned.core_ends] > before[aligned.core_starts]
     return np.where(content, 1.0, _FUNCTION_WORD)

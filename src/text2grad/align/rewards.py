@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from text2grad.align.credit import Credit, CreditSettings, credit
+from text2grad.align.credit import Credit, CreditSettings, credit, scored
 from text2grad.align.tokens import Aligned, Offsets, TokenTable
 from text2grad.align.trajectory import OwnTokens, Trajectory, own_tokens
 from text2grad.errors import UserError
@@ -219,13 +219,6 @@ def _scattered(length: int, pieces: Iterable[tuple[Offsets, Rewards]]) -> Reward
     for places, numbers in pieces:
         found[places] = numbers
     return found
-
-
-def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
-    """The judgement; where the score is all that is rewarded, a critique without one is a failure and not a 0."""
-    if not settings.by_score or isinstance(judgement, Failure) or judgement.score is not None:
-        return judgement
-    return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
 
 
 def table_of(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from text2grad.align import Payment, TokenCredit, Trajectory
+from text2grad.align.rewards import Payment, TokenCredit
+from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Message
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from made_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer, word_piece_tokenizer
-from text2grad.align import CreditSettings, TokenCredit, TokenTable, Trajectory, token_rewards, trajectory_rewards
-from text2grad.align.trajectory import own_tokens
+from text2grad.align import CreditSettings, TokenTable
+from text2grad.align.rewards import TokenCredit, token_rewards, trajectory_rewards
+from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.errors import UserError
 from text2grad.feedback import (
     BETWEEN_TURNS,
