@@ -160,7 +160,7 @@ class VerdictCritic:
     """A reward model used for its verdict alone: same prompt as the prompted critic, nothing is generated.
 
     The verdict is the one that would come with the critique, since the head reads it off the state before the first
-    word (`policy.score_head`).
+    word (`policy.heads`).
     """
 
     def __init__(self, chat: Chat, prompt: str, source: Source) -> None:
