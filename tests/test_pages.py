@@ -24,7 +24,10 @@ METHOD = (ROOT / "docs" / "method.md").read_text("utf-8")
 METRICS = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 READ = {"bash", "console", "text"}
 """Commands, which tests/test_page_commands.py reads, and what programs say."""
-RUN = {("README.md", "csv"), ("README.md", "python"), ("library.md", "python"), ("data.md", "json")}
+RUN = {
+    *(("README.md", "csv"), ("README.md", "python"), ("library.md", "python"), ("data.md", "json")),
+    ("plugins.md", "python"),  # tests/plugins
+}
 """Blocks that are run: by tests/e2e/test_readme.py, tests/test_library_page.py, and below."""
 LOGGING = {
     "train/account.py": {"describe"},

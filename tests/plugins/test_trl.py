@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from landing import BlamesLetter, check_landing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from made_tokenizers import CHATML
+from places import ROOT
 from text2grad.align.rewards import TokenCredit
 from text2grad.errors import UserError
 from text2grad.feedback import Example, Failure, Judgement
@@ -183,6 +185,15 @@ def test_without_words_it_is_their_grpo(
     own = out["completion_mask"].bool()
     for row, mask in zip(out["advantages"], own, strict=True):
         assert row[mask].unique().numel() <= 1
+
+
+def test_the_page_shows_what_runs(
+    model: LlamaForCausalLM, speaking: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text("utf-8"), re.DOTALL)
+    built = trainer_of(model, speaking, tmp_path)
+    space = {"critic": BlamesLetter(), "tokenizer": speaking, "model": model}
+    exec(code, space | {"args": built.args, "rows": built.train_dataset})
 
 
 @pytest.mark.parametrize(
