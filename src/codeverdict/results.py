@@ -45,7 +45,7 @@ class Verdict:
     Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`, `crashed` (it
     ended its own process, was killed by a limit, or broke the rules of the sandbox), and, no verdict on the
     program: `bad_tests`, `no_tests` (the task is at fault), `unsupported` (the sandbox cannot run these tests).
-    `tier` says what protected the machine, `seconds` how long the job took (wall clock), `early` whether the tests
+    `tier` says what protected the machine (None: nothing was run), `seconds` how long the job took (wall clock), `early` whether the tests
     asked the program before they were counted: how many there are may be its doing.
     """
 
@@ -53,9 +53,14 @@ class Verdict:
     results: tuple[TestResult, ...] = ()
     error: str = ""
     line: int | None = None
-    tier: Tier = "none"
+    tier: Tier | None = None
     seconds: float = 0.0
     early: bool = False
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """`outcome`, and `tier` where the program was run."""
+        return {"outcome": self.outcome, **({"tier": self.tier} if self.tier else {})}
 
     @property
     def passed(self) -> bool:

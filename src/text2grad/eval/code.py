@@ -24,7 +24,8 @@ KS = (1, 5, 10, 100)
 
 
 class SampleResult(Record):
-    """The result of one sample; `passed` is None where the tests give no verdict, not even on the reference."""
+    """The result of one sample; `passed` is None where the tests give no verdict, not even on the reference. `tier`
+    is empty where nothing was run."""
 
     task_id: str
     sample: int
@@ -60,7 +61,7 @@ def judge_samples(
             outcome=verdict.outcome,
             passed=passed_or_none(verdict, example),
             error=verdict.error or next((each.error for each in verdict.results if not each.passed), ""),
-            tier=verdict.tier,
+            tier=verdict.tier or "",
         )
         for example, verdict in zip(asked, _verdicts(jobs, runner, patient), strict=True)
     ]
@@ -117,7 +118,7 @@ def sample_summary(results: Sequence[SampleResult], examples: Sequence[Example])
         **{f"pass@{k}": chance / max(1, len(verdicts) + missing) for k, chance in chances.items()},
         "passed": sum(map(sum, verdicts.values())),
         "total": sum(map(len, verdicts.values())) + missing,
-        "tier": "/".join(sorted({result.tier for result in results})),
+        "tier": "/".join(sorted({result.tier for result in results} - {""})),
         "tasks": len(examples),
         "missing": missing,
         "failed_records": sum(result.passed is None for result in results),

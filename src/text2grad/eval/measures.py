@@ -71,7 +71,7 @@ def measure_with(task: Task, runner: Runner) -> Measure:
             verdict = next(verdicts)
             passed = passed_or_none(verdict, each.example)
             scores = {} if passed is None else {"pass": float(passed)}
-            rows.append({"scores": scores, "outcome": verdict.outcome, "tier": verdict.tier})
+            rows.append({"scores": scores, **verdict.facts})
         return rows
 
     return measure

@@ -81,8 +81,7 @@ class ProgramCritic:
     def _judge(self, asked: Attempt, verdict: Verdict | None) -> Judgement:
         if verdict is None:
             return _not_run(asked)
-        brief = {"outcome": verdict.outcome, "tier": verdict.tier}
-        meta = brief if self.brief else outcome_meta(verdict)
+        meta = verdict.facts if self.brief else outcome_meta(verdict)
         reason = admission(self.runner, asked).reason if self.gate else ""
         if reason:
             meta, reason = {**meta, "outcome": WEAK_TESTS}, f"{WEAK_TESTS}: {reason}"
@@ -121,8 +120,7 @@ def outcome_meta(verdict: Verdict) -> dict[str, str]:
     failed = [f"{result.name}: {operands_text(result) or result.error}" for result in wrong]
     shown = "\n".join([*([verdict.error] if verdict.error else []), *failed])
     output = shown if len(shown) <= LONGEST_OUTPUT else f"{shown[:LONGEST_OUTPUT]} [...]"
-    found: dict[str, str] = {"outcome": verdict.outcome, "tier": verdict.tier}
-    return {**found, "test_output": clean(output)} if output.strip() else found
+    return {**verdict.facts, **({"test_output": clean(output)} if output.strip() else {})}
 
 
 def _not_run(asked: Attempt) -> Judgement:

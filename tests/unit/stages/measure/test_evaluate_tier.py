@@ -43,11 +43,11 @@ def measured(monkeypatch: pytest.MonkeyPatch, problems: list[Example], answers: 
 def test_rows_and_summary_of_programs_carry_the_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [problem("a", TESTS), problem("b", TESTS), problem("c", "import subprocess\n" + TESTS)]
     found = measured(monkeypatch, problems, [RIGHT, "no code", RIGHT])
-    rows = [(row["scores"], row["outcome"], row["tier"]) for row in found.answers]
+    rows = [(row["scores"], row["outcome"], row.get("tier")) for row in found.answers]
     assert rows == [
         ({"pass": 1.0}, "passed", "landlock"),
         ({"pass": 0.0}, "broken", "landlock"),
-        ({}, "unsupported", "landlock"),
+        ({}, "unsupported", None),  # its tests are refused, and nothing is run
     ]
     assert (found.summary.tier, found.summary.figures["greedy_pass"]) == ("landlock", 0.5)
 
