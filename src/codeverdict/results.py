@@ -45,8 +45,8 @@ class Verdict:
     Outcomes: `passed`, `failed` (a test failed), `broken` (the program does not load), `timeout`, `crashed` (it
     ended its own process, was killed by a limit, or broke the rules of the sandbox), and, no verdict on the
     program: `bad_tests`, `no_tests` (the task is at fault), `unsupported` (the sandbox cannot run these tests).
-    `tier` says what protected the machine (None: nothing was run), `seconds` how long the job took (wall clock), `early` whether the tests
-    asked the program before they were counted: how many there are may be its doing.
+    `tier` says what protected the machine (None: nothing was run), `seconds` how long the job took (wall clock),
+    `early` whether the tests asked the program before they were counted: how many there are may be its doing.
     """
 
     outcome: Outcome
