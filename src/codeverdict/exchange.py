@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from codeverdict import reading
 from codeverdict.inside import frames
 from codeverdict.inside.job import RUNNING
 from codeverdict.inside.server import WARM
 from codeverdict.launch import Server
+from codeverdict.reading import TestFile
 from codeverdict.results import Outcome, TestResult, Verdict, clean
 
 SWALLOWED = "the program swallowed an exception of its tests"
@@ -49,13 +49,15 @@ class _Said:
     late: bool = False
 
 
-def judge_tests(server: Server, solution: str, tests: str, seconds: float, how: dict[str, bool]) -> Verdict:
-    """Run a test file against a program; `how`: whether with coverage, and whether lenient.
+def judge_tests(
+    server: Server, solution: str, tests: str, file: TestFile, seconds: float, how: dict[str, bool]
+) -> Verdict:
+    """Run `tests`, read as `file`, against a program; `how`: whether with coverage, and whether lenient.
 
     Raises:
         Dead: the server ended.
     """
-    feeds = [frames.framed({"code": solution, "coverage": how["coverage"]}), reading.frame(tests, **how)]
+    feeds = [frames.framed({"code": solution, "coverage": how["coverage"]}), file.frame(**how)]
     words = {"start": "tests", "seconds": seconds, "wall": WALL_TIMES * seconds}
     words["modules"] = _modules(solution, tests)
     said = _run(server, words, feeds, 1, VERDICT_BYTES, time.monotonic() + WALL_TIMES * seconds)

@@ -8,6 +8,7 @@ import functools
 import marshal
 import re
 import sys
+import threading
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ _SYMBOLS: dict[type[ast.cmpop], str] = {
 }
 _MENTIONS = ("pytest", *MENTIONS)
 _REMEMBERED = 64  # test files: those of a batch of programs
+_READING = threading.Lock()
+"""One test file at a time: neither Python's warnings nor the parser of 3.11 are safe in threads."""
 _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _LOAD = ast.Load()
 _MODULES_AWAY = "subprocess multiprocessing socket ctypes signal pexpect pickle marshal shelve gc"
@@ -54,6 +57,14 @@ class TestFile:
     taken: tuple[str, ...] = ()
     outcome: Outcome = "passed"
     error: str = ""
+    _frames: dict[tuple[bool, bool], bytes] = field(default_factory=dict, compare=False, repr=False)
+
+    def frame(self, coverage: bool, lenient: bool) -> bytes:
+        """What the process that runs it is to know of it and of the job, as a frame."""
+        how = (coverage, lenient)
+        if how not in self._frames:
+            self._frames[how] = frames.framed({**self.words, "coverage": coverage, "lenient": lenient})
+        return self._frames[how]
 
     @property
     def needs_pytest(self) -> bool:
@@ -62,16 +73,10 @@ class TestFile:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
-def frame(tests: str, coverage: bool, lenient: bool) -> bytes:
-    """What the process that runs a test file is to know of it and of the job, as a frame."""
-    return frames.framed({**read(tests).words, "coverage": coverage, "lenient": lenient})
-
-
-@functools.lru_cache(maxsize=_REMEMBERED)
 def read(tests: str) -> TestFile:
     """Read a test file."""
     try:
-        with warnings.catch_warnings():
+        with _READING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the compiler's, about somebody's tests
             return _read(tests)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import re
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any, Self
 
 from codeverdict.exchange import SWALLOWED, judge_script, judge_tests
 from codeverdict.launch import Dead, Server, TierChoice, start
-from codeverdict.reading import read
+from codeverdict.reading import TestFile, read
 from codeverdict.results import NO_VERDICT, Outcome, Verdict
 
 _CODE_CHARACTERS = 1 << 20
@@ -47,6 +48,11 @@ class Job:
     seconds: float = 0.0
     lenient: bool = False
 
+    @functools.cached_property
+    def file(self) -> TestFile:
+        """The test file as it was read, once, by whoever submits the job: never in a thread of the runner's."""
+        return read(self.tests)
+
     def run(self, server: Server, seconds: float) -> Verdict:
         """Have a server run it.
 
@@ -56,7 +62,7 @@ class Job:
         if self.cases:
             return judge_script(server, self.solution, self.cases, seconds)
         how = {"coverage": self.coverage, "lenient": self.lenient}
-        return judge_tests(server, self.solution, self.tests, seconds, how)
+        return judge_tests(server, self.solution, self.tests, self.file, seconds, how)
 
     def refusal(self) -> Verdict | None:
         """The verdict on a job that is too long, or whose tests cannot be judged; None for any other."""
@@ -64,15 +70,15 @@ class Job:
             return Verdict("broken", error=f"more than {_CODE_CHARACTERS} characters of code")
         if len(self.tests) + sum(len(text) for case in self.cases for text in case) > _TEST_CHARACTERS:
             return Verdict("unsupported", error=f"more than {_TEST_CHARACTERS} characters of tests")
-        if self.cases or (tests := read(self.tests)).words:
+        if self.cases or self.file.words:
             return None
-        return Verdict(tests.outcome, error=tests.error)
+        return Verdict(self.file.outcome, error=self.file.error)
 
     def needs(self) -> tuple[str, ...]:
         """What a server for it has imported: a server without is forked faster."""
         heavy = _HEAVY_WORDS.search(self.tests) or _HEAVY_WORDS.search(self.solution)
         numpy = ("numpy",) if heavy and find_spec("numpy") is not None else ()
-        return (*numpy, "pytest") if self.tests and read(self.tests).needs_pytest else numpy
+        return (*numpy, "pytest") if self.tests and self.file.needs_pytest else numpy
 
 
 @dataclass

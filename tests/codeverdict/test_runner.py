@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -245,6 +246,22 @@ def test_several_workers_and_asynchronous_calls() -> None:
 
         assert all(verdict.passed for verdict in asyncio.run(ask()))
         assert len(both._servers) == 2
+
+
+def test_test_files_are_read_once_and_never_in_a_thread_of_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More files than are remembered: what the pool would read again it would read beside others."""
+    read, threads = runner_module.read, []
+
+    def noted(tests: str) -> object:
+        threads.append(threading.current_thread())
+        return read(tests)
+
+    monkeypatch.setattr(runner_module, "read", noted)
+    files = [f"from solution import f\n\ndef test_f():\n    assert f({n}) == {n}\n" for n in range(100)]
+    with Runner(workers=2) as runner:
+        verdicts = runner.run_all([("def f(x):\n    return x\n", tests) for tests in files])
+    assert [verdict.outcome for verdict in verdicts] == ["passed"] * 100
+    assert threads == [threading.main_thread()] * 100
 
 
 def test_a_job_survives_a_dead_server() -> None:
