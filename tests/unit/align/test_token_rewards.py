@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from text2grad.align import CreditSettings, TokenTable, scored, token_rewards
+from text2grad.align import CreditSettings, TokenTable, scored
 from text2grad.align.credit import SCHEMES, Weighting
-from text2grad.align.rewards import TokenCredit
+from text2grad.align.rewards import TokenCredit, token_rewards
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Failure, Feedback, Judgement, Message, Source, Span
