@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from places import ROOT
 from text2grad.cli import main
 
 SMALL = (
@@ -42,7 +43,10 @@ def packages(root: Path, count: int = 12) -> Path:
     return root
 
 
-def test_every_command_of_the_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_of_the_preset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     (tmp_path / "lib").mkdir()
     run, library = tmp_path / "run", packages(tmp_path / "lib")
     options = ("--config", "docstrings", "--run.folder", str(run), "--task.data", str(library), *SMALL)
@@ -51,8 +55,7 @@ def test_every_command_of_the_preset(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert int(str(annotated["ok"])) == annotated["requested"]
     assert int(str(command(capsys, "train-reward", *options)["trained_on"])) > 0
     before = command(capsys, "evaluate", "sft", *options)
-    noise = ("--critic.noise.kind", "drop", "--critic.noise.share", "1")
-    command(capsys, "train", *options, *noise)
+    command(capsys, "train", *options, "--critic.kind", "noisy_critic:drop_100_of_reference")
     after = command(capsys, "evaluate", *options)
     names = {"rouge1", "rouge2", "rouge_l", "bleu", "verdict", "answer_reward"}
     assert {f"{way}_{name}" for way in ("greedy", "sampled") for name in names} <= set(before) & set(after)

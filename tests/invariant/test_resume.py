@@ -36,8 +36,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings, LoraSettings, PolicySettings, TinySettings
 from text2grad.policy.tiny import make_tiny_model
 from text2grad.signals import StopRequest, stop_here
-from text2grad.stages.learn import ppo, supervised
-from text2grad.train import learner
+from text2grad.train import learner, ppo, supervised
 from text2grad.train import update as update_module
 from text2grad.train.objectives.head_model import JudgedAnswer, train_scalar_model, train_unit_model
 from text2grad.train.objectives.offline import Logged, train_offline

@@ -113,8 +113,8 @@ def train_reward_model(stage: TrainingStage) -> Trained:
     ranks = stage.ranks
     with stage.preparing():
         settings = stage.config.reward_model
-        start = learner_settings(stage.config)
         train, validation = training_records(stage.config, tell=ranks.first)
+        start = learner_settings(stage.config)
         policy = load_policy(start)
         chosen = without_repeats(train, settings.repeats)
         praised = with_corrections(chosen)
