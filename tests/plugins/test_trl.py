@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 from landing import BlamesLetter, check_landing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from absent import hiding
 from made_tokenizers import CHATML
 from places import ROOT
 from text2grad.align.rewards import TokenCredit
@@ -208,6 +211,12 @@ def test_losses_of_whole_sequences_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=words):
         trainer_of(model, speaking, tmp_path, **args)
+
+
+def test_without_trl_one_line_names_the_extra() -> None:
+    code = hiding(["trl"]) + "import text2grad.plugins.trl"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingPackageError: this needs trl: pip install 'text2grad[trl]'" in done.stderr.splitlines()[-1]
 
 
 def test_another_version_is_refused(

@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from text2grad.align.rewards import Payment, TokenCredit
 from text2grad.align.trajectory import Trajectory
-from text2grad.errors import UserError
+from text2grad.errors import UserError, optional_packages
 from text2grad.feedback import Example, Message
+
+with optional_packages():
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
 TESTED = "1.16."
 """The version whose private methods are used."""
