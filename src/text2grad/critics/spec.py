@@ -20,6 +20,7 @@ class Materials:
     sandbox, `feedback()` the records that the run has imported. `opened()` is the critic of this kind over an
     endpoint or a trained model, and `model` the folder of that model. `section(name, without)` gives the settings
     of a section as `section.key` -> text, `digest(path)` that of a file or of all files in a folder.
+    `word_tokenizer` is the task's.
     """
 
     settings: Any
@@ -31,6 +32,7 @@ class Materials:
     model: Path
     section: Callable[..., Mapping[str, str]]
     digest: Callable[[Path], str]
+    word_tokenizer: str
 
 
 class Need(NamedTuple):

@@ -16,6 +16,7 @@ from text2grad.feedback import Example
 from text2grad.tasks.base import Split, TaskSettings, digest, refuse_shares, rouge_scores, split_of
 from text2grad.tasks.library import DocumentedFunction, documented_functions, installed_functions, words
 from text2grad.tasks.loaders import one_turn
+from text2grad.unicode_words import word_tokenizer
 
 REST, SIGNATURE = 90, 40
 """Characters that `docstrings` shows of what follows the first line (unless `task.context_characters` says
@@ -51,6 +52,7 @@ class DocstringsTask:
             )
         self._limit = settings.limit
         self._room = settings.context_characters
+        self._tokenizer = word_tokenizer(settings.word_tokenizer)
 
     def examples(self, split: Split) -> list[Example]:
         """The functions of a split in an order that mixes packages; `task.limit` is of the `sft` split."""
@@ -60,7 +62,8 @@ class DocstringsTask:
 
     def scores(self, example: Example, response: str) -> dict[str, float]:
         """ROUGE-1, ROUGE-2, ROUGE-L (F1, with stemming) and BLEU against the first line people wrote."""
-        return {**rouge_scores(example.reference, response), "bleu": sentence_bleu(example.reference, response)}
+        found = rouge_scores(example.reference, response, tokenizer=self._tokenizer)
+        return {**found, "bleu": sentence_bleu(example.reference, response)}
 
 
 def split_functions(

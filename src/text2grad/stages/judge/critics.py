@@ -80,6 +80,7 @@ def materials_of(
             {f"{name}.{key}" for key in without}, **{name: attrgetter(name)(config)}
         ),
         digest=digest_of_path,
+        word_tokenizer=config.task.word_tokenizer,
     )
 
 
