@@ -129,6 +129,20 @@ def turns_of(response: str) -> tuple[Turn, ...]:
     return response.turns if isinstance(response, Transcript) else (Turn(0, len(response)),)
 
 
+def turn_at(response: str, position: int) -> int:
+    """The number, from 1, of the turn of a response that a character is in; 0 of one between turns."""
+    if not isinstance(response, Transcript):
+        return 1
+    numbered = enumerate(response.turns, start=1)
+    return next((number for number, turn in numbered if turn.start <= position < turn.end), 0)
+
+
+def is_foreign(quote: str, response: str) -> bool:
+    """Whether a quote is not in the policy's own words, and in what a tool or a user said between them."""
+    others = (message.content for message in conversation_of(response) if message.role != "assistant")
+    return bool(quote.strip()) and quote not in response and any(quote in content for content in others)
+
+
 def conversation_of(response: str) -> list[Message]:
     """A response as the messages of a chat: the policy's turns and what others said between them."""
     found: list[Message] = []
@@ -219,12 +233,14 @@ class Failure(Record):
 class QuoteCounts(Record):
     """Quotes (or marks) of a critique that gave no span, or were found in another form; `+` adds them up.
 
-    No span: `unmatched` are not in the response, `ambiguous` occur more than once without saying which (unless
-    `ambiguity` asked for one), `no_polarity` are neither praise nor blame, `repeated` say again what another one
-    says. Found, but not to the letter (`wire.LocateSettings`): `normalised`, `fuzzy`.
+    No span: `unmatched` are not in the response (of these, `foreign` are what a tool or a user said), `ambiguous`
+    occur more than once without saying which (unless `ambiguity` asked for one), `no_polarity` are neither praise
+    nor blame, `repeated` say again what another one says. Found, but not to the letter (`wire.LocateSettings`):
+    `normalised`, `fuzzy`.
     """
 
     unmatched: int = 0
+    foreign: int = Field(default=0, exclude_if=lambda count: count == 0)
     ambiguous: int = 0
     normalised: int = 0
     fuzzy: int = 0
@@ -235,10 +251,14 @@ class QuoteCounts(Record):
         return QuoteCounts(**{name: count + getattr(other, name) for name, count in self})
 
 
+TurnScore = Annotated[float, Field(ge=-1.0, le=1.0)] | None
+
+
 class Critique(Record):
     """Feedback on one response: free text, the spans it talks about, and a verdict in [-1, 1].
 
-    `score` is None when the critic gives no verdict. `quotes` counts what became of the quotes that pay; `lost` are
+    `score` is None when the critic gives no verdict; `turn_scores` are those of single turns of a `Transcript`, one
+    for each (None: no verdict), or empty. `quotes` counts what became of the quotes that pay; `lost` are
     those that are not in the response, as far as they are known. `forced` is 1 where the token limit, not the
     model, ended the answer (grounded decoding closes it in time); of several critiques that voted, how many.
     `omissions` is what the response leaves out, which no span can point at. `meta` is what else the critic knows
@@ -248,6 +268,7 @@ class Critique(Record):
     text: str
     spans: tuple[Span, ...] = ()
     score: float | None = Field(default=None, ge=-1.0, le=1.0)
+    turn_scores: tuple[TurnScore, ...] = ()
     quotes: QuoteCounts = QuoteCounts()
     forced: int = 0
     lost: tuple[str, ...] = ()
@@ -367,6 +388,9 @@ class Feedback(Record):
     @model_validator(mode="after")
     def _spans_quote_the_response(self) -> Self:
         for span in self.spans:
+            first, last = (turn_at(self.response, place) for place in (span.start, span.end - 1))
+            if first != last or not first:
+                raise ValueError(f"span [{span.start}, {span.end}) crosses turns: write one for each")
             if self.response[span.start : span.end] != span.text:
                 found = self.response[span.start : span.end]
                 raise ValueError(
@@ -381,7 +405,7 @@ class Feedback(Record):
         if isinstance(judgement, Failure):
             return cls(**common, error=judgement, meta={**example.meta, **judgement.meta})
         found = {**judgement.quotes.model_dump(), "forced": judgement.forced}
-        found |= {"lost": list(judgement.lost), "omissions": list(judgement.omissions)}
+        found |= {name: list(getattr(judgement, name)) for name in ("lost", "omissions", "turn_scores")}
         return cls(
             **common,
             critique=judgement.text,
@@ -403,6 +427,7 @@ class Feedback(Record):
             text=self.critique,
             spans=self.spans,
             score=self.score,
+            turn_scores=tuple(self.meta.get("turn_scores", ())),
             quotes=self.quotes,
             forced=int(self.meta.get("forced", 0)),
             lost=tuple(self.meta.get("lost", ())),

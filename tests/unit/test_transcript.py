@@ -83,7 +83,10 @@ def test_a_transcript_is_copied_whole(response: Transcript) -> None:
 
 
 def test_a_record_keeps_the_transcript_wherever_it_goes(tmp_path: Path) -> None:
-    record = Feedback.of(EXAMPLE, TALK, Critique(text="Good.", spans=(SPAN,), score=1.0), SOURCE)
+    record = Feedback.of(
+        EXAMPLE, TALK, Critique(text="Good.", spans=(SPAN,), score=1.0, turn_scores=(None, 0.5)), SOURCE
+    )
+    assert record.meta == {"turn_scores": [None, 0.5]}
     places = [record, record.model_copy(update={"score": 0.5}), Feedback.model_validate(record.model_dump())]
     write_records(tmp_path / "f.jsonl", [record])
     places += read_records(tmp_path / "f.jsonl")
@@ -151,6 +154,13 @@ def test_malformed_turns_are_one_line_with_a_cure(
         read_records(tmp_path / "f.jsonl")
     assert f"f.jsonl:1: {problem}" in str(error.value) and cure in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("place", [(8, 14), (10, 12), (0, len(TALK))])
+def test_a_span_is_within_one_turn(place: tuple[int, int]) -> None:
+    span = Span(start=place[0], end=place[1], label=1, text=TALK[slice(*place)])
+    with pytest.raises(ValueError, match="crosses turns: write one for each"):
+        feedback(TALK, spans=(span,))
 
 
 @pytest.mark.parametrize("response", [Transcript.of([], [tool("x")]), Transcript("bare")])

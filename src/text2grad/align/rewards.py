@@ -48,8 +48,9 @@ class Payment:
     """What one trajectory of T ids is paid, exactly 0 at ids that the policy did not sample.
 
     `words` (T,) is what tokens earned by themselves and `verdict` what the trajectory is worth beside others to
-    its prompt (of several turns, their mean); None if no critic gave one. `rewards` (T,) is both: each verdict
-    stands on the last own id of what it is about. Compare verdicts and add words, or take rewards, never both.
+    its prompt (the mean of its turns', where only they are judged); None if no critic gave one. `rewards` (T,) is
+    all: each verdict, a turn's too, stands on the last own id of what it is about. Compare verdicts and add words,
+    or take rewards, never both.
     All are None where a critique failed (`failures`): leave the trajectory out of the loss. `foreign` counts
     quotes of what a tool or a user said, which pay nothing.
     """

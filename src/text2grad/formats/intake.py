@@ -293,5 +293,5 @@ def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
         exact=found - counts.normalised,
         no_spans=sum(not record.spans for record in records),
         failed=sum(record.error is not None for record in records),
-        **counts.model_dump(exclude={"fuzzy"}),
+        **counts.model_dump(exclude={"fuzzy", "foreign"}),
     )

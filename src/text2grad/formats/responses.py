@@ -35,7 +35,16 @@ from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import placed_rows
 from text2grad.tasks.sheets import is_table
 
-OF_AN_EARLIER_JUDGEMENT = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
+OF_AN_EARLIER_JUDGEMENT = (
+    "unmatched",
+    "ambiguous",
+    "normalised",
+    "fuzzy",
+    "foreign",
+    "lost",
+    "omissions",
+    "turn_scores",
+)
 """What one leaves in `meta`."""
 
 

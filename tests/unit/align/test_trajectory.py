@@ -148,6 +148,57 @@ def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: dic
     assert type(own_tokens(table, Trajectory(EXAMPLE, trajectory.ids)).response) is str
 
 
+@given(data=st.data())
+@pytest.mark.parametrize("scheme", ["spans", "last_token", "spread_score", "linear_decay"])
+def test_a_turns_verdict_is_paid_within_its_turn(
+    scheme: str, data: st.DataObject, tables: dict[str, TokenTable]
+) -> None:
+    """The oracle: what the whole is paid without turns' verdicts, and each of these at its turn's own ids."""
+    table, trajectory = data.draw(trajectories(tables))
+    settings = CreditSettings(scheme=scheme)
+    own = runs(trajectory.mask)
+    some = st.none() | st.sampled_from([-1.0, 0.5, 0.25])
+    scores = data.draw(st.lists(some, min_size=len(own), max_size=len(own)))
+    whole = data.draw(st.sampled_from([1.0, -0.5]))
+    critique = Critique(text="", score=whole)
+    judged = critique.model_copy(update={"turn_scores": tuple(scores)})
+    (plain,) = TokenCredit(Says(lambda _: critique), table, settings).of([trajectory])
+    (paid,) = TokenCredit(Says(lambda _: judged), table, settings).of([trajectory])
+    if not own:
+        assert paid.rewards is None or not len(paid.rewards)
+        return
+    assert plain.rewards is not None and paid.rewards is not None
+    expected = plain.rewards.copy()
+    for run, score in zip(own, scores, strict=True):
+        expected[run if scheme == "spread_score" else run[-1:]] += score or 0.0
+    assert paid.rewards.tolist() == expected.tolist()
+    assert paid.verdict == whole and paid.words is not None and not paid.words.any()
+    rewards = trajectory_rewards(judged, table, trajectory.ids, trajectory.mask, settings)
+    assert rewards == paid.rewards.tolist()
+
+
+@pytest.mark.parametrize("scheme", ["spans", "last_token"])
+def test_without_a_verdict_on_the_whole_a_group_compares_the_mean_of_its_turns(
+    scheme: str, heard: tuple[TokenTable, Trajectory]
+) -> None:
+    table, trajectory = heard
+    count = len(runs(trajectory.mask))
+    scores = (1.0, None, 0.0)[:count]
+    settings = CreditSettings(scheme=scheme, outcome_weight=0.5)
+    weight = 0.5 if scheme == "spans" else 1.0
+    (paid,) = TokenCredit(Says(lambda _: Critique(text="", turn_scores=scores)), table, settings).of([trajectory])
+    given_ = [score for score in scores if score is not None]
+    assert paid.verdict == weight * sum(given_) / len(given_) and paid.failures == ()
+    assert paid.rewards is not None and paid.rewards.sum() == weight * sum(given_)
+
+
+def test_verdicts_on_other_turns_are_of_another_text(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    critic = Says(lambda _: Critique(text="", turn_scores=(1.0,) * 7))
+    with pytest.raises(UserError, match="verdicts on 7 turns, and the response has"):
+        TokenCredit(critic, table).of([trajectory])
+
+
 def talk(table: TokenTable, tokenizer: Any, *turns: str) -> tuple[list[int], list[int]]:
     """Ids and mask of turns: the policy's first, then others and the policy in turn."""
     ids: list[int] = []
