@@ -110,9 +110,10 @@ class TokenCredit:
     """A critic's words as token rewards, for any engine: a batch of trajectories in, what each is paid out.
 
     With `unit="trajectory"` the critic gives one critique of the whole: its response is the policy's own words,
-    and as a `Transcript` says what others said between them. A critic that takes it for plain text, as those
-    over a chat model do, is not shown what others said. With `unit="turn"` it judges each turn by itself, as
-    the answer to the conversation before it, and every critic can do that.
+    and as a `Transcript` says what others said between them. Critics over a chat model, a reward model among them,
+    are shown that as a conversation; one that takes the response for plain text reads the policy's own words
+    alone. With `unit="turn"` it judges each turn by itself, as the answer to the conversation before it, and every
+    critic can do that.
     """
 
     def __init__(
