@@ -75,7 +75,8 @@ def with_conversation(row: Row, write: Write = by_default) -> Row:
         raise RowError("no message of the assistant in the conversation", "leave it out: nothing in it is judged")
     single = answer[0].content if len(answer) == 1 else [turn.model_dump() for turn in answer]
     shown: Row = {"prompt": [turn.model_dump() for turn in prompt]} if prompt else {}
-    return {**row, **shown, "response": single}
+    kept = {name: value for name, value in row.items() if name not in (*TALKS, *ANSWERS) or not _is_talk(value)}
+    return {**kept, **shown, "response": single}
 
 
 def response_of(row: Row) -> str:

@@ -25,6 +25,7 @@ from text2grad.feedback import (
     Span,
     Transcript,
     first_error,
+    is_foreign,
     key_of,
     leads_out,
     record_json,
@@ -185,6 +186,9 @@ def _find(remark: Remark, quotes: Sequence[Quote], label: Label) -> None:
     remark.counts += found.counts
     remark.lost += found.lost
     for quote in found.lost:
+        if is_foreign(quote, text):
+            remark.losses.append(f"{_short(quote)} was said by a tool or a user: quote the turns that are judged")
+            continue
         near = nearest(quote, text)
         hint = f"; nearest: {_short(near)}" if near else ""
         remark.losses.append(f"{_short(quote)} is not in the response{hint}")
