@@ -400,7 +400,7 @@ class Feedback(Record):
 
     @classmethod
     def of(cls, example: Example, response: str, judgement: Judgement, source: Source) -> Feedback:
-        """The record of one judged response."""
+        """The record of one judged response; a span across turns becomes one in each."""
         common = {"id": example.id, "prompt": example.prompt, "response": response, "source": source}
         if isinstance(judgement, Failure):
             return cls(**common, error=judgement, meta={**example.meta, **judgement.meta})
@@ -409,7 +409,7 @@ class Feedback(Record):
         return cls(
             **common,
             critique=judgement.text,
-            spans=judgement.spans,
+            spans=within_turns(judgement.spans, response),
             score=judgement.score,
             meta={**example.meta, **judgement.meta, **{name: value for name, value in found.items() if value}},
         )
@@ -439,6 +439,20 @@ class Feedback(Record):
         """What became of the quotes, of those of a critique that was dropped for them too."""
         known = {name: self.meta.get(name) for name in QuoteCounts.model_fields}
         return QuoteCounts(**{name: count for name, count in known.items() if isinstance(count, int)})
+
+
+def within_turns(spans: tuple[Span, ...], response: str) -> tuple[Span, ...]:
+    """Spans cut at the ends of the turns of a `Transcript`."""
+    if not isinstance(response, Transcript):
+        return spans
+    edges = (
+        (span, max(span.start, turn.start), min(span.end, turn.end)) for span in spans for turn in response.turns
+    )
+    return tuple(
+        span.model_copy(update={"start": start, "end": end, "text": response[start:end]})
+        for span, start, end in edges
+        if start < end
+    )
 
 
 R = TypeVar("R", bound=Record)

@@ -163,6 +163,15 @@ def test_a_span_is_within_one_turn(place: tuple[int, int]) -> None:
         feedback(TALK, spans=(span,))
 
 
+def test_a_critics_span_across_turns_becomes_one_in_each() -> None:
+    whole = Span(start=3, end=len(TALK), label=-1, text=TALK[3:], reason="no")
+    record = Feedback.of(EXAMPLE, TALK, Critique(text="", spans=(whole,)), SOURCE)
+    assert [(span.text, span.label, span.reason) for span in record.spans] == [
+        ("k it up", -1, "no"),
+        ("20 miles 🙂", -1, "no"),
+    ]
+
+
 @pytest.mark.parametrize("response", [Transcript.of([], [tool("x")]), Transcript("bare")])
 def test_a_transcript_without_a_turn_is_no_response(response: Transcript) -> None:
     with pytest.raises(ValueError, match="without a turn of the assistant"):

@@ -94,9 +94,8 @@ def trajectory_rewards(
             not fit; or the ids are not of this tokenizer.
     """
     own = own_tokens(table_of(tokenizer), Trajectory(_NOBODY, ids, mask))
-    if isinstance(feedback, Feedback) and feedback.response != own.response:
-        read, judged = _shown(own.response), _shown(feedback.response)
-        raise _of_another_text(f"the ids read {read}, the record's response is {judged}")
+    if isinstance(feedback, Feedback):
+        _refuse_edited(feedback.response, own.response)
     judgement = scored(feedback.judgement() if isinstance(feedback, Feedback) else feedback, settings)
     if isinstance(judgement, Failure):
         raise UserError(
@@ -222,6 +221,19 @@ def _scattered(length: int, pieces: Iterable[tuple[Offsets, Rewards]]) -> Reward
     for places, numbers in pieces:
         found[places] = numbers
     return found
+
+
+def _refuse_edited(judged: str, sampled: str) -> None:
+    """The words alone count, not what others said between them."""
+    if str(judged) == str(sampled):
+        return
+    ours, theirs = ([text[turn.start : turn.end] for turn in turns_of(text)] for text in (sampled, judged))
+    if len(ours) != len(theirs):
+        raise _of_another_text(f"the ids have {len(ours)} turns, the record's response {len(theirs)}")
+    place = next(place for place, (read, told) in enumerate(zip(ours, theirs, strict=True)) if read != told)
+    turn = f" in turn {place + 1}" if len(ours) > 1 else ""
+    read, told = _shown(ours[place]), _shown(theirs[place])
+    raise _of_another_text(f"the ids read {read}{turn}, the record's response is {told}")
 
 
 def table_of(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:
