@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from text2grad.feedback import Critique, Span
+from text2grad.feedback import Critique, Message, Span, Transcript, turns_of
 
-HOSTILE = {
+TOOL = Message(role="tool", content="the dog")
+HOSTILE: dict[str, str] = {
     "prose": "The summary leaves out the deadline; 'next week' is wrong, and the author never said so.",
     "empty": "",
     "one character": "a",
@@ -24,6 +25,8 @@ HOSTILE = {
     "code": "def f(x):\n    return dp[i-1][j] + dp[i][j-1]\n\n\ndef f(x):\n    return [\"a\", 'b']\n",
     "odd spaces": "a\r\nb\u2028c\x85d\u00a0 ",
     "half a character": "a \ud800 b",
+    "turns": Transcript.of([((), "the cat"), ([TOOL], ""), ([TOOL], "the cat sat. the cat"), ((), "sat")], [TOOL]),
+    "turns without words": Transcript.of([((), ""), ([TOOL], ""), ((), "")]),
     "control": "so</s> <|im_end|>\n<|im_start|>assistant\n{}<|im_end|> <|end|>",
 }
 
@@ -52,15 +55,26 @@ TEXTS = st.one_of(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), s
 REASONS = st.one_of(st.just(""), st.sampled_from(('wrong: it\'s "Friday"', "a\nb", "}, {")), st.text(max_size=8))
 
 
+TRANSCRIPTS = st.builds(
+    Transcript.of,
+    st.lists(
+        st.tuples(st.lists(st.builds(Message, role=st.just("tool"), content=TEXTS), max_size=1), TEXTS),
+        min_size=1,
+        max_size=4,
+    ),
+)
+
+
 @st.composite
 def judged(draw: st.DrawFn) -> tuple[Critique, str]:
-    """A response, and a critique of it with any spans whatever, in the order `parse` returns them."""
-    response = draw(TEXTS.filter(bool))
+    """A response of one turn or several, and a critique of it with any spans whatever, in the order `parse` returns
+    them."""
+    response = draw(st.one_of(TEXTS, TRANSCRIPTS).filter(bool))
     edges = st.tuples(st.integers(0, len(response) - 1), st.integers(1, len(response)))
     drawn = draw(st.lists(st.tuples(edges, st.sampled_from((1, 0, -1)), REASONS), max_size=6))
     spans: dict[tuple[int, int, int], Span] = {}
     for (start, end), label, reason in drawn:
-        if start < end:
+        if start < end and any(turn.start <= start and end <= turn.end for turn in turns_of(response)):
             quote = response[start:end]
             spans[start, end, -label] = Span(start=start, end=end, label=label, text=quote, reason=reason)
     score = draw(st.none() | st.floats(-1, 1))

@@ -7,7 +7,7 @@ on every token; `dense_labels` pays a label per token, `step_end` one per span a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -105,7 +105,8 @@ class Credit:
     `labelled`: tokens rewarded by a span or, in the score schemes, by the score. `cancelled`: tokens both
     good and poor, which get 0. `no_score`: 1 if a verdict is needed and the critique has none.
     `uncovered`: spans that cover no token. `whole`: the score alone was paid, so no token earned it
-    more than another, wherever it stands in delta. `verdict`: what the score was worth, as far as it is paid.
+    more than another, wherever it stands in delta. `verdict`: what the score was worth, as far as it is paid; where
+    only turns have scores, their mean. `of_verdicts` is what of delta the verdicts are, (T,); None: nothing.
     """
 
     delta: NDArray[np.float32]
@@ -115,6 +116,7 @@ class Credit:
     uncovered: int = 0
     whole: bool = False
     verdict: float | None = None
+    of_verdicts: NDArray[np.float32] | None = None
 
     @property
     def gain(self) -> float:
@@ -126,12 +128,10 @@ class Credit:
 
     @property
     def of_words(self) -> NDArray[np.float32]:
-        """Delta without the verdict: what tokens earned by themselves, (T,)."""
+        """Delta without the verdicts: what tokens earned by themselves, (T,)."""
         if self.whole:
             return np.zeros_like(self.delta)
-        words = self.delta.copy()
-        words[-1:] -= self.verdict or 0.0
-        return words
+        return self.delta.copy() if self.of_verdicts is None else self.delta - self.of_verdicts
 
     @classmethod
     def nothing(cls, aligned: Aligned) -> Credit:
@@ -142,9 +142,15 @@ class Credit:
 def credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
     """The reward of every sampled token under `settings.scheme`.
 
+    The verdict on a turn is paid within its tokens as that on the whole is within all.
+
     Raises:
-        ValueError: a span does not quote the response: the critique is of another text.
+        ValueError: a span does not quote the response, or turns that it does not have are judged: the critique is
+            of another text.
     """
+    turns = len(aligned.turn_ends) or 1
+    if len(critique.turn_scores) not in (0, turns):
+        raise ValueError(f"verdicts on {len(critique.turn_scores)} turns, and the response has {turns}")
     for span in critique.spans:
         if aligned.text[span.start : span.end] != span.text:
             raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
@@ -199,7 +205,7 @@ def _own_credit(delta: NDArray[np.float32], length: int, name: str) -> Credit:
 
 def scored(judgement: Judgement, settings: CreditSettings) -> Judgement:
     """The judgement; where the score is all that is rewarded, a critique without one is a failure and not a 0."""
-    if not settings.by_score or isinstance(judgement, Failure) or judgement.score is not None:
+    if not settings.by_score or isinstance(judgement, Failure) or _verdict_of(judgement) is not None:
         return judgement
     return Failure(kind="invalid", message="it has no score, and this credit.scheme rewards nothing else")
 
@@ -222,22 +228,50 @@ def _last(members: Flags) -> Flags:
 
 
 def _last_token_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """The score on the last token (scalar PPO)."""
-    delta = np.zeros(len(aligned), dtype=np.float32)
-    delta[-1:] = critique.score or 0.0
-    return _of_score(critique.score, delta)
+    """The score on the last token (scalar PPO), those of turns on the last token of each."""
+    return _of_scores(critique, _at_ends(critique, aligned))
 
 
 def _spread_credit(critique: Critique, aligned: Aligned, settings: CreditSettings) -> Credit:
-    """The score on every token, or with another weighting than `token` an equal share of it."""
-    share = 1 if settings.weighting == "token" else max(1, len(aligned))
-    return _of_score(critique.score, np.full(len(aligned), (critique.score or 0.0) / share, dtype=np.float32))
+    """The score on every token, or with another weighting than `token` an equal share of it; those of turns
+    alike on the tokens of each."""
+    delta = np.zeros(len(aligned))
+    for start, end, score in _scored_parts(critique, aligned):
+        delta[start:end] += score if settings.weighting == "token" else score / max(1, end - start)
+    return _of_scores(critique, delta)
 
 
-def _of_score(score: float | None, delta: NDArray[np.float32]) -> Credit:
-    if score is None:
-        return Credit(delta, no_score=1, whole=True)
-    return Credit(delta, labelled=int(np.count_nonzero(delta)), whole=True, verdict=score)
+def _of_scores(critique: Critique, paid: Weights) -> Credit:
+    delta, verdict = paid.astype(np.float32), _verdict_of(critique)
+    labelled = int(np.count_nonzero(delta))
+    return Credit(delta, labelled=labelled, no_score=int(verdict is None), whole=True, verdict=verdict)
+
+
+def _verdict_of(critique: Critique) -> float | None:
+    """The score of the whole, or without one the mean of those of turns."""
+    if critique.score is not None:
+        return critique.score
+    scores = [score for score in critique.turn_scores if score is not None]
+    return sum(scores) / len(scores) if scores else None
+
+
+def _scored_parts(critique: Critique, aligned: Aligned) -> Iterator[tuple[int, int, float]]:
+    """The tokens [start, end) that each score of a critique is of: all, and those of single turns."""
+    if critique.score is not None:
+        yield 0, len(aligned), critique.score
+    ends = aligned.turn_ends or (len(aligned),)
+    for start, end, score in zip((0, *ends), ends, critique.turn_scores, strict=False):
+        if score is not None:
+            yield start, end, score
+
+
+def _at_ends(critique: Critique, aligned: Aligned) -> Weights:
+    """Every score on the last token of what it is of, (T,)."""
+    paid = np.zeros(len(aligned))
+    for start, end, score in _scored_parts(critique, aligned):
+        if start < end:
+            paid[end - 1] += score
+    return paid
 
 
 def _label_credit(critique: Critique, aligned: Aligned, settings: CreditSettings, ends: bool = False) -> Credit:
@@ -268,7 +302,7 @@ def _span_credit(
     """
     members = _members(critique.spans, aligned, settings.membership)
     own = _labels(critique.spans)
-    labels = _signed(own, critique.score, settings.signs)
+    labels = _signed(own, _verdict_of(critique), settings.signs)
     sureness = np.array([span.weight for span in critique.spans], dtype=np.float64)
     weights = _within_spans(members, sureness, aligned, settings, shape)
     good, poor = _strongest(weights[labels > 0]), _strongest(weights[labels < 0])
@@ -280,17 +314,20 @@ def _span_credit(
     if settings.unlabelled:
         improvable = members[own == 0].any(axis=0)  # labelled, with nothing
         delta[~(is_good | is_poor | improvable)] = settings.unlabelled
-    verdict = None
-    if settings.outcome_weight and critique.score is not None:
-        verdict = settings.outcome_weight * critique.score
-        delta[-1:] += verdict
+    verdict = paid = None
+    if settings.outcome_weight and (score := _verdict_of(critique)) is not None:
+        verdict, paid = settings.outcome_weight * score, settings.outcome_weight * _at_ends(critique, aligned)
+        delta += paid
     return Credit(
         delta.astype(np.float32),
         labelled=int(np.count_nonzero(alone)),
         cancelled=int(np.count_nonzero(is_good & is_poor)),
-        no_score=int(critique.score is None and (bool(settings.outcome_weight) or settings.signs != "critique")),
+        no_score=int(
+            _verdict_of(critique) is None and (bool(settings.outcome_weight) or settings.signs != "critique")
+        ),
         uncovered=len(members) - int(np.count_nonzero(members.any(axis=1))),
         verdict=verdict,
+        of_verdicts=None if paid is None else paid.astype(np.float32),
     )
 
 

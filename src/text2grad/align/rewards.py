@@ -48,8 +48,9 @@ class Payment:
     """What one trajectory of T ids is paid, exactly 0 at ids that the policy did not sample.
 
     `words` (T,) is what tokens earned by themselves and `verdict` what the trajectory is worth beside others to
-    its prompt (of several turns, their mean); None if no critic gave one. `rewards` (T,) is both: each verdict
-    stands on the last own id of what it is about. Compare verdicts and add words, or take rewards, never both.
+    its prompt (the mean of its turns', where only they are judged); None if no critic gave one. `rewards` (T,) is
+    all: each verdict, a turn's too, stands on the last own id of what it is about. Compare verdicts and add words,
+    or take rewards, never both.
     All are None where a critique failed (`failures`): leave the trajectory out of the loss. `foreign` counts
     quotes of what a tool or a user said, which pay nothing.
     """
@@ -93,9 +94,8 @@ def trajectory_rewards(
             not fit; or the ids are not of this tokenizer.
     """
     own = own_tokens(table_of(tokenizer), Trajectory(_NOBODY, ids, mask))
-    if isinstance(feedback, Feedback) and feedback.response != own.response:
-        read, judged = _shown(own.response), _shown(feedback.response)
-        raise _of_another_text(f"the ids read {read}, the record's response is {judged}")
+    if isinstance(feedback, Feedback):
+        _refuse_edited(feedback.response, own.response)
     judgement = scored(feedback.judgement() if isinstance(feedback, Feedback) else feedback, settings)
     if isinstance(judgement, Failure):
         raise UserError(
@@ -109,9 +109,10 @@ class TokenCredit:
     """A critic's words as token rewards, for any engine: a batch of trajectories in, what each is paid out.
 
     With `unit="trajectory"` the critic gives one critique of the whole: its response is the policy's own words,
-    and as a `Transcript` says what others said between them. A critic that takes it for plain text, as those
-    over a chat model do, is not shown what others said. With `unit="turn"` it judges each turn by itself, as
-    the answer to the conversation before it, and every critic can do that.
+    and as a `Transcript` says what others said between them. Critics over a chat model, a reward model among them,
+    are shown that as a conversation; one that takes the response for plain text reads the policy's own words
+    alone. With `unit="turn"` it judges each turn by itself, as the answer to the conversation before it, and every
+    critic can do that.
     """
 
     def __init__(
@@ -220,6 +221,19 @@ def _scattered(length: int, pieces: Iterable[tuple[Offsets, Rewards]]) -> Reward
     for places, numbers in pieces:
         found[places] = numbers
     return found
+
+
+def _refuse_edited(judged: str, sampled: str) -> None:
+    """The words alone count, not what others said between them."""
+    if str(judged) == str(sampled):
+        return
+    ours, theirs = ([text[turn.start : turn.end] for turn in turns_of(text)] for text in (sampled, judged))
+    if len(ours) != len(theirs):
+        raise _of_another_text(f"the ids have {len(ours)} turns, the record's response {len(theirs)}")
+    place = next(place for place, (read, told) in enumerate(zip(ours, theirs, strict=True)) if read != told)
+    turn = f" in turn {place + 1}" if len(ours) > 1 else ""
+    read, told = _shown(ours[place]), _shown(theirs[place])
+    raise _of_another_text(f"the ids read {read}{turn}, the record's response is {told}")
 
 
 def table_of(tokenizer: AnyTokenizer | TokenTable) -> TokenTable:

@@ -33,6 +33,7 @@ class Aligned:
     `starts`, `ends`: the characters a token touches; a token that wrote some bytes of a character touches
     all of it, so the tokens of a split emoji share it. Special tokens touch nothing (start == end).
     `core_starts`, `core_ends`: the same without white space at the edges; empty for blank tokens.
+    `turn_ends`: of a response of several turns, the number of tokens up to the end of each.
     """
 
     text: str
@@ -40,14 +41,15 @@ class Aligned:
     ends: Offsets
     core_starts: Offsets
     core_ends: Offsets
+    turn_ends: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @classmethod
-    def of(cls, text: str, starts: Offsets, ends: Offsets) -> Aligned:
+    def of(cls, text: str, starts: Offsets, ends: Offsets, turn_ends: tuple[int, ...] = ()) -> Aligned:
         """From the characters each token touches."""
-        return cls(text, starts, ends, *_cores(text, starts, ends))
+        return cls(text, starts, ends, *_cores(text, starts, ends), turn_ends)
 
 
 class TokenTable:

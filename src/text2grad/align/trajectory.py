@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import numpy as np
 
@@ -122,9 +122,11 @@ def _joined(response: str, pieces: Sequence[tuple[list[int], Aligned]]) -> OwnTo
         ends.append(aligned.ends + offset)
         offset += len(aligned.text) + len(BETWEEN_TURNS)
     none = np.zeros(0, dtype=np.int64)
+    edges = (np.concatenate([none, *starts]), np.concatenate([none, *ends]))
+    turn_ends = tuple(accumulate(len(places) for places, _ in pieces))
     return OwnTokens(
         response=response,
-        aligned=Aligned.of(str(response), np.concatenate([none, *starts]), np.concatenate([none, *ends])),
+        aligned=Aligned.of(str(response), *edges, turn_ends),
         places=np.array([place for places, _ in pieces for place in places], dtype=np.int64),
         turns=np.repeat(np.arange(len(pieces)), [len(places) for places, _ in pieces]),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from statistics import fmean
 
 from text2grad.feedback import Critique, Judgement, QuoteCounts, Span
@@ -17,7 +18,7 @@ def vote(judgements: Sequence[Judgement], share: float = 0.5) -> Judgement:
 
     Spans of one label that overlap enough are one vote; those that more than `share` of the critiques cast stay,
     with the share of votes as their weight. Their edges are those most often cast. The text is that of the
-    critique with the most spans that stayed; the score is the mean. With no critique at all: the first failure.
+    critique with the most spans that stayed; scores are means. With no critique at all: the first failure.
     """
     critiques = [judgement for judgement in judgements if isinstance(judgement, Critique)]
     if len(critiques) < 2:
@@ -26,16 +27,21 @@ def vote(judgements: Sequence[Judgement], share: float = 0.5) -> Judgement:
     kept = [_elected(votes, len(critiques)) for votes in groups]
     stayed = Counter(voter for votes in groups for voter in votes)
     spokesman = critiques[max(range(len(critiques)), key=lambda index: (stayed[index], -index))]
-    scores = [critique.score for critique in critiques if critique.score is not None]
     return spokesman.model_copy(
         update={
             "spans": tuple(sorted(kept, key=lambda span: (span.start, span.end, -span.label))),
-            "score": round(fmean(scores), 4) if scores else None,
+            "score": _mean(critique.score for critique in critiques),
+            "turn_scores": tuple(map(_mean, zip_longest(*(critique.turn_scores for critique in critiques)))),
             "quotes": sum((critique.quotes for critique in critiques), QuoteCounts()),
             "forced": sum(critique.forced for critique in critiques),
             "lost": tuple(dict.fromkeys(quote for c in critiques for quote in c.lost)),
         }
     )
+
+
+def _mean(scores: Iterable[float | None]) -> float | None:
+    given = [score for score in scores if score is not None]
+    return round(fmean(given), 4) if given else None
 
 
 Votes = dict[int, Span]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from text2grad import wire
 from text2grad.critics.prompted import judge_messages
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Critique, Example, Feedback, refuse_folder, to_json, writing
+from text2grad.feedback import Critique, Example, Feedback, Transcript, refuse_folder, to_json, writing
 from text2grad.formats.datasets import mqm
-from text2grad.formats.preference import pairs_of, preference_row
+from text2grad.formats.preference import as_messages, pairs_of, preference_row
 from text2grad.formats.remarks import table
 from text2grad.formats.tools import argilla, label_studio, prodigy
 from text2grad.tasks.base import read_prompt
@@ -49,7 +50,7 @@ def kto_rows(records: Iterable[Feedback]) -> Iterator[Row]:
     """TRL's KTO format: a response, desirable or not by the sign of its score; a score of 0 is left out."""
     for record in records:
         if record.score:
-            completion, label = [_answer(record.response)], record.score > 0
+            completion, label = as_messages(record.response), record.score > 0
             prompt = [turn.model_dump() for turn in record.prompt]
             yield {"prompt": prompt, "completion": completion, "label": label}
 
@@ -70,6 +71,8 @@ WRITERS: Mapping[str, Writer] = {
 }
 TABLES = {"csv": table.COLUMNS, "mqm": mqm.COLUMNS}
 MORE_ANSWERS = "more answers to a prompt: text2grad annotate --annotate.samples_per_prompt 4"
+OF_ONE_TURN = ("label_studio", "argilla", "prodigy", "mqm")
+"""Tools for people that have one text to mark."""
 LISTS = ("label_studio", "argilla")
 """What these tools read is one list."""
 
@@ -83,11 +86,25 @@ def export(records: Iterable[Feedback], kind: str, out: Path, pairs: int = 1) ->
     if kind not in WRITERS:
         raise UsageError(f"unknown shape {kind!r}", f"one of {', '.join(WRITERS)}")
     records = records if kind == "reward_model" else map(_without_suggestions, records)
+    if kind in OF_ONE_TURN:
+        records = map(partial(_of_one_turn, kind=kind), records)
     rows = list(preference_rows(records, pairs) if kind == "preference" else WRITERS[kind](records))
     if kind == "preference" and not rows:
         raise UserError("no two answers to one prompt have different scores, and none was corrected", MORE_ANSWERS)
     write_rows(rows, kind, out)
     return len(rows)
+
+
+def _of_one_turn(record: Feedback, kind: str) -> Feedback:
+    """The record, if its response is plain text.
+
+    Raises:
+        UserError: it has turns, which what is read back would lack.
+    """
+    if isinstance(record.response, Transcript):
+        message = f"the response of {record.id!r} has turns, and {kind} holds plain text alone"
+        raise UserError(message, "keep the JSON Lines file, or leave such records out")
+    return record
 
 
 def _without_suggestions(record: Feedback) -> Feedback:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.feedback import Critique, Failure, Feedback, Label, Message, QuoteCounts, Source, Span
+from text2grad.formats.conversations import Write, by_default
 from text2grad.formats.marks import (
     HUMAN,
     POLARITY,
@@ -49,7 +50,7 @@ class Names:
     `texts` (a question or a tag -> the text that it is about), the `scales` and the `options` of its
     questions, those that are answered in words (`written`), and `source`: the file that declares them.
     `beside` is what another file beside it says (texts of questions, by key), `context_characters`
-    what the policy's task shows of a long prompt.
+    what the policy's task shows of a long prompt, `write` how the policy writes a turn with calls of tools.
     """
 
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Names:
     source: str = ""
     beside: Mapping[Any, Any] = field(default_factory=dict)
     context_characters: int | None = None
+    write: Write = by_default
 
     def key(self, row: Mapping[str, Any], ours: str, keys: Sequence[str]) -> str:
         """The key of `row` that has this text; "" if there is none."""

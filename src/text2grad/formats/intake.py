@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from text2grad.errors import UsageError, UserError
-from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl, to_json
+from text2grad.feedback import Feedback, QuoteCounts, Record, leads_out, read_jsonl, record_json
+from text2grad.formats.conversations import Write, by_default, by_trace, is_structured, with_conversation
 from text2grad.formats.datasets import defacto, drafts, finegrained, mqm, squality
 from text2grad.formats.importer import MAPPED, Importer, Names, Records, records_of
 from text2grad.formats.marks import subject_of
 from text2grad.formats.remarks import rows as remarks
-from text2grad.formats.remarks.columns import parse_map, plain_name
+from text2grad.formats.remarks.columns import RATINGS, SAYS, parse_map, plain_name
 from text2grad.formats.scale import Scale, parse_scales
 from text2grad.formats.tools import argilla, label_studio, platforms, prodigy
 from text2grad.named import is_own_name, load_named
@@ -35,6 +38,7 @@ IMPORTERS: Sequence[Importer] = (
 """In the order in which a file is tried."""
 REMARKS = ("csv", "remarks")
 KINDS = ("auto", "feedback", *dict.fromkeys(each.name for each in IMPORTERS), *REMARKS)
+SAID = frozenset({*SAYS, *RATINGS})
 OWN_KEYS = frozenset({"id", "prompt", "response", "source"})
 """Every record of our own has these."""
 
@@ -83,6 +87,7 @@ class Options:
     names: Sequence[str]
     scales: Mapping[str, Scale]
     context_characters: int | None
+    write: Write = by_default
 
     def refuse(self, kind: str) -> None:
         """Stop where names or scales are given for a kind of file that needs none."""
@@ -98,6 +103,7 @@ def import_feedback(
     context_characters: int | None = None,
     names: Sequence[str] = (),
     scales: Sequence[str] = (),
+    write: Write = by_default,
 ) -> Imported:
     """Read people's feedback as records.
 
@@ -107,19 +113,22 @@ def import_feedback(
     `context_characters` must be what the policy's task uses (`TaskSettings`), so that both see one prompt.
     `names` says which columns, keys or fields are meant, where they have other names: `response=answer`.
     `scales` says what ratings are on, the worst first: `1..5`, or of one question `helpful=1..5`.
+    `write` is how the policy writes a turn that calls tools or reasons, where a conversation has such.
 
     Raises:
         UserError: the file cannot be read, is not of a known kind, or has a bad record (which one).
     """
-    path, options = Path(path), Options(names, parse_scales(scales), context_characters)
+    path, options = Path(path), Options(names, parse_scales(scales), context_characters, write)
     if kind not in KINDS and not is_own_name(kind):
         raise UsageError(f"unknown kind of feedback {kind!r}", f"one of {', '.join(KINDS)}, or module:NAME")
     rows_of = platforms.brat_rows if path.suffix.lower() == ".ann" else placed_rows
-    found = [] if kind == "feedback" else list(rows_of(path))
+    found = [] if kind == "feedback" else list(by_trace(rows_of(path)))
     if not found and kind == "auto":
         what = "has no rows" if path.stat().st_size else "is empty"
         raise UserError(f"{path} {what}", "check that it is the right file")
     places, rows = [place for place, _ in found], [row for _, row in found]
+    as_found = rows
+    rows = _with_conversations(path, rows, options)
     read_as = _kind_of(rows, path, bool(names)) if kind == "auto" else _asked_for(kind, rows)
     if isinstance(read_as, Importer):
         return _import_rows(path, read_as, rows, options)
@@ -129,8 +138,40 @@ def import_feedback(
         remarked = remarks.read(path, places, rows, read_as, columns, options.scales)
         return Imported(report=_report(read_as, remarked.records), **vars(remarked))
     options.refuse("feedback")
-    records = _check(path, list(read_jsonl(path, Feedback)))
+    records = _check(path, list(_own(path, as_found, rows)))
     return Imported(records=records, report=_report("feedback", records))
+
+
+def _with_conversations(path: Path, rows: Sequence[Row], options: Options) -> list[Row]:
+    """The rows, those with a conversation and something said of it with its turns as prompt and response.
+
+    Raises:
+        UserError: a conversation cannot be read (whose).
+    """
+    mapped = {pair.partition("=")[0].strip() for word in options.names for pair in word.split(",")}
+    if "response" in mapped:
+        return list(rows)
+    found = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            is_said = mapped & SAID or SAID & set(map(plain_name, row))
+            is_read = is_structured(row.get("response")) if row.keys() >= OWN_KEYS else is_said
+            found.append(with_conversation(row, options.write) if is_read else row)
+        except ValueError as error:
+            raise bad_record(path, number, error) from error
+    return found
+
+
+def _own(path: Path, as_found: Sequence[Row], rows: Sequence[Row]) -> Iterator[Feedback]:
+    """Records of our own: as they are written, or with turns that were read off structured messages."""
+    if all(new is old for new, old in zip(rows, as_found, strict=True)):
+        yield from read_jsonl(path, Feedback)
+        return
+    for number, row in enumerate(rows, start=1):
+        try:
+            yield Feedback.model_validate(row)
+        except ValidationError as error:
+            raise bad_record(path, number, error) from error
 
 
 def _asked_for(kind: str, rows: Sequence[Row]) -> Importer | str:
@@ -177,7 +218,8 @@ def _import_rows(path: Path, importer: Importer, rows: list[Row], options: Optio
     except (AttributeError, KeyError, TypeError, ValueError):  # a bad row, which is named when it is read
         declared = Names()
     chosen = parse_map(options.names, MAPPED)
-    names = replace(declared, chosen=chosen, context_characters=options.context_characters)
+    known = {"context_characters": options.context_characters, "write": options.write}
+    names = replace(declared, chosen=chosen, **known)
     noun = importer.noun or f"record of {importer.name}"
     found = convert_rows(rows, path, importer.keys, lambda row, id: importer.read(row, id, names), noun)
     read = records_of(importer, importer.join(list(found), path), names, options.scales)
@@ -193,7 +235,7 @@ def _summary(path: Path, kind: str, read: Records) -> Imported:
     for number, record in enumerate(_check(path, read.records), start=1):
         if subjects.setdefault(record.id, subject_of(record)) != subject_of(record):
             raise bad_record(path, number, ValueError(f"the id {record.id[:60]!r} occurs twice, for another text"))
-    kept = list({to_json(each.model_dump()): each for each in read.records}.values())
+    kept = list({record_json(each): each for each in read.records}.values())
     losses = [line for record in kept for line in _losses(record)]
     if again := len(read.records) - len(kept):
         losses.append(f"the same remark of the same person again, left out: {again}")
@@ -293,5 +335,5 @@ def _report(source: str, records: Sequence[Feedback]) -> ImportReport:
         exact=found - counts.normalised,
         no_spans=sum(not record.spans for record in records),
         failed=sum(record.error is not None for record in records),
-        **counts.model_dump(exclude={"fuzzy"}),
+        **counts.model_dump(exclude={"fuzzy", "foreign"}),
     )

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback, Message, Preference, to_json
+from text2grad.feedback import (
+    Feedback,
+    Message,
+    Preference,
+    Transcript,
+    conversation_of,
+    key_of,
+    to_json,
+)
 from text2grad.formats.intake import OWN_KEYS
 from text2grad.formats.marks import as_turns
 from text2grad.formats.published import Response, responses_of
@@ -45,7 +53,7 @@ def read_pairs(data: str, split: str = "") -> Pairs:
     for pair in list(convert_rows(rows, data, frozenset(), _pairs_of, "preference pair")):
         if pair is None:
             left_out["undecided"] += 1
-        elif pair.chosen.strip() == pair.rejected.strip():
+        elif key_of(pair.chosen).strip() == key_of(pair.rejected).strip():
             left_out["equal_sides"] += 1
         elif (key := (pair.prompt, pair.chosen, pair.rejected)) in kept:
             left_out["repeated"] += 1
@@ -77,8 +85,11 @@ def _pair(row: Row, fallback_id: str) -> Preference:
 
 
 def _answer(row: Row, side: str) -> tuple[tuple[Message, ...], str]:
-    """The turns before an answer, if it is a conversation, and its text."""
+    """The turns before an answer, if it is a conversation, and its text; one that begins with the assistant is all
+    answer, of several turns."""
     turns = _turns(row.get(side))
+    if len(turns) > 1 and turns[0].role == "assistant":
+        return (), Transcript.of_messages(turns)
     if turns and turns[-1].role != "assistant":
         raise ValueError(f"{side!r} does not end with the assistant")
     if not turns and not isinstance(row.get(side), str):
@@ -133,7 +144,7 @@ def pairs_of(records: Iterable[Feedback], most: int = 1) -> Pairs:
             left_out["single"] += 1
         elif best.score == worst.score:
             left_out["equal_scores"] += 1
-        elif best.response.strip() == worst.response.strip():
+        elif key_of(best.response).strip() == key_of(worst.response).strip():
             left_out["equal_sides"] += 1
         else:
             found += _from_both_ends(group, most)
@@ -142,7 +153,7 @@ def pairs_of(records: Iterable[Feedback], most: int = 1) -> Pairs:
 
 def _from_both_ends(group: Sequence[Feedback], most: int) -> Iterator[Preference]:
     """Pairs of distinct responses to one prompt, from the best and the worst inwards; the first of equals first."""
-    distinct = {record.response.strip(): record for record in reversed(group)}
+    distinct = {key_of(record.response).strip(): record for record in reversed(group)}
     downwards = sorted(reversed(distinct.values()), key=lambda record: -(record.score or 0.0))
     upwards = sorted(reversed(distinct.values()), key=lambda record: record.score or 0.0)
     ranks = sorted(product(range(len(distinct)), repeat=2), key=lambda pair: (abs(pair[0] - pair[1]), pair))
@@ -156,8 +167,13 @@ def _preference(record: Feedback, chosen: str, rejected: str) -> Preference:
     return Preference(id=record.id, prompt=record.prompt, chosen=chosen, rejected=rejected, meta=record.meta)
 
 
+def as_messages(response: str) -> list[dict[str, str]]:
+    """A response as the messages of a chat, in JSON."""
+    return [message.model_dump() for message in conversation_of(response)]
+
+
 def preference_row(pair: Preference) -> Row:
     """A pair in TRL's conversational shape."""
     sides = {"chosen": pair.chosen, "rejected": pair.rejected}
-    answers = {side: [{"role": "assistant", "content": text}] for side, text in sides.items()}
+    answers = {side: as_messages(text) for side, text in sides.items()}
     return {"id": pair.id, "prompt": [turn.model_dump() for turn in pair.prompt], **answers}

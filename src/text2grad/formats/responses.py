@@ -25,16 +25,28 @@ from text2grad.feedback import (
     Feedback,
     Message,
     Record,
+    ResponseText,
     first_error,
     json_lines,
     leads_out,
     reading,
 )
+from text2grad.formats.conversations import Write, by_default, by_trace, with_conversation
 from text2grad.formats.published import Response, responses_of
 from text2grad.tasks.loaders import placed_rows
+from text2grad.tasks.qa import repeats_prompt
 from text2grad.tasks.sheets import is_table
 
-OF_AN_EARLIER_JUDGEMENT = ("unmatched", "ambiguous", "normalised", "fuzzy", "lost", "omissions")
+OF_AN_EARLIER_JUDGEMENT = (
+    "unmatched",
+    "ambiguous",
+    "normalised",
+    "fuzzy",
+    "foreign",
+    "lost",
+    "omissions",
+    "turn_scores",
+)
 """What one leaves in `meta`."""
 
 
@@ -56,29 +68,29 @@ class ResponseRow(Record):
 
     id: str = ""
     prompt: str | tuple[Message, ...] = Field(min_length=1)
-    response: str
+    response: ResponseText
     reference: str = ""
     feedback: str = ""
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
-def read_items(path: Path, anchor: bool = False) -> Iterator[Item]:
+def read_items(path: Path, anchor: bool = False, write: Write = by_default) -> Iterator[Item]:
     """The items of a file, in order.
 
     With `anchor`, what a person wrote in a record of ours without spans is feedback on its response, as is a row's
-    `feedback` in any case.
+    `feedback` in any case. `write` is how the policy writes a turn that calls tools or reasons.
 
     Raises:
         UserError: the file cannot be read, or a row is not a response (which one, and why).
     """
-    for where, row in _rows(path):
+    for where, row in by_trace(_rows(path)):
         kind, number, *_ = where.split()
         place = f"{path}:{number}" if kind == "line" else f"{path}: {where}"
         if not isinstance(row, dict):
             raise UserError(f"{place}: not an object", "one JSON object per line")
         for named, each in _by_id(row):
             try:
-                yield from _items(each, f"{path.stem}-{number}", anchor)
+                yield from _items(_with_turns(each, write), f"{path.stem}-{number}", anchor)
             except ValidationError as error:
                 problem = f"{place}: {named}{first_error(error)}"
                 raise UserError(problem, f"fix or remove {named.rstrip(': ') or where}") from error
@@ -124,6 +136,19 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     else:
         with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
             yield from ((f"line {number}", row) for number, row in json_lines(file, path))
+
+
+def _with_turns(row: dict[str, Any], write: Write) -> dict[str, Any]:
+    """The row; of one with a conversation of somebody else's, what is ours of it."""
+    talk = with_conversation(row, write)
+    if talk is row or row.keys() >= {"source", "response"}:
+        return talk
+    if repeats_prompt({"prompt": None, "response": None, **row}):
+        return row
+    kinds = {"id": str | int, "reference": str, "feedback": str, "meta": dict}
+    known = {name: talk[name] for name, kind in kinds.items() if isinstance(talk.get(name), kind)}
+    known |= {"id": str(known["id"])} if "id" in known else {}
+    return {**known, "prompt": talk.get("prompt", ""), "response": talk["response"]}
 
 
 def _by_id(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -27,7 +27,9 @@ from text2grad.wire.quotable import Quotable
 ENGINE = "llguidance"
 CANDIDATES = 16  # likeliest tokens that are tried where the room is short
 REMEMBERED = 100_000  # endings whose tokens are remembered
-LONGEST_OUTLINE = rb'\u0000", "occurrence": 99999, "part": true}, {"quote": "\u0000"}], "poor_spans": []}'
+LONGEST_OUTLINE = (
+    rb'\u0000", "turn": 99999, "occurrence": 99999, "part": true}, {"quote": "\u0000"}], "poor_spans": []}'
+)
 MARGIN = 8  # tokens, beyond what the longest outline and the longest detour need
 
 Mask = NDArray[np.bool_]

@@ -38,7 +38,7 @@ class Beginning(NamedTuple):
     requested: str
 
 
-def render(tokenizer: Any, chat: Sequence[Turn], **arguments: bool) -> str:
+def render(tokenizer: Any, chat: Sequence[Mapping[str, Any]], **arguments: bool) -> str:
     """The conversation as the template writes it, in the sandbox of transformers.
 
     The sandbox ends a `range` of more than 100,000 and a text that does not fit into memory with errors of Python.
@@ -88,6 +88,27 @@ def frame(tokenizer: Any, chat: Sequence[Turn]) -> Frame:
     if begun is not None and generated.endswith(begun.requested):
         generated = generated.removesuffix(begun.requested) + begun.finished
     return Frame(generated, None)
+
+
+def written_turn(tokenizer: Any, reasoning: str, content: str, calls: Sequence[Mapping[str, Any]]) -> str | None:
+    """A turn with its reasoning and its calls of tools, as the template writes it after a question.
+
+    None: it does not write them, or not between what it writes around any answer.
+    """
+    asked = [{"role": "user", "content": TURN}]
+    numbered = enumerate(calls, start=1)
+    listed = [{"type": "function", "id": f"{number:09d}", "function": dict(call)} for number, call in numbered]
+    added = {"reasoning_content": reasoning, "tool_calls": listed}
+    turn = {**_answer(content), **{name: value for name, value in added.items() if value}}
+    try:
+        around, text = frame(tokenizer, asked), render(tokenizer, [*asked, turn])
+    except UserError:
+        return None
+    if around.after is None or not (text.startswith(around.before) and text.endswith(around.after)):
+        return None
+    found = text[len(around.before) : len(text) - len(around.after)]
+    wanted = [reasoning.strip(), content.strip(), *(str(call["name"]) for call in calls)]
+    return found if all(each in found for each in wanted) else None
 
 
 def _dropped(tokenizer: Any, chat: Sequence[Turn], text: str, **arguments: bool) -> str | None:

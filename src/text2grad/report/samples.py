@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Any, NamedTuple
 
-from text2grad.feedback import Feedback, QuoteCounts, Span
+from text2grad.feedback import Critique, Feedback, Judgement, QuoteCounts, Span, Transcript
 from text2grad.report.curves import number, without_dust
 from text2grad.report.folder import Method, Sample
 from text2grad.report.visible import all_visible, token_label, visible
@@ -224,13 +224,34 @@ def examples(records: Sequence[Feedback]) -> list[dict[str, Any]]:
 def record_view(record: Feedback) -> dict[str, Any]:
     """A record as a page shows it: its fields, the response in pieces, and the quotes that gave no span."""
     lost = lost_quotes(record.meta.get("lost", ()), record.quotes)
-    return {**dict(record), "pieces": _labelled(record), "lost": lost}
+    return {**dict(record), "said": list(_parts(record)), "lost": lost}
 
 
-def _labelled(record: Feedback) -> list[tuple[str, str, str]]:
-    """The response in pieces: (text, "good" | "poor" | "both" | "", reasons)."""
+def _parts(record: Feedback) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """The response in parts: who speaks, and the pieces; of plain text there is one, and nobody is named."""
+    if not isinstance(record.response, Transcript):
+        yield "", _labelled(record)
+        return
+    for place, turn in enumerate(record.response.turns, start=1):
+        yield from ((message.role, [(visible(message.content), "", "")]) for message in turn.messages)
+        yield named_turn(place, record.judgement()), _labelled(record, turn.start, turn.end)
+    yield from ((message.role, [(visible(message.content), "", "")]) for message in record.response.after)
+
+
+def named_turn(number: int, judgement: Judgement | None) -> str:
+    """The name of a turn of the policy, with its verdict if it has one."""
+    scores = judgement.turn_scores if isinstance(judgement, Critique) else ()
+    score = scores[number - 1] if number <= len(scores) else None
+    return f"turn {number}" if score is None else f"turn {number} ({score:+.2f})"
+
+
+def _labelled(record: Feedback, start: int = 0, end: int | None = None) -> list[tuple[str, str, str]]:
+    """The response, or its characters [start, end), in pieces: (text, "good" | "poor" | "both" | "", reasons)."""
+    end = len(record.response) if end is None else end
+    there = [span for span in record.spans if start <= span.start < end]
+    moved = [span.model_copy(update={"start": span.start - start, "end": span.end - start}) for span in there]
     result = []
-    for text, indices, _ in pieces(record.response, record.spans):
-        spans = [record.spans[index] for index in indices]
+    for text, indices, _ in pieces(record.response[start:end], moved):
+        spans = [there[index] for index in indices]
         result.append((text, _label(spans), "; ".join(span.reason for span in spans if span.reason)))
     return result

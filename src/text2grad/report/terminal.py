@@ -10,9 +10,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from text2grad.feedback import Failure, Feedback, Judgement, Span
+from text2grad.feedback import Critique, Failure, Feedback, Judgement, Message, Place, Span, Transcript
 from text2grad.report.curves import signed, without_dust
 from text2grad.report.folder import Sample
+from text2grad.report.samples import named_turn
 from text2grad.report.tables import REWARD_MODEL_COLUMNS, is_number, results, reward_model_grid, reward_model_rates
 from text2grad.report.visible import stripped
 
@@ -146,9 +147,30 @@ def _token_texts(sample: Sample) -> Iterator[str]:
         done = max(done, end)
 
 
-def coloured_spans(response: str, spans: Sequence[Span], brackets: bool) -> Text:
-    """A response, coloured by span; plain where both good and poor."""
-    edges = sorted({0, len(response), *(edge for span in spans for edge in (span.start, span.end))})
+def coloured_answer(response: str, judgement: Judgement | None, brackets: bool) -> Text:
+    """A response, coloured by span; one of several turns as the conversation that it is."""
+    spans = judgement.spans if isinstance(judgement, Critique) else ()
+    if not isinstance(response, Transcript):
+        return coloured_spans(response, spans, brackets)
+    parts: list[Text] = []
+    for number, turn in enumerate(response.turns, start=1):
+        parts += map(_by_another, turn.messages)
+        name = Text(f"{named_turn(number, judgement)}: ", style="bold")
+        parts.append(name + coloured_spans(response, spans, brackets, (turn.start, turn.end)))
+    return Text("\n").join([*parts, *map(_by_another, response.after)])
+
+
+def _by_another(message: Message) -> Text:
+    content = message.content.strip()
+    shown = content if len(content) <= MOST_OF_OTHERS else f"{content[:MOST_OF_OTHERS]}..."
+    return Text(stripped(f"{message.role}: {shown}"), style="dim")
+
+
+def coloured_spans(response: str, spans: Sequence[Span], brackets: bool, of: Place | None = None) -> Text:
+    """A response, or the characters `of` it, coloured by span; plain where both good and poor."""
+    start, end = of or (0, len(response))
+    places = [place for span in spans for place in (span.start, span.end) if start <= place <= end]
+    edges = sorted({start, end, *places})
     pieces = [
         (sum({span.label for span in spans if span.start <= start and end <= span.end}), response[start:end])
         for start, end in pairwise(edges)
@@ -195,18 +217,22 @@ def show_answers(console: Console, prompt: str, answers: Sequence[PolicyAnswer])
     console.print()
 
 
+MOST_OF_OTHERS = 400
+"""Characters of what a tool or a user said that are shown."""
+
+
 def answer_view(answer: PolicyAnswer, brackets: bool) -> Group:
     """An answer, coloured, and its judgement."""
     judged = answer.judgement
     if no_text(answer.response):
         return Group(Text(f"({len(answer.response)} characters: {NO_TEXT})", style="yellow"))
     if judged is None or isinstance(judged, Failure):
-        plain = Text(stripped(answer.response.rstrip()))
+        plain = coloured_answer(answer.response, judged, brackets)
         return Group(plain) if judged is None else Group(plain, _no_critique(judged))
     words = f"(a critique that is {NO_TEXT})" if no_text(judged.text) else judged.text
     verdict = [] if judged.score is None else [Text(f"score {signed(judged.score)}")]
     reasons = [_reason(span) for span in judged.spans if span.reason]
-    response = coloured_spans(answer.response, judged.spans, brackets)
+    response = coloured_answer(answer.response, judged, brackets)
     return Group(response, *reasons, Text(stripped(words), style="italic"), *verdict)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from text2grad.feedback import Critique, Failure, Span, first_error, storable
+from text2grad.feedback import Critique, Failure, Span, first_error, storable, turns_of
 from text2grad.wire.locate import LocateSettings
 from text2grad.wire.objects import Found, UnreadableError, invalid, read_object
 from text2grad.wire.quotes import Ambiguity, Quote, in_order, resolve, to_quotes
@@ -29,10 +29,11 @@ _FIELDS = {
     "omissions": "omissions",
     "reasoning": "reasoning",
     "score": "score",
+    "turn_scores": "turn_scores",
     "words": "words",
 }
 _NEEDED = ({"critique", "good", "poor"}, {"critique", "poor", "improvable"}, {"words"})
-_OPTIONAL = {"score", "omissions", "reasoning", "improvable"}
+_OPTIONAL = {"score", "turn_scores", "omissions", "reasoning", "improvable"}
 _LONGEST_LOST = 300
 IMPROVABLE = "improvable_spans"
 MOST_CHARACTERS = 1_000_000
@@ -40,7 +41,8 @@ MOST_CHARACTERS = 1_000_000
 _KEPT = 2_000
 _NUMBER = re.compile(r"\s*[+-]?([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})([eE]-?[0-9]{1,2})?\s*")
 _REASONS = ("reason", "suggestion")
-_ITEM_KEYS = {"quote", *_REASONS, "occurrence", "part"}
+_COUNTS = ("turn", "occurrence")
+_ITEM_KEYS = {"quote", *_REASONS, *_COUNTS, "part"}
 # A lone key is a phrase with its reason, unless it names a field of some other format.
 _NOT_PHRASES = frozenset({*_ITEM_KEYS, "text", "span", "phrase", "start", "end", "label", "comment", "explanation"})
 
@@ -50,7 +52,7 @@ Item = str | dict[str, str | int | bool]
 def render(critique: Critique, response: str) -> str:
     """Write a critique as z. `parse(render(c, r), r) == c` for spans in order (see `parse`) and no counts.
 
-    A quote is a plain string where that is unambiguous; otherwise an object says which occurrence is
+    A quote is a plain string where that is unambiguous; otherwise an object says which turn or occurrence is
     meant, whether it begins or ends inside a word, or why it was quoted.
 
     Raises:
@@ -63,6 +65,9 @@ def render(critique: Critique, response: str) -> str:
             value[key] = _items(spans, response)
     if critique.omissions:
         value["omissions"] = critique.omissions
+    numbered = enumerate(critique.turn_scores, start=1)
+    if turn_scores := [{"turn": turn, "score": score} for turn, score in numbered if score is not None]:
+        value["turn_scores"] = turn_scores
     if critique.score is not None:
         value["score"] = critique.score
     return json.dumps(value, ensure_ascii=False)
@@ -83,10 +88,12 @@ def _items(spans: Sequence[Span], response: str) -> list[Item]:
 
 def _item(quote: Quote, after: str | None, response: str) -> Item:
     """A quote as written, so that `parse` cannot take two strings for one unescaped one."""
-    plain = not (quote.reason or quote.occurrence or quote.part)
+    plain = not (quote.reason or quote.occurrence or quote.part or quote.turn)
     if plain and (after is None or f'{quote.text}", "{after}' not in response):
         return quote.text
     item: dict[str, str | int | bool] = {"quote": quote.text}
+    if quote.turn:
+        item["turn"] = quote.turn
     if quote.occurrence:
         item["occurrence"] = quote.occurrence
     if quote.part:
@@ -136,6 +143,7 @@ def _critique(found: Found, response: str, ambiguity: Ambiguity, tolerance: Loca
         text=_string(fields["critique"], "the critique"),
         spans=in_order([*good.spans, *poor.spans, *better.spans]),
         score=_score(fields.get("score")),
+        turn_scores=_turn_scores(fields.get("turn_scores"), len(turns_of(response))),
         quotes=good.counts + poor.counts,
         lost=tuple(quote[:_LONGEST_LOST] for quote in (*good.lost, *poor.lost, *better.lost)),
         omissions=_omissions(fields.get("omissions")),
@@ -193,13 +201,18 @@ def _phrases(pairs: dict[str, Any]) -> Iterator[Quote]:
 def _object_quote(item: dict[str, Any]) -> Quote:
     if unknown := sorted(set(item) - _ITEM_KEYS):
         invalid(f"unknown key {unknown[0][:30]!r} in a span")
-    occurrence, part = item.get("occurrence"), item.get("part")
-    if occurrence is not None and (type(occurrence) is not int or occurrence < 1):
-        invalid(f"occurrence is {str(occurrence)[:30]}, not a number from 1 on")
+    part = item.get("part")
+    turn, occurrence = (_count(item.get(name), name) for name in _COUNTS)
     if part is not None and not isinstance(part, bool):
         invalid(f"part is {str(part)[:30]}, not true or false")
     reasons = [_string(item[name], f"a {name}") for name in _REASONS if item.get(name) is not None]
-    return Quote(_string(item["quote"], "a quote"), "; ".join(reasons), occurrence, bool(part))
+    return Quote(_string(item["quote"], "a quote"), "; ".join(reasons), occurrence, bool(part), turn)
+
+
+def _count(value: object, name: str) -> int | None:
+    if value is None or (type(value) is int and value >= 1):
+        return value
+    invalid(f"{name} is {str(value)[:30]}, not a number from 1 on")
 
 
 def _string(value: object, what: str) -> str:
@@ -225,16 +238,36 @@ def _score(value: object) -> float | None:
     return float(value)
 
 
-def json_schema(reasoning: bool = False, improvable: bool = False) -> dict[str, Any]:
+def _turn_scores(value: object, turns: int) -> tuple[float | None, ...]:
+    """The verdicts on single turns: a list of {"turn", "score"}, each turn at most once."""
+    if value is None or value == []:
+        return ()
+    if not isinstance(value, list):
+        invalid("turn_scores is not a list")
+    found: list[float | None] = [None] * turns
+    for item in value:
+        if not isinstance(item, dict) or item.keys() != {"turn", "score"}:
+            invalid(f"a verdict on a turn is not an object of turn and score: {str(item)[:60]}")
+        turn = _count(item["turn"], "turn") or 0
+        if not 1 <= turn <= turns or found[turn - 1] is not None:
+            invalid(f"a verdict on turn {str(item['turn'])[:30]}, of {turns}, each at most once")
+        found[turn - 1] = _score(item["score"])
+    return tuple(found) if any(score is not None for score in found) else ()
+
+
+def json_schema(reasoning: bool = False, improvable: bool = False, turns: bool = False) -> dict[str, Any]:
     """The JSON schema of z, for servers that constrain their answers (`response_format`).
 
     With `reasoning` the critic thinks first, in a key of its own; `improvable` is the list of code that works and
-    could be better. Strict servers want every key to be required; what may be left out may be null.
+    could be better; with `turns` a quote may name its turn, and a turn have a verdict of its own. Strict
+    servers want every key to be required; what may be left out may be null.
     """
     text = {"type": "string"}
+    number = {"type": ["integer", "null"]}
     item = _object(
         quote=text,
-        occurrence={"type": ["integer", "null"]},
+        **({"turn": number} if turns else {}),
+        occurrence=number,
         part={"type": ["boolean", "null"]},
         reason={"type": ["string", "null"]},
     )
@@ -243,14 +276,15 @@ def json_schema(reasoning: bool = False, improvable: bool = False) -> dict[str, 
     omissions = {"type": ["array", "null"], "items": text}
     thoughts = {"reasoning": text} if reasoning else {}
     third = {IMPROVABLE: spans} if improvable else {}
-    return _object(
-        **thoughts, critique=text, good_spans=spans, poor_spans=spans, **third, omissions=omissions, score=score
-    )
+    verdict = _object(turn={"type": "integer"}, score={"type": "number"})
+    verdicts = {"turn_scores": {"type": ["array", "null"], "items": verdict}} if turns else {}
+    lists = {"good_spans": spans, "poor_spans": spans, **third, "omissions": omissions}
+    return _object(**thoughts, critique=text, **lists, **verdicts, score=score)
 
 
-def published_schema(critique: str, *lists: str) -> dict[str, Any]:
+def published_schema(critique: str, *lists: str, turns: bool = False) -> dict[str, Any]:
     """The JSON schema of an answer in the keys of a published annotation prompt (paper, appendix B)."""
-    spans = json_schema()["properties"]["good_spans"]
+    spans = json_schema(turns=turns)["properties"]["good_spans"]
     return _object(**{critique: {"type": "string"}, **dict.fromkeys(lists, spans)})
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Literal, Self
 
 from text2grad.wire.quotable import NUMBER, Quotable, escaped
+from text2grad.wire.quotes import Key
 
 Place = Literal["outline", "critique", "phrase", "piece", "reason"]
 
@@ -19,6 +20,7 @@ _LISTS = b', "good_spans": [], "poor_spans": []}'
 _AFTER_LIST = {0: b"", 1: b', "poor_spans": []}', 2: b"}", 3: b"}"}
 _THIRD_LIST = b', "improvable_spans": []}'
 _NUMBER = re.compile(NUMBER.encode())
+_TURN = re.compile(r'"turn": ([0-9]+)')
 _NUMBER_ENDS = (b"", b"0", b"5", b"05", b"-05", b"e-05", b"0e-05")
 _LOWEST = {0xE0: b"\xa0\x80", 0xF0: b"\x90\x80\x80"}  # first bytes of UTF-8 that not every byte may follow
 _CUT_ESCAPE = re.compile(rb"(?:[^\\]|^)(?:\\\\)*(\\(?:u[0-9a-f]{0,3})?)\Z", re.DOTALL)
@@ -37,7 +39,7 @@ class Draft:
         self.begun = b""  # of the open string, or of the outline since the last string, object or bracket
         self.done = False
         self._criticised = False
-        self._mentioned: frozenset[tuple[str, bool]] = frozenset()  # by this list without an occurrence
+        self._mentioned: frozenset[Key] = frozenset()  # by this list without an occurrence
         self._before: str | None = None  # the plain quote right before this place in the list
         self._lists = 0  # how many span lists were opened
         self.in_list = False  # whether a span list is open
@@ -118,7 +120,8 @@ class Draft:
     def _note(self, head: str) -> bool:
         """Remember an object that names no occurrence."""
         if "occurrence" not in head:
-            self._mentioned |= {(self._quote or "", "part" in head)}
+            turn = _TURN.search(head)
+            self._mentioned |= {(self._quote or "", "part" in head, int(turn[1]) if turn else None)}
         return head in self._endings
 
     def _content(self, text: bytes, position: int) -> int:
@@ -133,7 +136,7 @@ class Draft:
         if place == "phrase":
             phrase = _unescaped(content)
             barred = self._barred(phrase)
-            self._mentioned |= {(phrase, False)}
+            self._mentioned |= {(phrase, False, None)}
             self._before = phrase
             return -1 if barred else end + 1
         if place == "piece":
@@ -143,13 +146,13 @@ class Draft:
 
     def _barred(self, phrase: str) -> bool:
         """Whether a clear phrase would not resolve here: it stands in the list, or reads on from the one before."""
-        repeated = (phrase, False) in self._mentioned
+        repeated = (phrase, False, None) in self._mentioned
         return repeated or (self._before is not None and self.quotable.reads_on(self._before, f', "{phrase}'))
 
     def barred_bodies(self) -> Iterator[bytes]:
         """What a phrase must not stop inside of, escaped: every barred phrase begins one of these."""
-        for phrase, part in self._mentioned:
-            if not part:
+        for phrase, part, turn in self._mentioned:
+            if not (part or turn):
                 yield escaped(phrase).encode()
         if self._before is not None:
             yield from self.quotable.readings_after(f'{self._before}", "')

@@ -7,7 +7,7 @@ object that says which occurrence is meant. That is what `render` writes and `re
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, islice, pairwise
@@ -15,8 +15,9 @@ from itertools import accumulate, islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from text2grad.feedback import turns_of
 from text2grad.wire.locate import every_place
-from text2grad.wire.quotes import boundaries, occurrences
+from text2grad.wire.quotes import Key, boundaries, occurrences
 
 NUMBER = r"-?(0(\.[0-9]{1,20})?|1(\.0)?|[1-9](\.[0-9]{1,20})?e-(0[5-9]|[1-9][0-9]{1,2}))"
 """A verdict as Python prints a number from -1 to 1: small ones with an exponent, from e-05 on."""
@@ -34,7 +35,7 @@ CHAR: /[^"\\\x00-\x1F]/ | /\\["\\bfnrt]/ | /\\u00[01][0-9a-f]/
 _NO_ITEMS = 'items: ""\n'
 _ITEMS = r"""
 items: (item (", " item)*)?
-item: PLAIN | quoted occurrence? PART? reason? "}"
+item: PLAIN | quoted %soccurrence? PART? reason? "}"
 quoted: "{\"quote\": " QUOTED
 occurrence: ", \"occurrence\": " COUNT
 reason: ", \"reason\": " STRING
@@ -42,6 +43,8 @@ PLAIN: "\"" PHRASE "\""
 QUOTED: "\"" PIECE "\""
 COUNT: /[1-9][0-9]*/
 PART: ", \"part\": true"
+"""
+_TURN = r"""turn: ", \"turn\": " COUNT
 """
 
 
@@ -58,7 +61,7 @@ class Quotable:
     """A response as z quotes it: its phrases of whole words, and where each first becomes unambiguous.
 
     Offsets are bytes of `body`, the response as it would stand, escaped, inside a JSON string. Of a response
-    with half a surrogate pair, which no answer can hold, nothing can be quoted.
+    with half a surrogate pair, which no answer can hold, nothing can be quoted, and nothing across turns.
     """
 
     def __init__(self, response: str) -> None:
@@ -72,15 +75,28 @@ class Quotable:
         self.word_starts = [self.char_starts[edge] for edge in edges]
         self._word_at = {start: index for index, start in enumerate(self.word_starts)}
         self._char_at = {start: index for index, start in enumerate(self.char_starts)}
-        self._endings: dict[tuple[str, frozenset[tuple[str, bool]]], str | None] = {}
+        self._endings: dict[tuple[str, frozenset[Key]], str | None] = {}
+        self._turns = [(turn.start, turn.end) for turn in turns_of(response) if usable and turn.start < turn.end]
 
     def __bool__(self) -> bool:
-        return bool(self._words)
+        return bool(self._turns)
+
+    def _end(self, start: int) -> int:
+        """Where the turn that a byte is in ends; 0 of one between turns."""
+        index = bisect_right(self._turn_starts, start) - 1
+        end = self.char_starts[self._turns[index][1]] if index >= 0 else 0
+        return end if start < end else 0
+
+    @cached_property
+    def _turn_starts(self) -> list[int]:
+        return [self.char_starts[start] for start, _ in self._turns]
 
     @cached_property
     def _repeated(self) -> NDArray[np.int64]:
         """For each word, how many words from it on stand elsewhere in the response too."""
-        return longest_repeats(self._words)
+        starts = zip(self._words, self.word_starts, strict=False)
+        # What stands between turns is in no quote: it is made unlike every word, so that no run holds it.
+        return longest_repeats([word if self._end(start) else f"\n{start}" for word, start in starts])
 
     @cached_property
     def _first_clear(self) -> list[int | None]:
@@ -91,7 +107,8 @@ class Quotable:
         for index in reversed(range(count)):
             solid = index if self._words[index].strip() else solid
             end = max(index + int(self._repeated[index]), solid) + 1
-            clear[index] = end if end <= count else None
+            if end <= count and self.word_starts[end] <= self._end(self.word_starts[index]):
+                clear[index] = end
         return clear
 
     @cached_property
@@ -134,16 +151,21 @@ class Quotable:
         head = _GRAMMAR % (f"({lead})?" if lead else "", NUMBER)
         if not self:
             return head + _NO_ITEMS
+        items = _ITEMS % "turn? " + _TURN if len(turns_of(self.response)) > 1 else _ITEMS % ""
+        words = [
+            [word for word, start in zip(self._words, self.word_starts, strict=False) if first <= start < last]
+            for first, last in ((self.char_starts[a], self.char_starts[b]) for a, b in self._turns)
+        ]
         unclear = sorted(set(self._unclear()))
         names = [f"UNCLEAR_{index}" for index in range(len(unclear))]
         without = f" & ~({' | '.join(names)})" if names else " & /(?s:.)+/"
         return "\n".join(
             [
-                head + _ITEMS,
+                head + items,
                 f"PHRASE: WORDS{without}",
                 "PIECE: CHARS & /(?s:.)+/",
-                f"WORDS: {_chunks(self._words)}",
-                f"CHARS: {_chunks(list(self.response))}",
+                f"WORDS: {' | '.join(map(_chunks, words))}",
+                f"CHARS: {' | '.join(_chunks(self.response[start:end]) for start, end in self._turns)}",
                 *(f"{name}: {_chunks(run)}" for name, run in zip(names, unclear, strict=True)),
             ]
         )
@@ -158,7 +180,7 @@ class Quotable:
             first = max(first, bisect_left(self.word_starts, start + len(begun)))
             if not begun and best is not None and self.word_starts[first] - start >= len(best):
                 break
-            for end in self.word_starts[first:]:
+            for end in self._ends(self.word_starts, first, start):
                 rest = self.body[start + len(begun) : end]
                 if best is not None and len(rest) >= len(best):
                     break
@@ -169,12 +191,12 @@ class Quotable:
                 break
         return best
 
-    def finish_piece(self, begun: bytes, mentioned: Collection[tuple[str, bool]]) -> bytes | None:
+    def finish_piece(self, begun: bytes, mentioned: Collection[Key]) -> bytes | None:
         """Few bytes that make `begun` a piece of the response, and say all it needs to resolve; None: none do."""
         best: bytes | None = None
         for start in islice(self._places(begun, self._char_at), PLACES):
             first = bisect_left(self.char_starts, start + max(1, len(begun)))
-            for end in self.char_starts[first:]:
+            for end in self._ends(self.char_starts, first, start):
                 rest = self.body[start + len(begun) : end]
                 if best is not None and len(rest) >= len(best):
                     break
@@ -191,28 +213,35 @@ class Quotable:
     def _places(self, begun: bytes, starts: dict[int, int]) -> Iterator[int]:
         """Where the response reads `begun` from one of `starts` on, but for its very end."""
         for place in every_place(begun, self.body):
-            if place in starts and place < len(self.body):
+            if place in starts and place + max(1, len(begun)) <= self._end(place):
                 yield place
+
+    def _ends(self, edges: list[int], first: int, start: int) -> list[int]:
+        """The edges from the first on that are in the turn in which `start` is."""
+        return edges[first : bisect_right(edges, self._end(start))]
 
     def _text(self, start: int, end: int) -> str:
         return self.response[self._char_at[start] : self._char_at[end]]
 
-    def object_endings(self, quote: str, mentioned: Collection[tuple[str, bool]]) -> list[str]:
+    def object_endings(self, quote: str, mentioned: Collection[Key]) -> list[str]:
         """What may stand between a quote and the end of its object, reason aside, so that it resolves.
 
-        `mentioned` are the quotes (and whether they are parts) that the list holds without an occurrence.
+        `mentioned` are the quotes that the list holds without an occurrence.
         """
         endings: list[str] = []
-        for part in (False, True):
-            count = len(occurrences(quote, self.response, part))
+        count = len(turns_of(self.response))
+        turns = [None, *(range(1, count + 1) if count > 1 else ())]
+        for part, turn in ((part, turn) for part in (False, True) for turn in turns):
+            count = len(occurrences(quote, self.response, part, turn))
+            named = f', "turn": {turn}' if turn else ""
             flag = ', "part": true' if part else ""
-            if count == 1 and quote.strip() and (quote, part) not in mentioned:
-                endings.append(flag)
-            endings += [f', "occurrence": {number}{flag}' for number in range(1, count + 1)]
+            if count == 1 and quote.strip() and (quote, part, turn) not in mentioned:
+                endings.append(named + flag)
+            endings += [f'{named}, "occurrence": {number}{flag}' for number in range(1, count + 1)]
         return [ending for ending in endings if not self.reads_on(quote, ending.partition('": ')[0])]
 
-    def _shortest_ending(self, quote: str, mentioned: Collection[tuple[str, bool]]) -> str | None:
-        named = frozenset(mentioned) & {(quote, False), (quote, True)}
+    def _shortest_ending(self, quote: str, mentioned: Collection[Key]) -> str | None:
+        named = frozenset(key for key in mentioned if key[0] == quote)
         if (quote, named) not in self._endings:
             self._endings[quote, named] = min(self.object_endings(quote, named), key=len, default=None)
         return self._endings[quote, named]

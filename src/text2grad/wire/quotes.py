@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from text2grad.feedback import Label, Place, QuoteCounts, Span
+from text2grad.feedback import Label, Place, QuoteCounts, Span, is_foreign, turn_at, turns_of
 from text2grad.wire.locate import Found, LocateSettings, every_place, in_word, inside_word, locate
-from text2grad.wire.shown import shown
+from text2grad.wire.shown import shown, tags_for
 
 Ambiguity = Literal["first", "all", "skip"]
 """What a single mention of a quote with several candidates means: the first, all of them, or none."""
@@ -21,13 +21,15 @@ Ambiguity = Literal["first", "all", "skip"]
 class Quote(NamedTuple):
     """One item of a span list: the quoted text, why it is quoted, and which candidate is meant (from 1).
 
-    A `part` may begin and end inside a word: all its places in the response are candidates.
+    A `part` may begin and end inside a word: all its places in the response are candidates. Where a `turn` is named
+    (from 1, of the policy's own), the candidates are those in it.
     """
 
     text: str
     reason: str = ""
     occurrence: int | None = None
     part: bool = False
+    turn: int | None = None
 
 
 class Resolved(NamedTuple):
@@ -46,18 +48,26 @@ class Resolved(NamedTuple):
         return [span for spans in self.by_quote for span in spans]
 
 
-def occurrences(quote: str, response: str, part: bool = False) -> list[int]:
+def occurrences(quote: str, response: str, part: bool = False, turn: int | None = None) -> list[int]:
     """Where the candidates of `quote` start in `response`, in order; occurrences may overlap.
 
-    `art` is not found inside `start` unless it is a `part`.
+    `art` is not found inside `start` unless it is a `part`, and nothing across turns.
     """
     if not quote:
         return []
-    return [
-        start
+    places = [
+        (start, start + len(quote))
         for start in every_place(quote, response)
         if part or not (inside_word(response, start) or inside_word(response, start + len(quote)))
     ]
+    return [start for start, _ in in_turn(places, response, turn)]
+
+
+def in_turn(places: Sequence[Place], response: str, turn: int | None = None) -> list[Place]:
+    """Those places that are within one turn of a response; with `turn`, within that one."""
+    turns = turns_of(response)
+    chosen = turns if turn is None else turns[turn - 1 : turn]
+    return [place for place in places if any(each.start <= place[0] and place[1] <= each.end for each in chosen)]
 
 
 def boundaries(response: str) -> list[int]:
@@ -77,16 +87,17 @@ def resolve(
     """Turn the quotes of one label's list into spans.
 
     The k-th repeat of a quote without `occurrence` is its k-th candidate; more repeats than candidates are
-    unmatched. A blank quote says nothing unless its `occurrence` does, or it is an indentation: longer than one
-    character and there once. Without `tolerance` only what stands in the response to the letter is found.
+    unmatched, and so are quotes of a tool or a user in a `Transcript`, which are counted as foreign too. A blank
+    quote says nothing unless its `occurrence` does, or it is an indentation: longer than one character and there
+    once. Without `tolerance` only what stands in the response to the letter is found.
     """
     mentions = Counter(_key(quote) for quote in quotes if quote.occurrence is None)
-    seen: Counter[tuple[str, bool]] = Counter()
+    seen: Counter[Key] = Counter()
     counts: Counter[str] = Counter()
     by_quote: list[list[Span]] = []
     lost: list[str] = []
     unclear: list[str] = []
-    known: dict[tuple[str, bool], Found] = {}
+    known: dict[Key, Found] = {}
     for quote in quotes:
         if (key := _key(quote)) not in known:
             known[key] = _candidates(quote, response, tolerance)
@@ -112,31 +123,38 @@ def resolve(
             lost.append(quote.text)
         by_quote.append(_spans(chosen, quote, response, label))
     found = {how: counts[how] for how in ("ambiguous", "normalised", "fuzzy")}
-    return Resolved(by_quote, QuoteCounts(unmatched=len(lost), **found), lost, unclear)
+    foreign = sum(is_foreign(quote, response) for quote in lost)
+    return Resolved(by_quote, QuoteCounts(unmatched=len(lost), foreign=foreign, **found), lost, unclear)
 
 
 def _candidates(quote: Quote, response: str, tolerance: LocateSettings | None) -> Found:
     exact = _exact(quote, response) or _quoted_as_shown(quote, response)
     if exact or tolerance is None or not quote.text.strip():
-        return Found(exact, "exact")
-    return locate(quote.text, response, tolerance)
+        return Found(in_turn(exact, response, quote.turn), "exact")
+    places, how = locate(quote.text, response, tolerance)
+    return Found(in_turn(places, response, quote.turn), how)
 
 
 def _exact(quote: Quote, response: str) -> list[Place]:
-    return [(start, start + len(quote.text)) for start in occurrences(quote.text, response, quote.part)]
+    starts = occurrences(quote.text, response, quote.part, quote.turn)
+    return [(start, start + len(quote.text)) for start in starts]
 
 
 def _quoted_as_shown(quote: Quote, response: str) -> list[Place]:
     """Where a quote stands that a critic copied with the marks of `wire.shown` in it."""
-    seen = shown(response)
+    seen = shown(response, tags_for(response))
     if not seen.marks:
         return []
-    places = [(seen.place(start), seen.place(end)) for start, end in _exact(quote, seen.text)]
+    places = [(seen.place(start), seen.place(end)) for start, end in _exact(quote._replace(turn=None), seen.text)]
     return [(start, end) for start, end in places if start < end]
 
 
-def _key(quote: Quote) -> tuple[str, bool]:
-    return quote.text, quote.part
+Key = tuple[str, bool, int | None]
+"""What says of a quote which its candidates are: its text, whether it is a part, and its turn."""
+
+
+def _key(quote: Quote) -> Key:
+    return quote.text, quote.part, quote.turn
 
 
 def _spans(places: Sequence[Place], quote: Quote, response: str, label: Label) -> list[Span]:
@@ -157,16 +175,26 @@ def to_quotes(spans: Sequence[Span], response: str) -> list[Quote]:
     Raises:
         ValueError: a span does not quote the response.
     """
-    mentions = Counter(span.text for span in spans)
-    return [_to_quote(span, response, mentions[span.text] > 1) for span in spans]
+    turns = [turn_at(response, span.start) for span in spans]
+    mentions = Counter((span.text, turn) for span, turn in zip(spans, turns, strict=True))
+    return [
+        _to_quote(span, response, turn, mentions[span.text, turn] > 1)
+        for span, turn in zip(spans, turns, strict=True)
+    ]
 
 
-def _to_quote(span: Span, response: str, repeated: bool) -> Quote:
+def _to_quote(span: Span, response: str, turn: int, repeated: bool) -> Quote:
     if response[span.start : span.end] != span.text:
         raise ValueError(f"the response does not read {span.text!r} at [{span.start}, {span.end})")
     starts = occurrences(span.text, response)
     part = span.start not in starts
     if part:
         starts = occurrences(span.text, response, part=True)
-    plain = len(starts) == 1 and not repeated and bool(span.text.strip())
-    return Quote(span.text, span.reason, None if plain else starts.index(span.start) + 1, part)
+    single = not repeated and bool(span.text.strip())
+    if single and len(starts) == 1:
+        return Quote(span.text, span.reason, None, part)
+    if len(turns_of(response)) == 1:
+        return Quote(span.text, span.reason, starts.index(span.start) + 1, part)
+    there = occurrences(span.text, response, part, turn)
+    which = None if single and len(there) == 1 else there.index(span.start) + 1
+    return Quote(span.text, span.reason, which, part, turn)

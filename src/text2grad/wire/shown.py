@@ -15,8 +15,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from text2grad.feedback import Transcript
+
 TAGS = frozenset({"question", "response", "reference", "tests", "feedback"})
 """Those of the prompts that come with text2grad."""
+TURN_TAGS = frozenset({"turn", "message"})
+"""Those around the policy's turns, and around what others said between them, where a conversation is judged."""
 _CONTROL = re.compile(
     r"""<(?= \|[^\s<>|]{1,64}\|> )                                                    # <|im_end|>
       | <(?= /?(?:s|pad|unk|bos|eos|(?:start|end)_of_[a-z]{1,20})> )                  # </s>, <start_of_turn>
@@ -46,6 +50,11 @@ class Shown(NamedTuple):
         """The position in the text itself of one in the text as it is shown."""
         starts = [mark + number for number, mark in enumerate(self.marks)]
         return position - bisect_left(starts, position)
+
+
+def tags_for(response: str, tags: frozenset[str] = TAGS) -> frozenset[str]:
+    """The tags that nothing in a prompt about this response may open or close."""
+    return tags | TURN_TAGS if isinstance(response, Transcript) else tags
 
 
 def as_data(text: str, tags: frozenset[str] = TAGS) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,12 +17,15 @@ from made_tokenizers import byte_fallback_tokenizer, byte_level_tokenizer, word_
 from text2grad.align import CreditSettings, TokenTable
 from text2grad.align.rewards import TokenCredit, token_rewards, trajectory_rewards
 from text2grad.align.trajectory import Trajectory, own_tokens
+from text2grad.chat import ScriptedChat
+from text2grad.critics.prompted import PromptedCritic
 from text2grad.errors import UserError
 from text2grad.feedback import (
     BETWEEN_TURNS,
     Critique,
     Example,
     Failure,
+    Feedback,
     Judgement,
     Message,
     Source,
@@ -30,6 +34,7 @@ from text2grad.feedback import (
     conversation_of,
     turns_of,
 )
+from text2grad.tasks.base import read_prompt
 
 EXAMPLE = Example(id="a", prompt=(Message(role="user", content="How far?"),))
 FAILED = Failure(kind="truncated", message="cut")
@@ -66,16 +71,20 @@ def blamed(quote: str, score: float | None = 1.0) -> Callable[[str], Judgement]:
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict[str, TokenTable]:
+def tokenizers_made() -> dict[str, Any]:
     """Five kinds: byte-level BPE in two sizes, SentencePiece with byte fallback, WordPiece, and tokenizers' own."""
-    made: dict[str, PreTrainedTokenizerFast] = {
+    return {
         "bytes": byte_level_tokenizer(),
         "few bytes": byte_level_tokenizer(300),
         "pieces": byte_fallback_tokenizer(),
         "words": word_piece_tokenizer(),
         "plain": byte_level_tokenizer().backend_tokenizer,
     }
-    return {kind: TokenTable(each) for kind, each in made.items()}
+
+
+@pytest.fixture(scope="module")
+def tables(tokenizers_made: dict[str, Any]) -> dict[str, TokenTable]:
+    return {kind: TokenTable(each) for kind, each in tokenizers_made.items()}
 
 
 @st.composite
@@ -148,6 +157,122 @@ def test_one_answer_is_a_trajectory_of_one_turn(data: st.DataObject, tables: dic
     assert type(own_tokens(table, Trajectory(EXAMPLE, trajectory.ids)).response) is str
 
 
+@given(data=st.data())
+def test_a_turns_verdict_is_paid_within_its_turn(data: st.DataObject, tables: dict[str, TokenTable]) -> None:
+    """The oracle: what the whole is paid without turns' verdicts, and each of these at its turn's own ids."""
+    table, trajectory = data.draw(trajectories(tables))
+    scheme = data.draw(st.sampled_from(["spans", "last_token", "spread_score", "linear_decay"]))
+    settings = CreditSettings(scheme=scheme)
+    own = runs(trajectory.mask)
+    some = st.none() | st.sampled_from([-1.0, 0.5, 0.25])
+    scores = data.draw(st.lists(some, min_size=len(own), max_size=len(own)))
+    whole = data.draw(st.sampled_from([1.0, -0.5]))
+    critique = Critique(text="", score=whole)
+    judged = critique.model_copy(update={"turn_scores": tuple(scores)})
+    (plain,) = TokenCredit(Says(lambda _: critique), table, settings).of([trajectory])
+    (paid,) = TokenCredit(Says(lambda _: judged), table, settings).of([trajectory])
+    if not own:
+        assert paid.rewards is None or not len(paid.rewards)
+        return
+    assert plain.rewards is not None and paid.rewards is not None
+    expected = plain.rewards.copy()
+    for run, score in zip(own, scores, strict=True):
+        expected[run if scheme == "spread_score" else run[-1:]] += score or 0.0
+    assert paid.rewards.tolist() == expected.tolist()
+    assert paid.verdict == whole and paid.words is not None and not paid.words.any()
+    rewards = trajectory_rewards(judged, table, trajectory.ids, trajectory.mask, settings)
+    assert rewards == paid.rewards.tolist()
+
+
+@pytest.mark.parametrize("scheme", ["spans", "last_token"])
+def test_without_a_verdict_on_the_whole_a_group_compares_the_mean_of_its_turns(
+    scheme: str, heard: tuple[TokenTable, Trajectory]
+) -> None:
+    table, trajectory = heard
+    count = len(runs(trajectory.mask))
+    scores = (1.0, None, 0.0)[:count]
+    settings = CreditSettings(scheme=scheme, outcome_weight=0.5)
+    weight = 0.5 if scheme == "spans" else 1.0
+    (paid,) = TokenCredit(Says(lambda _: Critique(text="", turn_scores=scores)), table, settings).of([trajectory])
+    given_ = [score for score in scores if score is not None]
+    assert paid.verdict == weight * sum(given_) / len(given_) and paid.failures == ()
+    assert paid.rewards is not None and paid.rewards.sum() == weight * sum(given_)
+
+
+def test_verdicts_on_other_turns_are_of_another_text(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    critic = Says(lambda _: Critique(text="", turn_scores=(1.0,) * 7))
+    with pytest.raises(UserError, match="verdicts on 7 turns, and the response has"):
+        TokenCredit(critic, table).of([trajectory])
+
+
+BETWEEN_SMOLLM2 = "<|im_end|>\n<|im_start|>tool\n{}<|im_end|>\n<|im_start|>assistant\n"
+"""What SmolLM2's template (ChatML) writes from the end of one turn to the beginning of the next."""
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[list[str], list[str]]:
+    """The words of some turns of the policy, and what a tool answered after each: often the same words."""
+    words = st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join)
+    count = draw(st.integers(1, 4))
+    return tuple(draw(st.lists(words, min_size=count, max_size=count)) for _ in range(2))  # type: ignore[return-value]
+
+
+def sampled(tokenizer: Any, between: str, turns: list[str], tools: list[str]) -> Trajectory:
+    """A rollout: each turn encoded by itself, as it was sampled, and what the template writes `between` turns."""
+    ids: list[int] = []
+    mask: list[int] = []
+
+    def add(text: str, own: bool) -> None:
+        found = getattr(tokenizer, "backend_tokenizer", tokenizer).encode(text, add_special_tokens=False).ids
+        ids.extend(found)
+        mask.extend([int(own)] * len(found))
+
+    for said, heard in zip(turns, tools, strict=True):
+        add(said, True)
+        add(between.format(heard), False)
+    return Trajectory(EXAMPLE, ids, mask)
+
+
+@given(data=st.data())
+def test_what_a_critic_quotes_by_turn_is_paid_at_the_policys_own_tokens(
+    data: st.DataObject, tokenizers_made: dict[str, Any], tables: dict[str, TokenTable]
+) -> None:
+    """From z to tokens: every quoted character is covered by paid tokens of its turn, and nothing else is paid."""
+    kind = data.draw(st.sampled_from([*sorted(tables), "smollm2"]))
+    name = "bytes" if kind == "smollm2" else kind
+    turns, tools = data.draw(conversations())
+    table, tokenizer = tables[name], tokenizers_made[name]
+    trajectory = sampled(tokenizer, BETWEEN_SMOLLM2 if kind == "smollm2" else "|{}|", turns, tools)
+    own = own_tokens(table, trajectory)
+    spoken = [turn for turn in turns_of(own.response) if own.response[turn.start : turn.end].strip()]
+    if not spoken:
+        return
+    turn = data.draw(st.sampled_from(spoken))
+    number, text = turns_of(own.response).index(turn) + 1, str(own.response)[turn.start : turn.end]
+    start = data.draw(st.sampled_from([place for place, char in enumerate(text) if not char.isspace()]))
+    end = data.draw(st.sampled_from([p + 1 for p, char in enumerate(text) if p >= start and not char.isspace()]))
+    quote = text[start:end]
+    starts = [place for place in range(len(text)) if text.startswith(quote, place)]
+    item = {"quote": quote, "turn": number, "part": True, "occurrence": starts.index(start) + 1}
+    heard = [message.content for message in conversation_of(own.response) if message.role == "tool"]
+    others = [{"quote": content[:300], "part": True} for content in set(heard) if content not in str(own.response)]
+    z = json.dumps({"critique": "", "good_spans": [item], "poor_spans": others})
+    critic = PromptedCritic(ScriptedChat([z]), "{{response}}", Says.source)
+    (paid,) = TokenCredit(critic, table, CreditSettings(outcome_weight=0.0)).of([trajectory])
+    assert paid.rewards is not None and paid.foreign == len(others)
+    expected = np.zeros(len(trajectory.ids))
+    run = runs(trajectory.mask)[number - 1]
+    aligned = table.align([trajectory.ids[index] for index in run])
+    covered = set()
+    for index, first, last in zip(run, aligned.starts, aligned.ends, strict=True):
+        if first < end and last > start and last > first:
+            expected[index] = 1.0
+            covered |= set(range(first, last))
+    assert paid.rewards.tolist() == expected.tolist()
+    assert covered >= set(range(start, end)) and np.array(trajectory.mask)[paid.rewards != 0].all()
+
+
 def talk(table: TokenTable, tokenizer: Any, *turns: str) -> tuple[list[int], list[int]]:
     """Ids and mask of turns: the policy's first, then others and the policy in turn."""
     ids: list[int] = []
@@ -185,6 +310,55 @@ def test_the_critic_of_a_trajectory_sees_who_said_what(heard: tuple[TokenTable, 
     assert paid.rewards[-1] == 0.5 and (paid.rewards - paid.words).tolist()[:-1] == [0.0] * (len(paid.words) - 1)
     text = "".join(table.align([trajectory.ids[place]]).text for place in np.flatnonzero(paid.words))
     assert text.strip() == "thirty"
+
+
+def test_a_critic_over_a_chat_model_is_shown_the_conversation(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    z = {
+        "critique": "c",
+        "good_spans": [],
+        "poor_spans": [{"quote": "thirty", "turn": 2}, "Ely: twenty"],
+        "score": 1,
+    }
+    chat = ScriptedChat([json.dumps({**z, "turn_scores": [{"turn": 1, "score": 0.5}]})])
+    critic = PromptedCritic(chat, read_prompt("qa_plain"), Says.source)
+    (paid,) = TokenCredit(critic, table, WORDS).of([trajectory])
+    shown = chat.asked[0][-1].content
+    assert f'<message from="tool">\n{TALK[1]}\n</message>\n<turn number="2">\n{TALK[2]}\n</turn>' in shown
+    assert paid.words is not None and paid.rewards is not None and trajectory.mask is not None
+    text = "".join(table.align([trajectory.ids[place]]).text for place in np.flatnonzero(paid.words))
+    assert text.strip() == "thirty" and paid.foreign == 1 and paid.verdict == 0.5
+    end_of_first = trajectory.mask.index(0) - 1
+    assert np.flatnonzero(paid.rewards - paid.words).tolist() == [end_of_first, len(trajectory.ids) - 1]
+    assert paid.rewards[end_of_first] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("turns", "line"),
+    [
+        (
+            (TALK[0], "It is forty miles."),
+            "the ids read 'It is thirty miles.' in turn 2, the record's response is 'It is forty",
+        ),
+        ((TALK[0],), "the ids have 2 turns, the record's response 1"),
+    ],
+)
+def test_a_turn_that_was_edited_after_it_was_sampled_is_refused(
+    turns: Sequence[str], line: str, heard: tuple[TokenTable, Trajectory]
+) -> None:
+    table, trajectory = heard
+    said = Transcript.of([((), turn) for turn in turns])
+    record = Feedback(id="1", prompt=EXAMPLE.prompt, response=said, source=Says.source, score=1.0)
+    with pytest.raises(UserError, match=line) as error:
+        trajectory_rewards(record, table, trajectory.ids, trajectory.mask)
+    assert "\n" not in str(error.value) and "show the critic the text of the ids" in str(error.value)
+
+
+def test_a_record_of_the_same_words_is_paid_whoever_spoke_between(heard: tuple[TokenTable, Trajectory]) -> None:
+    table, trajectory = heard
+    said = Transcript.of([((), TALK[0]), ([Message(role="user", content="so?")], TALK[2])])
+    record = Feedback(id="1", prompt=EXAMPLE.prompt, response=said, source=Says.source, score=1.0)
+    assert trajectory_rewards(record, table, trajectory.ids, trajectory.mask)[-1] == 1.0
 
 
 def test_every_critic_can_judge_turn_by_turn(heard: tuple[TokenTable, Trajectory]) -> None:

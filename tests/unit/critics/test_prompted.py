@@ -97,7 +97,7 @@ def test_the_papers_prompts_ask_for_its_keys_and_are_read(name: str) -> None:
     shape = next(line for line in system.splitlines() if line.startswith('{"'))
     keys = PUBLISHED[name]
     assert list(json.loads(shape.replace("[...]", "[]"))) == keys
-    schema = json.loads(Prompt(read_prompt(name)).schema)
+    schema = json.loads(Prompt(read_prompt(name)).schema())
     assert list(schema["properties"]) == schema["required"] == keys
     z = json.dumps(dict(zip(keys, ["words", ["one"], [{"quote": "two", "reason": "why"}]], strict=True)))
     found = wire.parse(z, "one two")

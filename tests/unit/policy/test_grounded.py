@@ -16,7 +16,7 @@ from text2grad.chat import Completion, ScriptedChat
 from text2grad.critics.prompted import PromptedCritic
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Example, Failure, Message, Source, Span
+from text2grad.feedback import Critique, Example, Failure, Message, Source, Span, Transcript
 from text2grad.policy import grounded
 from text2grad.policy.encode import encode_prompt, encode_target, stop_ids
 from text2grad.policy.generate import generate
@@ -111,6 +111,45 @@ def test_a_valid_answer_is_never_changed(
         assert row.allowed(scores, left)[token], (z, tokens.pieces[token])
         row.take(token)
     assert row.ended
+
+
+TALK = Transcript.of(
+    [
+        ((), "I look it up. 20 miles"),
+        ([Message(role="tool", content="It is 30 kilometres.")], "miles, I said"),
+        ((), "20 miles on"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "resolves"),
+    [
+        ('"I said"', True),
+        ('{"quote": "20 miles", "turn": 1}', True),
+        ('{"quote": "20 miles", "turn": 3, "reason": "no"}', True),
+        ('{"quote": "miles", "turn": 2, "occurrence": 1}', True),
+        ('{"quote": "miles", "occurrence": 3}', True),
+        ('"20 miles"', False),
+        ('{"quote": "20 miles", "turn": 2}', False),
+        ('{"quote": "said", "turn": 4}', False),
+        ('"30 kilometres"', False),
+        ('"up. 20 miles\\n\\nmiles, I said"', False),
+        ('{"quote": "miles\\n", "turn": 1}', False),
+        ('{"quote": "30", "turn": 1}', False),
+    ],
+)
+def test_of_a_conversation_the_policys_words_alone_are_quoted(
+    vocabulary: Vocabulary, item: str, resolves: bool
+) -> None:
+    row, allowed = Row(vocabulary, TALK, greedy=False), True
+    z = f'{{"critique": "", "good_spans": [{item}], "poor_spans": []}}'
+    for left, token in zip(range(500, 0, -1), vocabulary.spell(z.encode()), strict=False):
+        allowed = bool(row.allowed(np.zeros(vocabulary.width, dtype=np.float32), left)[token])
+        if not allowed:
+            break
+        row.take(token)
+    assert allowed == resolves
 
 
 @pytest.mark.parametrize("room", [64, 200])

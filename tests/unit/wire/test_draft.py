@@ -153,4 +153,4 @@ def test_the_bytes_of_a_response_are_those_of_json(response: str) -> None:
         assert quotable.body == json.dumps(response, ensure_ascii=False)[1:-1].encode()
         assert quotable.char_starts[-1] == len(quotable.body) == quotable.word_starts[-1]
     else:
-        assert "\ud800" in response
+        assert "\ud800" in response or not response.strip("\n")

@@ -98,7 +98,7 @@ def test_what_is_rendered_is_read_back_word_by_word(response: str, data: st.Data
 
 def test_the_prompt_asks_for_what_is_read_and_names_its_schema() -> None:
     prompt = Prompt(read_prompt("dense"))
-    assert json.loads(prompt.schema) == words_schema()
+    assert json.loads(prompt.schema()) == words_schema()
     shape = next(line for line in read_prompt("dense").splitlines() if line.startswith("{"))
     assert read(shape.replace("...", '["so", -1]'), "word so").spans[0].text == "so"
     assert list(words_schema()["properties"]) == list(json.loads(words(0)))

@@ -32,6 +32,7 @@ from text2grad.feedback import (
     Feedback,
     Judgement,
     Source,
+    Transcript,
     human_feedback_on,
     overlap_of,
 )
@@ -105,8 +106,8 @@ class PromptedCritic:
         assert isinstance(self.chat, OpenAIChat), "only an endpoint's answers have ids"
         prompt = self._prompt_for(example, response)
         turns = judge_messages(prompt.text, example, response)
-        asker = self.chat.asker.questioner
-        return asker.questions(turns, prompt.version, prompt.schema, response, self._votes)
+        asker, schema = self.chat.asker.questioner, prompt.schema(isinstance(response, Transcript))
+        return asker.questions(turns, prompt.version, schema, response, self._votes)
 
     def verdict(self, question: Question, answer: Answer, last: bool) -> State | None:
         """How a question ends with an answer; None: a fresh one is worth its price."""

@@ -6,13 +6,22 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from importlib.resources import files
+from itertools import count
 
 from text2grad import wire
 from text2grad.errors import UserError
-from text2grad.feedback import HUMAN_FEEDBACK, Example, Message, human_feedback_on
+from text2grad.feedback import (
+    HUMAN_FEEDBACK,
+    Example,
+    Message,
+    Transcript,
+    conversation_of,
+    human_feedback_on,
+)
 from text2grad.tasks.base import conversation_text
-from text2grad.wire.shown import TAGS, as_data
+from text2grad.wire.shown import TAGS, as_data, tags_for
 
 _HEADING = re.compile(r"^=== (system|user) ===\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{([\w.]+)\}\}")
@@ -24,6 +33,8 @@ _PUBLISHED = (
     ("Code Feedback", "wrong_code", "improvement_code"),
 )
 """The keys of the answers that the paper's appendix B asks for."""
+_SAYS_HOW = ('"critique"', '"words"', *(f'"{keys[0]}"' for keys in _PUBLISHED))
+"""What a prompt that says how to answer has one of."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +57,19 @@ class Prompt:
         if "response" not in names:
             raise UserError("the prompt has no {{response}}", "say where the response goes")
 
-    @cached_property
-    def schema(self) -> str:
-        """The JSON schema of the answer it asks for, as JSON."""
-        if '"words"' in self.text:
-            return json.dumps(wire.words_schema())
-        for keys in _PUBLISHED:
-            if all(f'"{key}"' in self.text for key in keys):
-                return json.dumps(wire.published_schema(*keys))
-        return json.dumps(wire.json_schema('"reasoning"' in self.text, '"improvable_spans"' in self.text))
+    def schema(self, turns: bool = False) -> str:
+        """The JSON schema of the answer it asks for, as JSON; with `turns`, about a `Transcript`."""
+        return _schema(self.text, turns)
+
+
+@lru_cache(maxsize=16)
+def _schema(prompt: str, turns: bool) -> str:
+    if '"words"' in prompt:
+        return json.dumps(wire.words_schema())
+    for keys in _PUBLISHED:
+        if all(f'"{key}"' in prompt for key in keys):
+            return json.dumps(wire.published_schema(*keys, turns=turns))
+    return json.dumps(wire.json_schema('"reasoning"' in prompt, '"improvable_spans"' in prompt, turns))
 
 
 def judge_messages(prompt: str, example: Example, response: str) -> list[Message]:
@@ -64,12 +79,40 @@ def judge_messages(prompt: str, example: Example, response: str) -> list[Message
     headings: one user turn; a note before the first heading is not sent), with {{prompt}}, {{response}},
     {{reference}} and {{meta.key}} filled in one pass. What is filled in is data (`wire.shown`): it cannot close the
     tags it stands between, holds no control token of a chat model, and a placeholder in it stays as it is.
+
+    A `Transcript` is shown as a conversation: the policy's turns with their numbers, and what others said between
+    them. A prompt that says how to answer is followed by what to know of that (turns.txt).
     """
-    fill = _filler(example, response, _tags(prompt))
-    return [
+    fill = _filler(example, response, tags_for(response, _tags(prompt)))
+    messages = [
         Message.model_validate({"role": role, "content": "".join([fixed + fill(name) for fixed, name in parts])})
         for role, parts in _turns(prompt)
     ]
+    if isinstance(response, Transcript) and any(key in prompt for key in _SAYS_HOW):
+        place = next((place for place, message in enumerate(messages) if message.role == "system"), -1)
+        about = _about_turns('"words"' in prompt)
+        messages[place] = Message(role=messages[place].role, content=f"{messages[place].content}\n\n{about}")
+    return messages
+
+
+@lru_cache(maxsize=2)
+def _about_turns(dense: bool) -> str:
+    """What a critic is told of a conversation; where it labels every word, nothing about quotes."""
+    said = files(__package__).joinpath("turns.txt").read_text(encoding="utf-8").strip()
+    return said.partition("\n\n")[0] if dense else said
+
+
+def _shown_turns(response: str, tags: frozenset[str]) -> str:
+    """A response as it is shown: plain text, or a conversation whose turns are numbered from 1."""
+    if not isinstance(response, Transcript):
+        return as_data(response, tags)
+    numbers = count(1)
+    shown = []
+    for message in conversation_of(response):
+        own = message.role == "assistant"
+        opening = f'turn number="{next(numbers)}"' if own else f'message from="{message.role}"'
+        shown.append(f"<{opening}>\n{as_data(message.content, tags)}\n</{opening.split()[0]}>")
+    return "\n".join(shown)
 
 
 @lru_cache(maxsize=16)
@@ -90,28 +133,33 @@ def _tags(prompt: str) -> frozenset[str]:
 def fitted_messages(
     prompt: str, example: Example, response: str, excess: Callable[[Sequence[Message]], int]
 ) -> list[Message]:
-    """`judge_messages` of an example whose longest turn loses its middle until `excess` (in tokens) is gone.
+    """`judge_messages` of an example whose longest message loses its middle until `excess` (in tokens) is gone.
 
-    The response is never cut. What still does not fit stays too long, and the caller refuses it.
+    That may be one of what others said in a `Transcript`. The policy's own words are never cut. What still does not
+    fit stays too long, and the caller refuses it.
     """
     messages = judge_messages(prompt, example, response)
     for _ in range(_ROUNDS):
         over = excess(messages)
-        shorter = without_middle(example, over) if over > 0 else example
-        if shorter is example:
+        shorter = without_middle(example, response, over) if over > 0 else None
+        if shorter is None:
             break
-        example = shorter
+        example, response = shorter
         messages = judge_messages(prompt, example, response)
     return messages
 
 
-def without_middle(example: Example, tokens: int) -> Example:
-    """The example with about `tokens` tokens less in the middle of its longest turn; itself if there is no more.
+def without_middle(example: Example, response: str, tokens: int) -> tuple[Example, str] | None:
+    """Both with about `tokens` tokens less in the middle of the longest message that is not the policy's own; None
+    if there is no more.
 
     Assumes two characters per token: several short cuts are better than one that removes too much.
     """
-    place = max(range(len(example.prompt)), key=lambda index: len(example.prompt[index].content))
-    turn = example.prompt[place]
+    asked = len(example.prompt)
+    turns = [*example.prompt, *(conversation_of(response) if isinstance(response, Transcript) else ())]
+    able = [place for place, turn in enumerate(turns) if place < asked or turn.role != "assistant"]
+    place = max(able, key=lambda place: len(turns[place].content))
+    turn = turns[place]
     half = len(turn.content) // 2
     before, mark, after = turn.content.partition(CUT)
     if not mark:
@@ -119,21 +167,24 @@ def without_middle(example: Example, tokens: int) -> Example:
     less = max(tokens, len(CUT))
     kept = f"{before[: max(0, len(before) - less)]}{CUT}{after[less:]}"
     if len(kept) >= len(turn.content):
-        return example
-    turns = [*example.prompt[:place], turn.model_copy(update={"content": kept}), *example.prompt[place + 1 :]]
-    return example.model_copy(update={"prompt": tuple(turns)})
+        return None
+    turns[place] = turn.model_copy(update={"content": kept})
+    if place >= asked:
+        return example, Transcript.of_messages(turns[asked:])
+    return example.model_copy(update={"prompt": tuple(turns[:asked])}), response
 
 
 def _filler(example: Example, response: str, tags: frozenset[str]) -> Callable[[str], str]:
     values = {
         "": "",
         "prompt": conversation_text(example.prompt),
-        "response": response,
         "reference": example.reference or "(none)",
         f"meta.{HUMAN_FEEDBACK}": human_feedback_on(example, response) or "(none)",
     }
 
     def fill(name: str) -> str:
+        if name == "response":
+            return _shown_turns(response, tags)
         value = values[name] if name in values else str(example.meta.get(name.removeprefix("meta."), "(none)"))
         return as_data(value, tags)
 

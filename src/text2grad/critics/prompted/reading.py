@@ -51,13 +51,13 @@ class Reader:
         """Whether a fresh sample is worth its price."""
         if isinstance(judgement, Failure):
             return judgement.kind in ("invalid", "truncated")
-        return self.settings.validation != "keep" and judgement.quotes.unmatched > 0
+        return self.settings.validation != "keep" and _nowhere(judgement) > 0
 
     def validated(self, judgement: Judgement) -> Judgement:
         """The judgement as it is kept: with `drop`, one that quotes what is not there is a failure."""
-        if isinstance(judgement, Failure) or self.settings.validation != "drop" or not judgement.quotes.unmatched:
+        if isinstance(judgement, Failure) or self.settings.validation != "drop" or not _nowhere(judgement):
             return judgement
-        message = f"{judgement.quotes.unmatched} of its quotes are not in the response"
+        message = f"{_nowhere(judgement)} of its quotes are not in the response"
         return Failure(kind="invalid", message=message, raw="; ".join(judgement.lost))
 
     def _parse(self, text: str, response: str) -> Judgement:
@@ -82,6 +82,11 @@ class Reader:
         except (ValueError, RecursionError):  # of something nested too deeply, or a number without end
             return None
         return read if isinstance(read, Critique) and not (read.quotes.unmatched or read.quotes.ambiguous) else None
+
+
+def _nowhere(critique: Critique) -> int:
+    """How many quotes are neither in the response nor in what others said between its turns."""
+    return critique.quotes.unmatched - critique.quotes.foreign
 
 
 def gives_a_key_twice(text: str, value: Any) -> bool:

@@ -13,7 +13,7 @@ from text2grad.tasks.loaders import Row
 from text2grad.tasks.sheets import bad_rows
 
 COLUMNS = ("id", "prompt", "response", "critique", "good", "poor", "score", "corrected", "annotator", "spans")
-RATINGS = ("rating", "stars", "thumbs")
+RATINGS = ("rating", "stars", "thumbs", "reward")
 """Columns that are read as a score where there is none, on a scale that has to be known (`formats.scale`)."""
 FIELDS = (*COLUMNS, *RATINGS)
 SAYS = ("critique", "good", "poor", "spans", "score", "corrected")

@@ -23,8 +23,12 @@ from text2grad.feedback import (
     Message,
     QuoteCounts,
     Span,
+    Transcript,
     first_error,
+    is_foreign,
+    key_of,
     leads_out,
+    record_json,
     to_json,
 )
 from text2grad.formats.importer import Records
@@ -117,7 +121,7 @@ def _read_all(
         except ValueError as error:
             bad.append((place, first_error(error) if isinstance(error, ValidationError) else str(error)))
             continue
-        first, known = kept.setdefault(to_json(found.model_dump()), (place, lost)) if found else (place, lost)
+        first, known = kept.setdefault(record_json(found), (place, lost)) if found else (place, lost)
         if first != place:
             lost = [f"the same remark as in {first}: left out"] if lost == known else lost
         elif found is not None:
@@ -182,6 +186,9 @@ def _find(remark: Remark, quotes: Sequence[Quote], label: Label) -> None:
     remark.counts += found.counts
     remark.lost += found.lost
     for quote in found.lost:
+        if is_foreign(quote, text):
+            remark.losses.append(f"{_short(quote)} was said by a tool or a user: quote the turns that are judged")
+            continue
         near = nearest(quote, text)
         hint = f"; nearest: {_short(near)}" if near else ""
         remark.losses.append(f"{_short(quote)} is not in the response{hint}")
@@ -196,7 +203,7 @@ def _conversation(row: Mapping[str, Any], exact: bool) -> tuple[tuple[Message, .
     """The prompt and the response of a row, and whether that was a chat turn.
 
     Raises:
-        ValueError: the response has several answers or none, or answers another prompt than the row's.
+        ValueError: the response has no answer, or answers another prompt than the row's.
     """
     value = row.get("prompt")
     prompt = turns_of(value, "prompt") or (Message(role="user", content=text_of(row, "prompt")),)
@@ -204,12 +211,14 @@ def _conversation(row: Mapping[str, Any], exact: bool) -> tuple[tuple[Message, .
     turns = () if exact and isinstance(value, str) else turns_of(value, "response")
     if not turns:
         return prompt, text_of(row, "response"), False
-    *before, last = turns
-    if last.role != "assistant" or any(turn.role in ("assistant", "tool") for turn in before):
-        raise ValueError("the response has not one answer, at its end; write that answer alone, as text")
+    first = next((place for place, turn in enumerate(turns) if turn.role == "assistant"), None)
+    if first is None:
+        raise ValueError("the response has no message of the assistant")
+    before, answer = turns[:first], turns[first:]
     if before and is_filled(row.get("prompt")) and before[-1].content.strip() != prompt[-1].content.strip():
         raise ValueError("the response is a conversation that begins with another prompt than the row's")
-    return prompt if is_filled(row.get("prompt")) else tuple(before) or prompt, last.content, True
+    text = answer[0].content if len(answer) == 1 else Transcript.of_messages(answer)
+    return prompt if is_filled(row.get("prompt")) else before or prompt, text, True
 
 
 def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feedback:
@@ -240,7 +249,7 @@ def _record(row: Row, remark: Remark, score: float | None, dataset: str) -> Feed
 
 def content_id(prompt: Iterable[Message], response: str, annotator: str) -> str:
     """The id of a remark that brings none: the same for what the same person says of the same response."""
-    content = to_json([[turn.model_dump() for turn in prompt], response, annotator])
+    content = to_json([[turn.model_dump() for turn in prompt], key_of(response), annotator])
     return f"remark-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
@@ -270,14 +279,19 @@ def _quotes(
         written = str(span.get("text") or span.get("quote") or "")
         if not (text := written.strip() or written):
             raise ValueError("a span has no 'text'")
-        which = span.get("occurrence")
+        which, turn = (_count(span, name) for name in ("occurrence", "turn"))
         if label is None:
             nameless.append(span)
-        elif which is not None and (not isinstance(which, int) or which < 1):
-            raise ValueError(f"occurrence {which!r} is not a number from 1")
         else:
-            quotes.append((Quote(text, str(span.get("reason") or ""), which), label))
+            quotes.append((Quote(text, str(span.get("reason") or ""), which, turn=turn), label))
     return quotes, nameless
+
+
+def _count(span: Mapping[str, Any], name: str) -> int | None:
+    value = span.get(name)
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise ValueError(f"{name} {value!r} is not a number from 1")
+    return value
 
 
 def _lines(value: Any, name: str) -> list[str]:

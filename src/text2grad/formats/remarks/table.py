@@ -9,21 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from text2grad.feedback import Feedback, Message, to_json
-from text2grad.formats.marks import LABELS, Mark
+from text2grad.errors import UserError
+from text2grad.feedback import Feedback, Message, Transcript, to_json
+from text2grad.formats.marks import LABELS, Mark, without_empty
+from text2grad.formats.preference import as_messages
 from text2grad.formats.remarks.cells import score_of, turns_of
 from text2grad.formats.remarks.columns import COLUMNS as COLUMNS
 from text2grad.formats.remarks.markup import write_markup
 from text2grad.formats.remarks.rows import AS_IT_IS, NO_SPANS, read_row
 from text2grad.tasks.loaders import Row
+from text2grad.wire.quotes import Quote, to_quotes
 
 _SAME = ("id", "prompt", "response", "critique", "spans", "score")
 
 
 def row_of(record: Feedback) -> Row:
-    """A record as a row; of two spans with the same place and label, a reader will take the first."""
+    """A record as a row; of two spans with the same place and label, a reader will take the first.
+
+    Raises:
+        UserError: its response has turns, and its spans cannot be read back from a table.
+    """
     rows = list(_rows(record))
-    return next((row for row in rows if _is_read_back(row, record)), rows[-1])
+    found = next((row for row in rows if _is_read_back(row, record)), None)
+    if found is None and isinstance(record.response, Transcript):
+        message = f"the response of {record.id!r} has turns that no table gives back with their spans"
+        raise UserError(message, "keep the JSON Lines file, or leave such records out")
+    return found or rows[-1]
 
 
 def _rows(record: Feedback) -> Iterator[Row]:
@@ -33,7 +44,7 @@ def _rows(record: Feedback) -> Iterator[Row]:
         **dict.fromkeys(COLUMNS, ""),
         "id": record.id,
         "prompt": _prompt(record.prompt),
-        "response": record.response,
+        "response": _response(record.response),
         "critique": record.critique,
         "score": score.removesuffix(".0"),
         **{name: _text(record, name) for name in ("corrected", "annotator")},
@@ -42,11 +53,26 @@ def _rows(record: Feedback) -> Iterator[Row]:
     marks = [Mark(span.start, span.end, f"{span.label:+d}", span.text, span.reason) for span in record.spans]
     spans = [span.model_dump(exclude_defaults=True) for span in record.spans]
     yield row
+    if isinstance(record.response, Transcript):
+        quotes = zip(record.spans, to_quotes(record.spans, record.response), strict=True)
+        named = [_named(quote, span.label) for span, quote in quotes]
+        yield {**row, "spans": to_json(named) if named else NO_SPANS}
+        return
     yield {**row, **{name: "\n".join(texts) for name, texts in by_label.items()}}
     yield {**row, "response": write_markup(record.response, marks)}
     exact = {**row, "spans": to_json(spans) if spans else NO_SPANS}
     yield exact
     yield {**exact, "critique": AS_IT_IS + record.critique}
+
+
+def _response(response: str) -> str:
+    return to_json(as_messages(response)) if isinstance(response, Transcript) else response
+
+
+def _named(quote: Quote, label: int) -> Row:
+    """A quote as an entry of the spans of a row."""
+    named = {"turn": quote.turn, "occurrence": quote.occurrence, "reason": quote.reason}
+    return {"text": quote.text, "label": LABELS.get(label, ""), **without_empty(**named)}
 
 
 def _is_read_back(row: Row, record: Feedback) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from text2grad.errors import UserError
-from text2grad.feedback import reading
+from text2grad.feedback import Message, reading
+from text2grad.formats.conversations import response_of, with_conversation
 from text2grad.formats.importer import Importer, Names, Opinion, skip, text_in
 from text2grad.formats.marks import BROWSER, CODE_POINTS, Mark
 from text2grad.tasks.loaders import Row, RowError
@@ -169,7 +170,10 @@ def langsmith(row: Row, fallback_id: str, names: Names) -> Iterator[Opinion]:
     if not row["feedback"]:
         yield skip(id, "runs without feedback")
         return
-    response, prompt = _only(outputs, names, "response"), _only(inputs, names, "prompt")
+    response: str = _only(outputs, names, "response")
+    prompt: str | tuple[Message, ...] = _only(inputs, names, "prompt")
+    if "response" not in names.chosen and (talk := with_conversation(row, names.write)) is not row:
+        response, prompt = response_of(talk), tuple(map(Message.model_validate, talk.get("prompt", ())))
     if not response:
         raise RowError(
             "the outputs have no text, or several", f"say which: --map response={next(iter(outputs), 'KEY')}"

@@ -17,6 +17,7 @@ from text2grad.formats.preference import Pairs, pairs_of, preference_row
 from text2grad.formats.responses import Item, Items, check_items, read_items
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.critics import admitted, make_critic, refuse_unfit, runner_of
+from text2grad.stages.judge.intake import writer_of
 from text2grad.stages.judge.paid import (
     AnnotateOptions,
     PaidSummary,
@@ -61,10 +62,10 @@ def run_annotate(
         options = replace(options, budget_usd=config.critic.prompted.budget_usd)
     if responses is None:
         return annotate_samples(config, kind, out, pairs, options)
-    target = out or config.run.folder / "feedback.jsonl"
+    target, write = out or config.run.folder / "feedback.jsonl", writer_of(config)
 
     def items() -> Iterator[Item]:
-        return islice(read_items(responses, options.anchor), options.limit)
+        return islice(read_items(responses, options.anchor, write), options.limit)
 
     check(config, items)
     if options.plan:

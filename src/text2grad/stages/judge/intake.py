@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from text2grad.config import Config
+from text2grad.config import TINY, Config
 from text2grad.feedback import Feedback, read_jsonl, write_jsonl, writing
 from text2grad.stages.run.results import write_json
 from text2grad.stages.run.summary import Summary, inlined
+
+if TYPE_CHECKING:
+    from text2grad.formats.conversations import Said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,29 @@ class ImportSummary(Summary):
     losses: Sequence[str] | None = None
 
 
+def writer_of(config: Config) -> Callable[[Said], str]:
+    """How the policy writes a turn that calls tools or reasons: as its chat template does, where one is known."""
+    from text2grad.formats.conversations import by_default
+
+    if config.policy.model == TINY:
+        return by_default
+
+    @cache
+    def tokenizer() -> Any:
+        from text2grad.policy.files.tokenizer import load_tokenizer
+
+        return load_tokenizer(config.policy.model, config.policy.chat_template)
+
+    def write(said: Said) -> str:
+        from text2grad.policy.template import written_turn
+
+        text = written_turn(tokenizer(), *said)
+        cure = f"the chat template of {config.policy.model} does not write it"
+        return by_default(said, cure) if text is None else text
+
+    return write
+
+
 def run_import(
     config: Config,
     source: Path,
@@ -46,7 +73,8 @@ def run_import(
     """
     from text2grad.formats.intake import import_feedback, merged, reports_by_data_set
 
-    imported = import_feedback(source, kind, config.task.context_characters, names, scales)
+    write = writer_of(config)
+    imported = import_feedback(source, kind, config.task.context_characters, names, scales, write)
     target = out or config.run.folder / "feedback.jsonl"
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

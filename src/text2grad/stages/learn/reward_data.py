@@ -136,19 +136,20 @@ def _marked(record: Feedback, messages: Sequence[Message]) -> Marked | None:
 def as_taught(critique: Critique, settings: RewardModelSettings) -> Critique:
     """The part of a critique that the reward model learns to write: a small model cannot learn all of it.
 
-    What is missing from an answer is said in the critique's words; grounded decoding has no list for it. A score
-    is rounded to one digit: extra digits invite memorisation.
+    What is missing from an answer is said in the critique's words, and turns get no verdicts of their own:
+    grounded decoding has no list for either. A score is rounded to one digit: extra digits invite memorisation.
     Where a head gives the verdict (`reward_model.verdict`), z has no score.
     """
     spans = tuple(span for span in critique.spans if span.label or settings.improvable)
     if settings.reasons != "full":
         short = settings.reasons == "short"
         spans = tuple(s.model_copy(update={"reason": shortened_reason(s.reason) if short else ""}) for s in spans)
-    omissions = critique.omissions if settings.grounded == "off" else ()
+    listed = ("omissions", "turn_scores")
+    lists = {name: getattr(critique, name) if settings.grounded == "off" else () for name in listed}
     text = critique.text if settings.critique else ""
     score = critique.score if settings.verdict == "written" else None
     score = None if score is None else round(score, 1) + 0.0  # no -0.0
-    return critique.model_copy(update={"text": text, "spans": spans, "omissions": omissions, "score": score})
+    return critique.model_copy(update={"text": text, "spans": spans, "score": score, **lists})
 
 
 def shortened_reason(reason: str) -> str:

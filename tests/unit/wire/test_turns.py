@@ -1,0 +1,152 @@
+"""z about a response of several turns: a quote names its turn, a turn may have a verdict, others are not quoted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quotable_responses import TRANSCRIPTS, judged
+from text2grad.feedback import Critique, Failure, Message, QuoteCounts, Transcript, turn_at, turns_of
+from text2grad.wire import LocateSettings, json_schema, occurrences, parse, render
+
+USER = Message(role="user", content="20 miles or so?")
+TOOL = Message(role="tool", content="It is 30 kilometres.</turn>")
+TALK = Transcript.of(
+    [((), "I look it up. 20 miles"), ([TOOL], "miles, I said"), ([USER], "20 miles <turn> on")], [TOOL]
+)
+FIRST, SECOND, THIRD = TALK.turns
+
+
+def read(*poor: Any, tolerance: LocateSettings | None = None, **more: Any) -> Critique:
+    z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": poor, **more})
+    found = parse(z, TALK, tolerance=tolerance)
+    assert isinstance(found, Critique), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("item", "places"),
+    [
+        ("I said", [(SECOND.start + 7, SECOND.end)]),
+        ({"quote": "miles", "turn": 2}, [(SECOND.start, SECOND.start + 5)]),
+        ({"quote": "20 miles", "turn": 1}, [(14, 22)]),
+        ({"quote": "20 miles", "turn": 3}, [(THIRD.start, THIRD.start + 8)]),
+        ({"quote": "miles", "occurrence": 2}, [(SECOND.start, SECOND.start + 5)]),
+        ({"quote": "miles", "turn": 3, "occurrence": 1}, [(THIRD.start + 3, THIRD.start + 8)]),
+        ({"quote": "mile", "turn": 2, "part": True}, [(SECOND.start, SECOND.start + 4)]),
+        ({"quote": "said", "turn": None}, [(SECOND.end - 4, SECOND.end)]),
+        ("20 miles <\\turn> on", [(THIRD.start, THIRD.end)]),  # as it is shown
+        ({"quote": "<\\turn>", "turn": 3}, [(THIRD.start + 9, THIRD.start + 15)]),
+    ],
+)
+def test_a_quote_names_its_turn(item: Any, places: list[tuple[int, int]]) -> None:
+    assert [(span.start, span.end) for span in read(item).spans] == places
+
+
+@pytest.mark.parametrize(
+    ("item", "counts", "lost"),
+    [
+        ("20 miles", QuoteCounts(ambiguous=1), 0),
+        ({"quote": "miles", "turn": 4}, QuoteCounts(unmatched=1), 1),
+        ({"quote": "said", "turn": 1}, QuoteCounts(unmatched=1), 1),
+        ({"quote": "miles", "turn": 2, "occurrence": 2}, QuoteCounts(unmatched=1), 1),
+        ("nowhere", QuoteCounts(unmatched=1), 1),
+        ("30 kilometres", QuoteCounts(unmatched=1, foreign=1), 1),
+        ({"quote": "or so?", "turn": 3}, QuoteCounts(unmatched=1, foreign=1), 1),
+        ("20 miles\n\nmiles", QuoteCounts(unmatched=1), 1),
+        ("20 miles miles", QuoteCounts(unmatched=1), 1),  # as it would be found in another form
+    ],
+)
+@pytest.mark.parametrize("tolerance", [None, LocateSettings(ignore_case=True)])
+def test_what_is_not_one_place_of_the_policys_own_pays_nothing_and_is_counted(
+    item: Any, counts: QuoteCounts, lost: int, tolerance: LocateSettings | None
+) -> None:
+    found = read(item, tolerance=tolerance)
+    assert found.spans == () and found.quotes == counts and len(found.lost) == lost
+
+
+def test_repeats_are_counted_in_each_turn_apart() -> None:
+    found = read({"quote": "miles", "turn": 1}, {"quote": "miles", "turn": 3}, "miles", "miles")
+    assert [turn_at(TALK, span.start) for span in found.spans] == [1, 2, 3]
+    assert found.quotes == QuoteCounts()
+
+
+def test_a_plain_response_is_turn_1() -> None:
+    z = json.dumps({"critique": "", "good_spans": [{"quote": "a", "turn": 1}, {"quote": "b", "turn": 2}]})
+    found = parse(z.replace("}]}", '}], "poor_spans": [], "turn_scores": [{"turn": 1, "score": 1}]}'), "a b")
+    assert isinstance(found, Critique) and [span.text for span in found.spans] == ["a"]
+    assert found.lost == ("b",) and found.turn_scores == (1.0,)
+
+
+@pytest.mark.parametrize(
+    ("value", "scores"),
+    [
+        (None, ()),
+        ([], ()),
+        ([{"turn": 3, "score": "-1"}, {"turn": 1, "score": 0.5}], (0.5, None, -1.0)),
+        ([{"turn": 2, "score": None}], ()),
+    ],
+)
+def test_turns_have_verdicts(value: Any, scores: tuple[float | None, ...]) -> None:
+    found = read(turn_scores=value, score=1)
+    assert found.turn_scores == scores and found.score == 1.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"turn": 1, "score": 0},
+        [0.5],
+        [{"turn": 4, "score": 0}],
+        [{"turn": 0, "score": 0}],
+        [{"turn": None, "score": 0}],
+        [{"turn": 1, "score": 2}],
+        [{"turn": 1}],
+        [{"turn": 1, "score": 0}, {"turn": 1, "score": 1}],
+    ],
+)
+def test_a_verdict_on_no_turn_is_invalid(value: Any) -> None:
+    z = json.dumps({"critique": "c", "good_spans": [], "poor_spans": [], "turn_scores": value})
+    found = parse(z, TALK)
+    assert isinstance(found, Failure) and found.kind == "invalid"
+
+
+@pytest.mark.parametrize("turn", [0, -1, 1.5, "2", True])
+def test_a_turn_is_a_number_from_1(turn: Any) -> None:
+    found = parse(json.dumps({"critique": "", "good_spans": [{"quote": "a", "turn": turn}], "poor_spans": []}), "a")
+    assert isinstance(found, Failure) and "turn is" in found.message
+
+
+@given(judged(), st.data())
+def test_verdicts_on_turns_are_read_back(case: tuple[Critique, str], data: st.DataObject) -> None:
+    critique, response = case
+    count = len(turns_of(response))
+    scores = data.draw(st.lists(st.none() | st.floats(-1, 1), min_size=count, max_size=count))
+    scored = critique.model_copy(
+        update={"turn_scores": tuple(scores) if any(s is not None for s in scores) else ()}
+    )
+    assert parse(render(scored, response), response) == scored
+
+
+@given(TRANSCRIPTS, st.data())
+def test_a_quote_is_within_one_turn(response: Transcript, data: st.DataObject) -> None:
+    """The oracle: as if each turn were a response of its own."""
+    quote = data.draw(st.sampled_from([response[a:b] for a in range(5) for b in range(a + 1, a + 4)] or ["x"]))
+    apart = [
+        [turn.start + start for start in occurrences(quote, response[turn.start : turn.end])]
+        for turn in response.turns
+    ]
+    assert occurrences(quote, response) == [start for starts in apart for start in starts]
+    assert [occurrences(quote, response, turn=turn) for turn in range(1, len(apart) + 1)] == apart
+
+
+def test_the_schema_offers_turns_of_a_conversation_only() -> None:
+    plain, turns = json.dumps(json_schema()), json_schema(turns=True)["properties"]
+    assert "turn" not in plain
+    item = turns["poor_spans"]["items"]["anyOf"][1]
+    assert list(item["properties"]) == item["required"] == ["quote", "turn", "occurrence", "part", "reason"]
+    assert list(turns["turn_scores"]["items"]["properties"]) == ["turn", "score"]
