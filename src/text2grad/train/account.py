@@ -39,7 +39,7 @@ def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict
         "left_out": 1 - float(learned.any(dim=1).float().mean()),
         "truncated": sum(sample.truncated for sample in responses.samples) / count,
         "response_length": float(lengths.mean()),
-        **variety([sample.ids for sample in responses.samples]),
+        **variety([sample.own for sample in responses.samples]),
         **same_answers(responses),
         **label_shares(responses),
         "kl": float(rollout.kl.sum(dim=1).mean()),
@@ -91,7 +91,7 @@ def strips(
     """
     for row in range(min(count, len(responses.samples))):
         judgement, aligned = responses.judgements[row], responses.aligned[row]
-        example, length = responses.examples[row], len(responses.samples[row].ids)
+        example, own = responses.examples[row], rollout.batch.mask[row]
         failure = judgement if isinstance(judgement, Failure) else None
         critique = judgement if isinstance(judgement, Critique) else Critique(text="")
         yield {
@@ -111,16 +111,16 @@ def strips(
             "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
             "starts": [int(start) for start in aligned.starts],
             "ends": [int(end) for end in aligned.ends],
-            "delta": _row(rollout.delta, row, length),
-            "kl": _row(rollout.kl, row, length),
-            "value": _row(rollout.values, row, length) if valued else [],
-            "advantage": _row(rollout.advantages, row, length),
-            "reward": _row(rollout.rewards, row, length),
-            "logp": _row(rollout.old_logp, row, length),
+            "delta": _row(rollout.delta[row], own),
+            "kl": _row(rollout.kl[row], own),
+            "value": _row(rollout.values[row], own) if valued else [],
+            "advantage": _row(rollout.advantages[row], own),
+            "reward": _row(rollout.rewards[row], own),
+            "logp": _row(rollout.old_logp[row], own),
         }
 
 
-def _row(column: Tensor, row: int, length: int) -> list[float | None]:
-    """The values of one response; None where one is not finite, which JSON cannot say."""
-    values = column[row, :length].tolist()
+def _row(values_of: Tensor, own: Tensor) -> list[float | None]:
+    """The values of one response's own tokens; None where one is not finite, which JSON cannot say."""
+    values = values_of[own].tolist()
     return [round(value, 5) if math.isfinite(value) else None for value in values]
