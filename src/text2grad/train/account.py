@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -39,6 +40,7 @@ def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict
         "left_out": 1 - float(learned.any(dim=1).float().mean()),
         "truncated": sum(sample.truncated for sample in responses.samples) / count,
         "response_length": float(lengths.mean()),
+        **turns(responses),
         **variety([sample.own for sample in responses.samples]),
         **same_answers(responses),
         **label_shares(responses),
@@ -51,6 +53,13 @@ def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict
         "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, learned)),
         "reward_length_correlation": float(adv.reward_length_correlation(sums, lengths)),
     }
+
+
+def turns(responses: Responses) -> dict[str, float]:
+    """`turns`: the mean number of the policy's turns in an episode; nothing of single answers."""
+    masks = [sample.mask for sample in responses.samples if sample.mask is not None]
+    counts = [sum(own for own, _ in groupby(mask)) for mask in masks]
+    return {"turns": sum(counts) / len(counts)} if counts else {}
 
 
 def same_answers(responses: Responses) -> dict[str, float]:
