@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from text2grad.train.ppo import train_ppo
 from text2grad.train.rollout import Responses, Rollout, judge, measure, score
 from text2grad.train.settings import PPOSettings, TeacherSettings
 from text2grad.train.update import accumulate_gradient
-from tiny_runs import TEXTS, tiny_model
+from tiny_runs import TEXTS, Talker, ending, tiny_model
 
 SPEECH = GenerationSettings(max_new_tokens=5, temperature=1.0, max_turns=3)
 GAE = PPOSettings(advantage="gae", rollouts=8, micro_batch_size=3, entropy_coefficient=0.01, gamma=0.9)
@@ -37,20 +37,6 @@ EXAMPLES = [
     for n, text in enumerate(TEXTS)
     for _ in range(2)
 ]
-
-
-@dataclass
-class Talker:
-    """Answers every turn with words that a critic would pay for; never ends."""
-
-    say: str = ""
-
-    def reset(self, example: Example) -> Sequence[Message]:
-        self.say = str(example.meta["say"])
-        return ()
-
-    def step(self, turn: Message) -> tuple[Sequence[Message], bool]:
-        return [Message(role="tool", content=f"{self.say}{len(turn.content)}")], False
 
 
 class Turns:
@@ -79,13 +65,6 @@ class Turns:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("model"), context=256)
-
-
-def ending(policy: Policy) -> Policy:
-    """The policy, which ends its turns by itself now and then."""
-    likelier = torch.zeros(len(policy.tokenizer)).index_fill_(0, torch.tensor(policy.stop_ids), 4.5)
-    policy.model.get_output_embeddings().register_forward_hook(lambda module, inputs, logits: logits + likelier)
-    return policy
 
 
 @pytest.fixture
