@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from text2grad.feedback import Critique, Example, Judgement, Source, Span
+import torch
+
+from text2grad.feedback import Critique, Example, Judgement, Message, Source, Span
+from text2grad.policy.model import Policy
 from text2grad.policy.settings import TinySettings
 from text2grad.policy.tiny import make_tiny_model
 
@@ -29,6 +32,26 @@ def tiny_model(path: Path, context: int = 128) -> Path:
     settings = TinySettings(vocabulary=300, hidden=32, layers=2, heads=2, feed_forward=48, context=context)
     make_tiny_model(path, TEXTS, settings, seed=3)
     return path
+
+
+def ending(policy: Policy) -> Policy:
+    """The policy, which ends its turns by itself now and then."""
+    likelier = torch.zeros(len(policy.tokenizer)).index_fill_(0, torch.tensor(policy.stop_ids), 4.5)
+    policy.model.get_output_embeddings().register_forward_hook(lambda module, inputs, logits: logits + likelier)
+    return policy
+
+
+class Talker:
+    """An environment that never ends, and answers every turn with words that a critic would pay for."""
+
+    say = "well said, "
+
+    def reset(self, example: Example) -> Sequence[Message]:
+        self.say = str(example.meta.get("say", self.say))
+        return ()
+
+    def step(self, turn: Message) -> tuple[Sequence[Message], bool]:
+        return [Message(role="tool", content=f"{self.say}{len(turn.content)}")], False
 
 
 class Halves:

@@ -1,4 +1,4 @@
-"""The words of text2grad: examples, spans, critiques, feedback records, and the `Critic` protocol.
+"""The words of text2grad: examples, spans, critiques, feedback records, and who speaks: `Critic`, `Environment`.
 
 Plain data, no tensors. A critique points at characters; `align` turns characters into tokens.
 """
@@ -289,7 +289,7 @@ class Example(Record):
 
     id: str
     prompt: tuple[Message, ...] = Field(min_length=1)
-    reference: str = ""
+    reference: ResponseText = ""
     meta: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -369,6 +369,22 @@ def overlap_of(critic: object) -> Overlap:
 def tokens_of(critic: object) -> float:
     """Tokens that a critic has read and written so far, by its `tokens`; 0 of one that is no model."""
     return float(getattr(critic, "tokens", 0.0))
+
+
+class Environment(Protocol):
+    """What answers the turns of a policy in one episode: tools, a game, a user who is played.
+
+    The same example and the same turns must have the same answers, or a resumed run would be another one. verifiers
+    and TRL have environments of other shapes, which examples/own_environment.py adapts.
+    """
+
+    def reset(self, example: Example) -> Sequence[Message]:
+        """Begin an episode; what is said before the first turn, behind the example's prompt (often nothing)."""
+        ...
+
+    def step(self, turn: Message) -> tuple[Sequence[Message], bool]:
+        """What others say to a turn of the policy, and whether the episode is over."""
+        ...
 
 
 class Feedback(Record):

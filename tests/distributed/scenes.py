@@ -35,7 +35,7 @@ from text2grad.train.settings import EarlyStoppingSettings, PPOSettings, Supervi
 from text2grad.train.stopping import EarlyStopping
 from text2grad.train.supervised import train_supervised
 from text2grad.train.update import accumulate_gradient
-from tiny_runs import TEXTS, Halves
+from tiny_runs import TEXTS, Halves, Talker, ending
 
 COUNT = 7
 """Responses of a batch: shares of 3 and 4, so that processes have different numbers of passes to make."""
@@ -198,14 +198,33 @@ def compare_supervised(model: Path, ranks: Ranks) -> dict[str, float]:
 
 def train(model: Path, folder: Path, sharded: bool, stop: tuple[int, int, str] = (0, 0, ""), **changes: Any) -> str:
     """A whole PPO run; one process draws as several do."""
+    return train_in(None, model, folder, sharded, stop, **changes)
+
+
+def train_on_episodes(model: Path, folder: Path, sharded: bool) -> str:
+    """The same, of episodes of two turns."""
+    return train_in(Talker, model, folder, sharded, steps=2)
+
+
+def train_in(
+    environment: type[Talker] | None,
+    model: Path,
+    folder: Path,
+    sharded: bool,
+    stop: tuple[int, int, str] = (0, 0, ""),
+    **changes: Any,
+) -> str:
     torch.set_num_threads(1)
     seed_everything(5)
     with joined(sharded) as ranks:
         ranks.by_row = True
         policy = load_policy(PolicySettings(model=str(model)))
+        policy = ending(policy) if environment else policy
         settings = SETTINGS.model_copy(update=changes)
         options = RunOptions(folder, "x", 5, ranks=ranks)
-        train_ppo(policy, examples(), Stops(*stop), settings, CreditSettings(), SPEECH, options)
+        speech = SPEECH.model_copy(update={"max_turns": 2})
+        critic = Stops(*stop)
+        train_ppo(policy, examples(), critic, settings, CreditSettings(), speech, options, environment)
     return "done"
 
 

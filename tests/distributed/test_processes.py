@@ -10,7 +10,17 @@ import pytest
 import torch
 from processes import run_in
 from safetensors.torch import load_file
-from scenes import COUNT, KINDS, SETTINGS, compare, train, train_in_halves, train_with_adapters, uneven_gradients
+from scenes import (
+    COUNT,
+    KINDS,
+    SETTINGS,
+    compare,
+    train,
+    train_in_halves,
+    train_on_episodes,
+    train_with_adapters,
+    uneven_gradients,
+)
 
 from text2grad.policy.files.save import write_policy
 from text2grad.policy.load import load_frozen, load_policy
@@ -53,6 +63,19 @@ def test_rollout_and_gradient_are_those_of_one_process(model: Path, tmp_path: Pa
         assert facts["supervised"]["loss"] < 1e-5 and facts["supervised"]["gradient"] < 1e-5
     for kind in KINDS:
         check_parts([facts["kinds"][kind]["parts"] for facts in both], sharded)
+
+
+def test_episodes_of_two_processes_are_those_of_one(model: Path, tmp_path: Path) -> None:
+    """With whole weights and with split ones: the same turns, and the same numbers."""
+    alone = tmp_path / "alone"
+    assert run_in(1, train_on_episodes, tmp_path, model, alone, False) == ["done"]
+    assert any("\n\n" in each for each in responses(alone)), "some have two turns"
+    for sharded in (False, True):
+        both = tmp_path / str(sharded)
+        assert run_in(2, train_on_episodes, tmp_path, model, both, sharded) == ["done", "done"]
+        assert responses(both) == responses(alone)
+        for row, other in zip(logged(alone), logged(both), strict=True):
+            assert other == pytest.approx(row, rel=2e-3, abs=2e-4)
 
 
 def check_parts(held: list[dict[str, tuple[int, int]]], sharded: bool) -> None:

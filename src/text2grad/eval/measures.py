@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from text2grad.critics.program import Attempt, run_attempts
@@ -65,16 +66,21 @@ class TextMeasures:
         return perplexity(self._reader, examples, texts, self._batch_size)
 
 
-def measure_with(task: Task, runner: Runner) -> Measure:
+@dataclass(frozen=True)
+class TaskMeasure:
     """How answers are measured: by running their tests where they have some, else by the task's own scores."""
 
-    def measure(examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
+    task: Task
+    runner: Runner
+
+    def __call__(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Row]:
+        """What is known of each answer."""
         attempts = [Attempt(*pair) for pair in zip(examples, responses, strict=True)]
-        verdicts = iter(run_attempts(runner, [each for each in attempts if each.tests]))
+        verdicts = iter(run_attempts(self.runner, [each for each in attempts if each.tests]))
         rows: list[Row] = []
         for each in attempts:
             if not each.tests:
-                rows.append({"scores": task.scores(each.example, each.response)})
+                rows.append({"scores": self.task.scores(each.example, each.response)})
                 continue
             verdict = next(verdicts)
             passed = passed_or_none(verdict, each.example)
@@ -82,7 +88,10 @@ def measure_with(task: Task, runner: Runner) -> Measure:
             rows.append({"scores": scores, **verdict.facts})
         return rows
 
-    return measure
+
+def measure_with(task: Task, runner: Runner) -> Measure:
+    """The measure of a task."""
+    return TaskMeasure(task, runner)
 
 
 def word_figures(

@@ -15,9 +15,9 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from text2grad.errors import UserError
+from text2grad.errors import UserError, warn_once
 from text2grad.feedback import Example, Message
-from text2grad.policy.template import TEMPLATE, Frame, Turn, beginning, frame, rewrites
+from text2grad.policy.template import TEMPLATE, TURN, Frame, Turn, beginning, frame, render, rewrites
 
 _ASKED = Message(role="user", content="x")
 
@@ -62,6 +62,36 @@ def encode_target(tokenizer: Any, text: str) -> list[int]:
     return _read(tokenizer, answer) if alone else whole[len(before) :]
 
 
+def encode_between(
+    tokenizer: Any, asked: Sequence[Message], words: str, others: Sequence[Message]
+) -> list[int] | None:
+    """Token ids of what the template writes behind a finished turn of the policy, up to where its next one begins.
+
+    The turn said `words` in the conversation `asked`, and `others` answered. Its end is its own last token. None
+    where the template, once others have answered, writes what stands before them in another way (it leaves out
+    reasoning, say): then the model reads other tokens than those that were sampled. White space at the ends of a
+    turn is the turn's own, whether the template keeps it or not.
+
+    Raises:
+        UserError: the template refuses or drops a turn.
+    """
+
+    def written(said: str) -> str:
+        turn = Message(role="assistant", content=said)
+        return _opening(tokenizer, [*asked, turn, *others])[0]
+
+    before = "".join(_opening(tokenizer, asked))
+    head, _, tail = written(TURN).partition(TURN)
+    hide = _control(tokenizer).hide
+    if head != before or written(words.strip()) != head + hide(words.strip()) + tail:
+        return None
+    if _template_end(tokenizer):  # which may be another token inside a conversation: the sampled one stands for it
+        tail = tail.lstrip().removeprefix(_control(tokenizer).first_name(tail.lstrip()))
+    # Read behind the end of the turn, as some tokenizers put a space in front of a text that stands alone.
+    ended, whole = _read(tokenizer, turn_end(tokenizer)), _read(tokenizer, turn_end(tokenizer) + tail)
+    return whole[len(ended) :] if whole[: len(ended)] == ended else _read(tokenizer, tail)
+
+
 def _refuse_rewritten(tokenizer: Any, answer: str) -> None:
     chat = _chat(tokenizer, [_ASKED])
     known = _asked(tokenizer, str(tokenizer.chat_template))
@@ -88,9 +118,13 @@ def turn_end(tokenizer: Any) -> str:
     Found by rendering a probe answer. A template that writes nothing there gets the tokenizer's
     end-of-sequence token, without which a policy would never learn to stop.
     """
-    tail = (_asked(tokenizer, str(tokenizer.chat_template)).after or "").strip()
-    stops = [name for name in _control(tokenizer).names if tail.startswith(name)]
-    return max(stops, key=len) if stops else str(tokenizer.eos_token)
+    return _template_end(tokenizer) or str(tokenizer.eos_token)
+
+
+def _template_end(tokenizer: Any) -> str:
+    """The token that the template writes right after an answer; empty where it writes none."""
+    after = _asked(tokenizer, str(tokenizer.chat_template)).after or ""
+    return _control(tokenizer).first_name(after.strip())
 
 
 def stop_ids(tokenizer: Any, model: Any = None) -> list[int]:
@@ -131,7 +165,29 @@ def _space(tokenizer: Any, template: str) -> str:
 def _chat(tokenizer: Any, messages: Iterable[Message]) -> list[Turn]:
     """Turns for the template, in which no text spells a special token."""
     hide = _control(tokenizer).hide
-    return [{"role": each.role, "content": hide(each.content)} for each in messages]
+    return [{"role": _role(tokenizer, each.role), "content": hide(each.content)} for each in messages]
+
+
+def _role(tokenizer: Any, role: str) -> str:
+    """The role under which the template writes a turn: what a tool says is the user's where there are no tools."""
+    if role != "tool" or _knows_tools(tokenizer, str(tokenizer.chat_template)):
+        return role
+    warn_once("the chat template has no turns of tools: they are written as the user's")
+    return "user"
+
+
+@lru_cache(maxsize=8)
+def _knows_tools(tokenizer: Any, template: str) -> bool:
+    """Whether a `template`, the tokenizer's, writes what a tool says, and not as if the policy had said it."""
+
+    def written(role: str) -> str:
+        turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
+        try:
+            return render(tokenizer, [*turns, {"role": role, "content": TURN}])
+        except UserError:
+            return ""
+
+    return TURN in written("tool") and written("tool") != written("assistant")
 
 
 @lru_cache(maxsize=8)
@@ -172,6 +228,10 @@ class _Control:
     def hide(self, text: str) -> str:
         """The text with a mark for each special token's name."""
         return self._pattern.sub(lambda found: self._marks[found[0]], text)
+
+    def first_name(self, text: str) -> str:
+        """The special token that a rendered text begins with, the longest of several; else empty."""
+        return max((name for name in self.names if text.startswith(name)), key=len, default="")
 
     def hides(self, text: str) -> bool:
         """Whether there is a mark in the text."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from text2grad.errors import NotFinite
+from text2grad.feedback import Message
 from text2grad.policy.forward.cache import can_drop_rows, make_cache
 from text2grad.policy.forward.prefix import share_beginnings
 from text2grad.policy.model import Policy
@@ -29,12 +31,23 @@ CROWDED = 0.85  # ended rows stay as long as no more than this share of a batch 
 class Sample:
     """A sampled response: its ids, with the end-of-turn token if it wrote one, and whether it was cut.
 
-    `verdict`: in [-1, 1], read by the score head of a reward model off the state before the response.
+    `verdict`: in [-1, 1], read by the score head of a reward model off the state before the response. An episode
+    (`policy.episode`) has several turns: `mask` says which of the ids the policy sampled, `between` what others
+    said before each turn and after the last, and `prompt` are the ids before the first one. All are None where a
+    response is one turn behind the prompt that was given.
     """
 
     ids: list[int]
     truncated: bool
     verdict: float | None = None
+    mask: list[bool] | None = None
+    between: list[tuple[Message, ...]] | None = None
+    prompt: list[int] | None = None
+
+    @property
+    def own(self) -> list[int]:
+        """The ids that the policy sampled."""
+        return self.ids if self.mask is None else [*compress(self.ids, self.mask)]
 
 
 Constraint = Callable[[Sequence[int], Sequence[int], Tensor], Tensor]

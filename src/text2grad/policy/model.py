@@ -188,9 +188,14 @@ class Policy(nn.Module):
         """Ids that end a response: the template's, the tokenizer's and those of the model's generation config."""
         return stop_ids(self.tokenizer, self.model)
 
-    def pack(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> TokenBatch:
-        """Prompt and response ids as one batch, where the model lives."""
-        return pack(prompts, responses, int(self.tokenizer.pad_token_id), self.device)
+    def pack(
+        self,
+        prompts: Sequence[Sequence[int]],
+        responses: Sequence[Sequence[int]],
+        masks: Sequence[Sequence[bool] | None] | None = None,
+    ) -> TokenBatch:
+        """Prompt and response ids as one batch, where the model lives; `masks` as in `policy.batch.pack`."""
+        return pack(prompts, responses, int(self.tokenizer.pad_token_id), self.device, masks)
 
     def forward(
         self,
@@ -220,7 +225,7 @@ class Policy(nn.Module):
                 extra["support"] = support[batch.mask]
             scores = score_tokens(view, ids, temperature, reference=reference, kl=kl or "full", **extra)
         values = self._values(hidden, batch) if valued else hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
-        lengths = batch.mask.sum(dim=1, keepdim=True)  # (B, 1): where the state after the response stands
+        lengths = batch.lengths[:, None]  # (B, 1): where the state after the response stands
         return PolicyOutput(
             logp=_spread(scores.logp, batch.mask),
             entropy=None if scores.entropy is None else _spread(scores.entropy, batch.mask),

@@ -53,6 +53,16 @@ class GenerationSettings(Settings):
     max_new_tokens: int = Field(default=256, ge=1, description="longest response")
     temperature: float = Field(default=1.0, ge=0.0, description="0: greedy")
     batch_size: int = Field(default=64, ge=1, description="responses sampled at a time")
+    max_turns: int = Field(
+        default=8,
+        ge=1,
+        description="most turns of the policy, each of max_new_tokens, in a task with an environment",
+    )
+    max_length: int | None = Field(
+        default=None,
+        ge=1,
+        description="most tokens of all turns and of what stands between them; null: what the model reads",
+    )
 
 
 class TinySettings(Settings):

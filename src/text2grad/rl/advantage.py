@@ -2,8 +2,9 @@
 
 Pure functions, tensors in and tensors out. B is the number of responses, T the length of the longest,
 V the vocabulary. A (B, T) tensor is response-aligned: index t is the t-th response token, and the reward
-at t belongs to the action that produced it. `mask` is boolean and True on response tokens only; what
-lies outside it may hold any finite number and reaches no result. Half-precision input is raised to
+at t belongs to the action that produced it. `mask` is boolean and True on tokens of the policy only; what
+lies outside it, the padding and what others said between two turns, may hold any finite number and reaches
+no result: every result is that of the rows without it. Half-precision input is raised to
 float32. A wrong rank, shape or dtype raises `ValueError` with the name of the offender.
 """
 
@@ -172,11 +173,9 @@ def token_rewards(delta: Tensor, kl: Tensor, coefficient: float, mask: Tensor) -
     return torch.where(mask, at_least_float32(delta) - coefficient * at_least_float32(kl), 0)
 
 
-def _check_prefix(mask: Tensor, bootstrap: Tensor) -> None:
+def _check_bootstrap(mask: Tensor, bootstrap: Tensor) -> None:
     if bootstrap.shape != mask.shape[:1]:
         raise ValueError(f"bootstrap is {tuple(bootstrap.shape)}, expected {tuple(mask.shape[:1])}")
-    if (mask[:, 1:] & ~mask[:, :-1]).any():
-        raise ValueError("mask has a gap: responses are right-padded, and credit is never cut inside one")
 
 
 def gae(
@@ -186,9 +185,12 @@ def gae(
 
     A_t = sum_l (gamma lam)^l td_error_{t+l},  td_error_t = r_t + gamma V_{t+1} - V_t.
 
+    t + 1 is the policy's next token. Over what others say in between, credit is handed on and not discounted: they
+    are one transition of the environment, however many tokens they take.
+
     Args:
         rewards, values: (B, T); `values[:, t]` is V(x, y_<t), read before token t.
-        mask: (B, T), a prefix of each row.
+        mask: (B, T).
         gamma, lam: discount and GAE parameter in [0, 1].
         bootstrap: (B,), V after the last response token: of a truncated response what the value
             function says there, 0 for a finished one.
@@ -197,7 +199,7 @@ def gae(
         advantages and returns (= advantages + values), both (B, T) and 0 outside the mask.
     """
     check_shapes(2, rewards=rewards, values=values, mask=mask)
-    _check_prefix(mask, bootstrap)
+    _check_bootstrap(mask, bootstrap)
     rewards, values = at_least_float32(rewards), at_least_float32(values)
     next_value = bootstrap.to(values.dtype)
     running = torch.zeros_like(next_value)
@@ -205,9 +207,9 @@ def gae(
     for t in reversed(range(rewards.shape[1])):
         live = mask[:, t]
         td_error = rewards[:, t] + gamma * next_value - values[:, t]
-        running = torch.where(live, td_error + gamma * lam * running, 0)
+        running = torch.where(live, td_error + gamma * lam * running, running)
         next_value = torch.where(live, values[:, t], next_value)
-        columns.append(running)
+        columns.append(torch.where(live, running, 0))
     advantages = torch.stack(columns[::-1], dim=1)
     return advantages, torch.where(mask, advantages + values, 0)
 
@@ -218,7 +220,7 @@ def mc_returns(rewards: Tensor, mask: Tensor, gamma: float, bootstrap: Tensor) -
     `bootstrap` (B,) is V after the last response token and enters as one more reward there.
     """
     check_shapes(2, rewards=rewards, mask=mask)
-    _check_prefix(mask, bootstrap)
+    _check_bootstrap(mask, bootstrap)
     rewards = at_least_float32(rewards)
     running = bootstrap.to(rewards.dtype)
     columns: list[Tensor] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from math import isclose
 from typing import Any, Literal, Protocol, cast
@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, cast
 from pydantic import Field, field_validator
 
 from text2grad.errors import UserError, warn_once
-from text2grad.feedback import Example, Feedback, Message, Preference
+from text2grad.feedback import Environment, Example, Feedback, Message, Preference
 from text2grad.named import is_own_name, load_named
 from text2grad.settings import Settings
 from text2grad.tasks.prompt_files import prompt_version as prompt_version
@@ -35,6 +35,7 @@ _TASKS = {
     **BENCHMARKS,
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
+    "lookup": "text2grad.tasks.lookup:LookupTask",
     **dict.fromkeys(("docstrings", "function_summaries"), "text2grad.tasks.docstrings:DocstringsTask"),
     "qa": "text2grad.tasks.qa:QATask",
     "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
@@ -90,7 +91,11 @@ class TaskSettings(Settings):
 
 
 class Task(Protocol):
-    """Prompts to train on and to be judged on. A plug-in is a class called with its `TaskSettings`."""
+    """Prompts to train on and to be judged on. A plug-in is a class called with its `TaskSettings`.
+
+    A task of several turns has a method `environment()` too, which makes the `Environment` of one episode; a
+    response to one of its prompts is then a `Transcript`.
+    """
 
     name: str
     critic_prompt: str
@@ -121,6 +126,12 @@ def load_task(settings: TaskSettings) -> Task:
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise UserError(f"unknown task {settings.name!r}{hint}", f"one of {', '.join(TASKS)}, or module:Class")
     return cast(Task, load_named("task", settings.name, target)(settings))
+
+
+def environment_of(task: Task) -> Callable[[], Environment] | None:
+    """What makes the environment of an episode, where the task has one."""
+    found: Callable[[], Environment] | None = getattr(task, "environment", None)
+    return found
 
 
 def conversation_text(prompt: Iterable[Message]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -39,7 +40,8 @@ def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict
         "left_out": 1 - float(learned.any(dim=1).float().mean()),
         "truncated": sum(sample.truncated for sample in responses.samples) / count,
         "response_length": float(lengths.mean()),
-        **variety([sample.ids for sample in responses.samples]),
+        **turns(responses),
+        **variety([sample.own for sample in responses.samples]),
         **same_answers(responses),
         **label_shares(responses),
         "kl": float(rollout.kl.sum(dim=1).mean()),
@@ -51,6 +53,13 @@ def describe(responses: Responses, rollout: Rollout, coefficient: float) -> dict
         "wrong_sign_rate": float(adv.wrong_sign_rate(rollout.delta, rollout.advantages, learned)),
         "reward_length_correlation": float(adv.reward_length_correlation(sums, lengths)),
     }
+
+
+def turns(responses: Responses) -> dict[str, float]:
+    """`turns`: the mean number of the policy's turns in an episode; nothing of single answers."""
+    masks = [sample.mask for sample in responses.samples if sample.mask is not None]
+    counts = [sum(own for own, _ in groupby(mask)) for mask in masks]
+    return {"turns": sum(counts) / len(counts)} if counts else {}
 
 
 def same_answers(responses: Responses) -> dict[str, float]:
@@ -91,7 +100,7 @@ def strips(
     """
     for row in range(min(count, len(responses.samples))):
         judgement, aligned = responses.judgements[row], responses.aligned[row]
-        example, length = responses.examples[row], len(responses.samples[row].ids)
+        example, own = responses.examples[row], rollout.batch.mask[row]
         failure = judgement if isinstance(judgement, Failure) else None
         critique = judgement if isinstance(judgement, Critique) else Critique(text="")
         yield {
@@ -111,16 +120,16 @@ def strips(
             "tokens": [aligned.text[a:b] for a, b in zip(aligned.starts, aligned.ends, strict=True)],
             "starts": [int(start) for start in aligned.starts],
             "ends": [int(end) for end in aligned.ends],
-            "delta": _row(rollout.delta, row, length),
-            "kl": _row(rollout.kl, row, length),
-            "value": _row(rollout.values, row, length) if valued else [],
-            "advantage": _row(rollout.advantages, row, length),
-            "reward": _row(rollout.rewards, row, length),
-            "logp": _row(rollout.old_logp, row, length),
+            "delta": _row(rollout.delta[row], own),
+            "kl": _row(rollout.kl[row], own),
+            "value": _row(rollout.values[row], own) if valued else [],
+            "advantage": _row(rollout.advantages[row], own),
+            "reward": _row(rollout.rewards[row], own),
+            "logp": _row(rollout.old_logp[row], own),
         }
 
 
-def _row(column: Tensor, row: int, length: int) -> list[float | None]:
-    """The values of one response; None where one is not finite, which JSON cannot say."""
-    values = column[row, :length].tolist()
+def _row(values_of: Tensor, own: Tensor) -> list[float | None]:
+    """The values of one response's own tokens; None where one is not finite, which JSON cannot say."""
+    values = values_of[own].tolist()
     return [round(value, 5) if math.isfinite(value) else None for value in values]

@@ -20,6 +20,7 @@ from text2grad.durable.processes import ALONE, Ranks
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, overlap_of
 from text2grad.policy.batch import TokenBatch
+from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.generate import Sample
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
@@ -43,7 +44,8 @@ class Learner:
     """A policy in training, its critic, and the settings of a step.
 
     `batch`: the data of the present step; None until it has been scored. `watch`: the seconds of each phase.
-    `doing` is called with the name of a phase when it begins, `changing` before the policy is changed.
+    `environment` answers the policy, if the task has one. `doing` is called with the name of a phase when it
+    begins, `changing` before the policy is changed.
     """
 
     policy: Policy
@@ -55,6 +57,7 @@ class Learner:
     size: PassSize
     seed: int
     teacher: Teacher | None = None
+    environment: MakeEnvironment | None = None
     doing: Callable[[str], None] = lambda phase: None
     changing: Callable[[], None] = lambda: None
     batch: tuple[Responses, Rollout] | None = None
@@ -65,16 +68,18 @@ class Learner:
         self._ranks = self.size.ranks
         self._overlap = overlaps(self.critic, self.settings.overlap, self._ranks.sharded)
 
-    def sample(self, prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
+    def sample(self, examples: Sequence[Example], prompts: Sequence[Sequence[int]], step: int) -> list[Sample]:
         """Begin a step: one response per prompt."""
         self.batch, self.watch = None, Stopwatch()
         self.doing("sampling")
         mine = self._ranks.share(len(prompts))  # a slice of the batch's rows
         # With `by_row` any number of processes samples the same responses.
         by_row, tokens = self._ranks.by_row, self.generation.max_new_tokens
+        tokens *= self.generation.max_turns if self.environment else 1
         draws = draws_of(self.seed, step, mine, tokens) if by_row else None
         with gathered(self.policy), self._ranks.barrier():
-            own = respond(self.policy, prompts[mine], self.generation, draws)
+            asked = self.policy, prompts[mine], self.generation, draws
+            own = respond(*asked, self.environment, examples[mine])
         samples = list(itertools.chain.from_iterable(self._ranks.all_gather(own)))
         self.watch.lap("generate")
         return samples

@@ -10,7 +10,8 @@ from typing import Protocol, TypeVar
 from text2grad.align import Aligned, Membership, TokenTable, token_labels
 from text2grad.errors import UserError
 from text2grad.feedback import Message, Span
-from text2grad.policy.encode import check_lengths, encode_prompt, encode_target
+from text2grad.policy.encode import check_lengths
+from text2grad.policy.episode import encode_turns
 from text2grad.policy.heads.head import UNLABELLED
 from text2grad.policy.model import Policy
 from text2grad.train.settings import SupervisedSettings
@@ -54,7 +55,7 @@ class Marked:
 
 @dataclass(frozen=True)
 class Pair:
-    """One training pair: a conversation and the answer to learn.
+    """One training pair: a conversation and the answer to learn, of a `Transcript` the turns of the policy.
 
     `emphasis`: (start, end, weight) of characters of the target whose tokens count `weight` times in the loss.
     `marked`: a text in the prompt whose words are labelled, for a second loss (`policy.heads`).
@@ -131,8 +132,8 @@ def refuse_long(
 
 
 def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
-    target = encode_target(policy.tokenizer, pair.target)
-    weights = [1.0] * len(target)
+    thread = encode_turns(policy.tokenizer, pair.prompt, pair.target)
+    target, weights = thread.ids, [float(own) for own in thread.mask]
     if pair.emphasis and table is not None:
         aligned = table.align(target)
         shift = aligned.text.find(pair.target)
@@ -144,9 +145,8 @@ def _encoded(policy: Policy, pair: Pair, table: TokenTable | None) -> Encoded:
         for start, end, weight in pair.emphasis:
             inside = (aligned.starts < end + shift) & (aligned.ends > start + shift)
             weights = [weight if chosen else kept for kept, chosen in zip(weights, inside, strict=True)]
-    prompt = encode_prompt(policy.tokenizer, pair.prompt)
-    labels = _prompt_labels(pair, table.align(prompt)) if pair.marked and table is not None else []
-    return Encoded(prompt, target, weights, labels, pair.score)
+    labels = _prompt_labels(pair, table.align(thread.prompt)) if pair.marked and table is not None else []
+    return Encoded(thread.prompt, target, weights, labels, pair.score)
 
 
 def _prompt_labels(pair: Pair, aligned: Aligned) -> list[int]:

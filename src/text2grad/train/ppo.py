@@ -24,6 +24,7 @@ from text2grad.durable.state import Training
 from text2grad.errors import UserError
 from text2grad.feedback import Critic, Example, record_json
 from text2grad.policy.encode import encode_prompts
+from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
 from text2grad.train.account import describe
@@ -52,8 +53,9 @@ def ppo_step(
         CritiquesFailed: more critiques failed than `ppo.max_failed` allows.
         FloatingPointError: a number is not finite, or the policy has diverged from its reference.
     """
-    samples = learner.sample(prompts, step)  # y ~ pi(x)
-    batch = learner.policy.pack(prompts, [sample.ids for sample in samples])
+    samples = learner.sample(examples, prompts, step)  # y ~ pi(x)
+    begun = [sample.prompt or prompt for sample, prompt in zip(samples, prompts, strict=True)]
+    batch = learner.policy.pack(begun, [each.ids for each in samples], [each.mask for each in samples])
     # Critique -> spans -> delta_t, and in the meantime log pi, the KL to the reference, and V.
     responses, stats = learner.judge_and_measure(examples, samples, batch)
     refuse_failures(responses.judgements, learner.settings.max_failed)
@@ -75,8 +77,12 @@ def train_ppo(
     credit: CreditSettings,
     generation: GenerationSettings,
     options: RunOptions,
+    environment: MakeEnvironment | None = None,
 ) -> None:
     """Train `policy` in place against `critic`; write metrics, samples and the policy to the run's folder.
+
+    With an `environment` a response is an episode: turns of the policy, and between them what it answers, which is
+    read and is in no loss and no mean.
 
     An unfinished run in the folder is resumed; on one CPU it ends as if it had never stopped, bit for bit. Each of
     several processes calls this with the same arguments; a step is then that of one process that draws `by_row`.
@@ -92,6 +98,9 @@ def train_ppo(
     prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
     _refuse_unfit(critic, settings, generation, ranks)
     taught = settings.teacher.kind != "none"
+    if taught and environment is not None:
+        problem = f"ppo.teacher.kind {settings.teacher.kind} reads single answers, and this task has an environment"
+        raise UserError(problem, "--ppo.teacher.kind none")
     if taught:
         refuse_unfit(policy, examples, settings.teacher, ranks.sharded)
     identity = {
@@ -113,7 +122,9 @@ def train_ppo(
         keeper=teacher,
     )
     size = PassSize(settings.micro_batch_size, "ppo.micro_batch_size", ranks)
-    learner = Learner(policy, critic, settings, credit, generation, optimizers, size, options.seed, teacher)
+    learner = Learner(
+        policy, critic, settings, credit, generation, optimizers, size, options.seed, teacher, environment
+    )
     cures = Cures(
         memory=f"lower ppo.micro_batch_size ({settings.micro_batch_size}) or"
         f" generation.batch_size ({generation.batch_size})",

@@ -16,6 +16,7 @@ from text2grad.align import Aligned, Credit, CreditSettings, TokenTable, credit,
 from text2grad.errors import CritiquesFailed, NotFinite
 from text2grad.feedback import Critic, Example, Failure, Judgement, judgements_of, tokens_of
 from text2grad.policy.batch import TokenBatch
+from text2grad.policy.episode import MakeEnvironment, play, words_and_tokens
 from text2grad.policy.generate import Sample, generate
 from text2grad.policy.model import Policy
 from text2grad.policy.settings import GenerationSettings
@@ -28,6 +29,7 @@ from text2grad.train.settings import PPOSettings
 class Responses:
     """A batch of responses in words: prompts, samples, critiques, and the credit of each.
 
+    `aligned`, `credits` and `labels` are of the policy's own tokens, one number for each.
     `labels`: +1, -1 or 0 of each token, by the spans that it belongs to; empty where the critique failed.
     `critic_tokens`: tokens that the critic read and wrote, one number per process.
     """
@@ -84,13 +86,17 @@ def respond(
     prompts: Sequence[Sequence[int]],
     generation: GenerationSettings,
     draws: Tensor | None = None,
+    make: MakeEnvironment | None = None,
+    examples: Sequence[Example] = (),
 ) -> list[Sample]:
-    """One sampled response per prompt; `draws` as in `generate`.
+    """One sampled response per prompt; `draws` as in `generate`. With `make` an episode for each of the examples.
 
     Raises:
         FloatingPointError: the policy's probabilities are not finite.
     """
     try:
+        if make is not None:
+            return play(policy, examples, make, generation, draws)
         return generate(policy, prompts, generation, draws=draws)
     except NotFinite as error:  # the run names its own cure, which depends on its settings
         raise FloatingPointError("the policy's probabilities are not finite") from error
@@ -110,9 +116,10 @@ def judge(
     settings: CreditSettings,
 ) -> Responses:
     """Critique the text of the sampled ids, and turn the spans into credit for those ids."""
-    aligned = [table.align(sample.ids) for sample in samples]  # which characters each token wrote
+    read = [words_and_tokens(table, *each) for each in zip(examples, samples, strict=True)]
+    responses, aligned = [words for words, _ in read], [tokens for _, tokens in read]
     before = tokens_of(critic)
-    critiques = judgements_of(critic, examples, [item.text for item in aligned])
+    critiques = judgements_of(critic, examples, responses)
     judgements = [scored(each, settings) for each in critiques]
     credits = [  # one delta per token; none for a failure, which is no score of 0
         credit(judgement, item, settings) if not isinstance(judgement, Failure) else Credit.nothing(item)
@@ -211,10 +218,8 @@ def score(
     cut = torch.tensor([sample.truncated for sample in responses.samples], device=batch.mask.device)
     judged = batch.mask & ~failed[:, None]  # (B, T), the tokens of answers that have a critique
     # (B, T) each: delta of the credit scheme, and the part of it that single words earned.
-    delta, words = torch.zeros(2, *batch.mask.shape, device=batch.mask.device)
-    for row, item in enumerate(responses.credits):
-        delta[row, : len(item.delta)] = torch.from_numpy(item.delta)
-        words[row, : len(item.delta)] = torch.from_numpy(item.of_words)
+    delta = on_own_tokens([item.delta for item in responses.credits], batch.mask)
+    words = on_own_tokens([item.of_words for item in responses.credits], batch.mask)
     gains = torch.tensor([item.gain for item in responses.credits], device=batch.mask.device)  # (B,)
     bootstrap = torch.where(cut, stats.last_value, 0)  # a truncated response would have earned more
     by = adv.Grouping(settings.samples_per_prompt, settings.group_span_weight, settings.group_scaled)
@@ -245,6 +250,21 @@ def score(
         advantages=estimate.advantages,
         returns=estimate.returns,
     )
+
+
+def on_own_tokens(numbers: Sequence[NDArray[np.generic]], mask: Tensor) -> Tensor:
+    """One number for each of the policy's own tokens, put where these stand, float32 (B, T); 0 elsewhere.
+
+    Rows without numbers (labels of a failed critique) are 0.
+
+    Raises:
+        ValueError: a row has more or fewer numbers than tokens.
+    """
+    spread = torch.zeros(mask.shape)
+    for row, (each, own) in enumerate(zip(numbers, mask.cpu(), strict=True)):
+        if len(each):
+            spread[row, own] = torch.from_numpy(each.astype(np.float32))
+    return spread.to(mask.device)
 
 
 def take_rows(rollout: Rollout, rows: Tensor) -> Rollout:

@@ -18,7 +18,7 @@ from torch import Tensor
 from text2grad.durable.run import Cures, Run, RunOptions
 from text2grad.durable.state import Training
 from text2grad.errors import UserError
-from text2grad.feedback import Message
+from text2grad.feedback import conversation_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.heads.head import (
     STEP_OF_LABELS,
@@ -84,9 +84,7 @@ def train_supervised(
 
 
 def _data_identity(policy: Policy, pairs: Sequence[Pair], label_weight: float, verdicts: bool) -> dict[str, str]:
-    turns = itertools.chain.from_iterable(
-        (*pair.prompt, Message(role="assistant", content=pair.target)) for pair in pairs
-    )
+    turns = itertools.chain.from_iterable((*pair.prompt, *conversation_of(pair.target)) for pair in pairs)
     return {
         "the training pairs": digest_of_data(policy, map(str, pairs), turns),
         **({"reward_model.label_weight": str(label_weight)} if label_weight else {}),

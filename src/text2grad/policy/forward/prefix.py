@@ -49,7 +49,7 @@ def share_prompts(batch: TokenBatch, dtype: torch.dtype, worth: float = WORTH) -
     columns = batch.input_ids.shape[1] - batch.width  # P
     attended = batch.attention_mask[:, :columns].bool()
     prompts = [tuple(ids[here].tolist()) for ids, here in zip(batch.input_ids[:, :columns], attended, strict=True)]
-    lengths = batch.mask.sum(dim=1).tolist()  # of the B answers
+    lengths = batch.lengths.tolist()  # of the B answers
     groups: dict[tuple[int, ...], list[int]] = {}
     for row, prompt in enumerate(prompts):
         groups.setdefault(prompt, []).append(row)

@@ -15,14 +15,18 @@ import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, TokenTable
-from text2grad.feedback import Failure, LabelledPlace, Message, Place
+from text2grad.feedback import Failure, LabelledPlace, Message, Place, Transcript
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.episode import encode_turns
 from text2grad.policy.heads.head import LABEL, SCORE, Head
 from text2grad.policy.model import Policy
 from text2grad.rl.units import unit_labels
 
 TOO_LONG = Failure(kind="unsupported", message="prompt and response are longer than the model's context")
 CHANGED = Failure(kind="unsupported", message="the unit model's tokenizer changes the text that it reads")
+SEVERAL_TURNS = Failure(
+    kind="unsupported", message="a unit model labels single answers, and this has several turns"
+)
 NOT_FINITE = Failure(kind="invalid", message="the unit model's numbers are not finite")
 
 
@@ -125,8 +129,9 @@ class HeadModel:
 
     def scores(self, prompts: Sequence[Sequence[Message]], answers: Sequence[str]) -> list[float | None]:
         """The score of `answers[i]` to `prompts[i]`; None where the two are longer than the model's context."""
-        ids = [encode_target(self.policy.tokenizer, answer) for answer in answers]
-        outputs = self._read(SCORE, prompts, ids, [[len(each) - 1] for each in ids])
+        threads = [encode_turns(self.policy.tokenizer, *each) for each in zip(prompts, answers, strict=True)]
+        asked, ids = [each.prompt for each in threads], [each.ids for each in threads]
+        outputs = self._read(SCORE, asked, ids, [[len(each) - 1] for each in ids])
         return [None if each is None else float(each) for each in outputs]
 
     def label(
@@ -142,14 +147,15 @@ class HeadModel:
         """
         steps = places if places is not None else [None] * len(answers)
         units = [self.divide(*each) for each in zip(answers, steps, strict=True)]
-        known = [(index, each) for index, each in enumerate(units) if each is not None]
+        turns = [isinstance(answer, Transcript) for answer in answers]
+        known = [(index, each) for index, each in enumerate(units) if each is not None and not turns[index]]
         outputs = self._read(
             LABEL,
-            [prompts[index] for index, _ in known],
+            [encode_prompt(self.policy.tokenizer, prompts[index]) for index, _ in known],
             [each.ids for _, each in known],
             [each.ends for _, each in known],
         )
-        labelled: list[list[LabelledPlace] | Failure] = [CHANGED] * len(answers)
+        labelled: list[list[LabelledPlace] | Failure] = [SEVERAL_TURNS if each else CHANGED for each in turns]
         for (index, each), logits in zip(known, outputs, strict=True):
             labelled[index] = TOO_LONG if logits is None else self._labels(each, logits, places is None)
         return labelled
@@ -163,13 +169,12 @@ class HeadModel:
     def _read(
         self,
         outputs: int,
-        prompts: Sequence[Sequence[Message]],
+        asked: Sequence[list[int]],
         answers: Sequence[list[int]],
         ends: Sequence[Sequence[int]],
     ) -> list[Tensor | None]:
         """What the head makes of each answer, as in `read_head`; None where it exceeds the context."""
         context = self.policy.context
-        asked = [encode_prompt(self.policy.tokenizer, prompt) for prompt in prompts]
         lengths = [len(before) + len(after) for before, after in zip(asked, answers, strict=True)]
         fitting = [index for index, length in enumerate(lengths) if context is None or length <= context]
         fitting.sort(key=lengths.__getitem__)  # similar lengths share a pass: less padding

@@ -11,13 +11,14 @@ from text2grad.critics.program import run_outcomes
 from text2grad.errors import UserError
 from text2grad.feedback import DRAFT, HUMAN_FEEDBACK, Example, human_feedback_on
 from text2grad.formats.responses import Item
+from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.sandbox import Runner
 from text2grad.stages.judge.paid import AnnotateOptions
 from text2grad.stages.run.policies import start_policy
-from text2grad.stages.run.sampling import TOKEN_IDS, sample
-from text2grad.tasks.base import Task, conversation_text, feedback_split
+from text2grad.stages.run.sampling import TOKEN_IDS, answers_to
+from text2grad.tasks.base import Task, conversation_text, environment_of, feedback_split
 
 SWAP_GROUP = 16
 
@@ -51,8 +52,9 @@ def sources_of(
         return items, held
     else:
         policy = load_frozen(start_policy(config, options.start))
-        items = sampled_items(policy, train, config, samples, config.annotate.swapped)
-        held = sampled_items(policy, heldout, config, few)
+        make = environment_of(task)
+        items = sampled_items(policy, train, config, samples, config.annotate.swapped, make)
+        held = sampled_items(policy, heldout, config, few, environment=make)
     items, held = items[: options.limit], held[: options.limit]
     if runner and not options.anchor:
         items, held = tested_items(runner, items), tested_items(runner, held)
@@ -60,18 +62,24 @@ def sources_of(
 
 
 def sampled_items(
-    policy: Policy, examples: Sequence[Example], config: Config, samples: int, swapped: float = 0.0
+    policy: Policy,
+    examples: Sequence[Example],
+    config: Config,
+    samples: int,
+    swapped: float = 0.0,
+    environment: MakeEnvironment | None = None,
 ) -> list[Item]:
     """`samples` responses per example, to be judged; a share of them swapped."""
     repeated = [example for example in examples for _ in range(samples)]
     if not repeated:
         return []
-    sampled = sample(policy, repeated, config.generation)
+    sampled = answers_to(policy, repeated, config.generation, environment)
     order = swap_similar(repeated, swapped, config.run.seed)
     items = []
     for example, index in zip(repeated, order, strict=True):
-        ids, response = sampled[index]  # with its ids the response is not tokenised again
-        items.append(_sampled(example.model_copy(update={"meta": {**example.meta, TOKEN_IDS: ids}}), response))
+        answer = sampled[index]  # with its ids the response is not tokenised again
+        meta = {**example.meta, TOKEN_IDS: answer.ids}
+        items.append(_sampled(example.model_copy(update={"meta": meta}), answer.text))
     return items
 
 

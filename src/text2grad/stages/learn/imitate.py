@@ -21,7 +21,7 @@ from text2grad.formats.export import MORE_ANSWERS
 from text2grad.policy.load import load_policy
 from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.judge.revise import revision_prompt
-from text2grad.stages.learn.logged import answers_in
+from text2grad.stages.learn.logged import answers_in, refuse_transcripts
 from text2grad.stages.learn.refine import cases_of
 from text2grad.stages.learn.supervised import say_if_ended
 from text2grad.stages.run.policies import start_policy
@@ -81,6 +81,8 @@ def run_sft_on_records(
     with training(config, "sft", f"ppo/{name}", resume) as stage:
         with stage.preparing():
             records, left_out = answers_in(source, config, task_of(config))
+            if choice.revise:
+                refuse_transcripts(records, "a refiner")
             chosen = chosen_answers(records, choice)
             if not chosen:
                 problem = f"{source}: none of {len(records)} answers has a score above {choice.above:g}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from text2grad.config import Config
 from text2grad.errors import UserError
-from text2grad.feedback import Feedback
+from text2grad.feedback import Feedback, Transcript
 from text2grad.stages.learn.reward_data import splits_of
 from text2grad.stages.run.folder import read_feedback
 from text2grad.tasks.base import Task, question_of, split_of, words_of
@@ -20,6 +20,18 @@ class Answers(NamedTuple):
 
     records: list[Feedback]
     left_out: Mapping[str, int]
+
+
+TRANSCRIPTS_TRAIN = "text2grad train --offline FILE, sft --records FILE and train --pairs FILE learn from them"
+"""What learns from records of several turns."""
+
+
+def refuse_transcripts(records: Iterable[Feedback], what: str) -> None:
+    """Raises UserError: `what` learns from single answers, and some of the records have several turns."""
+    several = [isinstance(record.response, Transcript) for record in records]
+    if any(several):
+        counted = f"{sum(several)} of {len(several)} records have several turns"
+        raise UserError(f"{what} learns from single answers, and {counted}", TRANSCRIPTS_TRAIN)
 
 
 def answers_in(path: Path, config: Config, task: Task) -> Answers:

@@ -10,8 +10,9 @@ from pathlib import Path
 from text2grad.config import Config
 from text2grad.durable.run import ResumeMode
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Feedback
+from text2grad.feedback import Critique, Feedback, Transcript
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.episode import encode_turns
 from text2grad.policy.load import load_policy
 from text2grad.policy.model import Policy
 from text2grad.stages.learn.logged import answers_in
@@ -91,8 +92,12 @@ def fitting(policy: Policy, records: Sequence[Feedback], config: Config) -> tupl
 
 def _tokens(policy: Policy, record: Feedback) -> int:
     """Of a prompt and its answer."""
-    answer = record.meta.get(TOKEN_IDS) or encode_target(policy.tokenizer, record.response)
-    return len(encode_prompt(policy.tokenizer, record.prompt)) + len(answer)
+    ids = record.meta.get(TOKEN_IDS) or ()
+    if isinstance(record.response, Transcript):
+        return len(encode_turns(policy.tokenizer, record.prompt, record.response, ids).whole)
+    return len(encode_prompt(policy.tokenizer, record.prompt)) + len(
+        ids or encode_target(policy.tokenizer, record.response)
+    )
 
 
 def logged(record: Feedback) -> Logged:

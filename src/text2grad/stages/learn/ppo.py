@@ -22,7 +22,7 @@ from text2grad.stages.run.prompts import task_of
 from text2grad.stages.run.settle import facts_of_prompts
 from text2grad.stages.run.summary import Summary
 from text2grad.stages.run.training import TrainingRun, training
-from text2grad.tasks.base import Task
+from text2grad.tasks.base import Task, environment_of
 from text2grad.train.ppo import train_ppo
 from text2grad.train.watch import combined
 from text2grad.train.watch.kept import kept_policies
@@ -62,7 +62,8 @@ def run_train(config: Config, name: str, resume: ResumeMode = "auto") -> TrainSu
         beside = watchers(run, critic, task, runner, policy)
         with run.begun(inputs=critic_inputs(run.config), on_step=beside, with_run=True) as options:
             settings = run.config
-            train_ppo(policy, examples, critic, settings.ppo, settings.credit, settings.generation, options)
+            how = settings.ppo, settings.credit, settings.generation
+            train_ppo(policy, examples, critic, *how, options, environment_of(task))
     return TrainSummary(steps=run.config.ppo.steps, out=str(stage.place / "policy"))
 
 

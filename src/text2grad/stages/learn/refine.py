@@ -25,7 +25,7 @@ from text2grad.policy.local_chat import LocalChat
 from text2grad.stages.judge.critics import open_critic, runner_of
 from text2grad.stages.judge.records import criticise
 from text2grad.stages.judge.revise import revision_prompt
-from text2grad.stages.learn.logged import answers_in
+from text2grad.stages.learn.logged import answers_in, refuse_transcripts
 from text2grad.stages.run.folder import prepare
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.prompts import task_of
@@ -69,6 +69,7 @@ def run_refine(config: Config, source: Path, out: Path | None = None, start: str
         raise UserError("people have said nothing of revisions yet", "--annotate.critic program, prompted, ...")
     prompt = revision_prompt(config)
     records, left_out = answers_in(source, config, task)
+    refuse_transcripts(records, "refine")
     cases = list(first_of_each(cases_of(records), config.refine.answers_per_prompt))
     if not cases:
         raise UserError(

@@ -15,6 +15,7 @@ from text2grad.durable.run import CHECKPOINTS, ResumeMode
 from text2grad.errors import UserError
 from text2grad.feedback import Critique, Example, Span
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.episode import MakeEnvironment
 from text2grad.policy.files.save import make_readable
 from text2grad.policy.load import choose_device, load_policy
 from text2grad.policy.model import Policy
@@ -28,7 +29,7 @@ from text2grad.stages.run.sampling import sample
 from text2grad.stages.run.settle import facts_of_pairs
 from text2grad.stages.run.summary import Summary, inlined
 from text2grad.stages.run.training import training
-from text2grad.tasks.base import read_prompt
+from text2grad.tasks.base import environment_of, read_prompt
 from text2grad.train.pairs import Pair, updates_of
 from text2grad.train.settings import SFTSettings
 from text2grad.train.stopping import LossFloor
@@ -75,7 +76,8 @@ def run_sft(config: Config, resume: ResumeMode = "auto") -> SFTSummary:
         if ranks.first:
             say_if_still(stage.place, "sft", settings.lr)
             say_if_ended("sft", settings, len(pairs), metrics)
-            alike = [] if ranks.sharded else word_for_word(policy, run.config, task.examples("heldout"))
+            if not ranks.sharded:
+                alike = word_for_word(policy, run.config, task.examples("heldout"), environment_of(task))
     return SFTSummary(
         examples=len(pairs),
         heldout=len(alike) or None,
@@ -96,7 +98,9 @@ def say_if_ended(name: str, settings: SFTSettings, examples: int, metrics: Mappi
         )
 
 
-def word_for_word(policy: Policy, config: Config, heldout: Sequence[Example]) -> list[bool]:
+def word_for_word(
+    policy: Policy, config: Config, heldout: Sequence[Example], environment: MakeEnvironment | None = None
+) -> list[bool]:
     """Whether the likeliest answer to each of the first held-out prompts is its reference answer, word for word.
 
     One line on stderr says of how many. Long answers, which nobody expects word for word, are not asked for.
@@ -109,7 +113,7 @@ def word_for_word(policy: Policy, config: Config, heldout: Sequence[Example]) ->
     if not asked:
         return []
     greedy = config.generation.model_copy(update={"temperature": 0.0, "max_new_tokens": tokens})
-    told = [text for _, text in sample(policy, asked, greedy)]
+    told = [text for _, text in sample(policy, asked, greedy, environment)]
     alike = [text.split() == each.reference.split() for text, each in zip(told, asked, strict=True)]
     kind = "corrections" if all(each.meta.get("corrected") for each in asked) else "reference answers"
     line = f"it writes {sum(alike)} of {len(alike)} held-out {kind} word for word"

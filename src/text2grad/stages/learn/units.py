@@ -21,6 +21,7 @@ from text2grad.policy.model import Policy
 from text2grad.policy.settings import PolicySettings
 from text2grad.stages.judge.critics import UNITS_FILE
 from text2grad.stages.learn.gate import release
+from text2grad.stages.learn.logged import refuse_transcripts
 from text2grad.stages.learn.reward_data import SplitData, reward_data
 from text2grad.stages.run.policies import start_policy
 from text2grad.stages.run.results import write_json
@@ -103,6 +104,7 @@ def judged_answers(config: Config, units: Units) -> SplitData[JudgedAnswer]:
     left_out: Counter[str] = Counter()
     splits: list[list[JudgedAnswer]] = []
     for records in reward_data(config):
+        refuse_transcripts(records, "a unit model")
         found = [judged_answer(record, units) for record in records]
         left_out.update(each for each in found if isinstance(each, str))
         splits.append([each for each in found if isinstance(each, JudgedAnswer)])

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from text2grad.align import TokenTable
 from text2grad.align.variety import variety
 from text2grad.config import Config
 from text2grad.durable.progress import counting
@@ -23,10 +22,18 @@ from text2grad.eval.benchmarks.letters import choice_figures, has_choices, lette
 from text2grad.eval.code import judge_samples, sample_summary
 from text2grad.eval.critics.reward_model import reward_report
 from text2grad.eval.drift import drift
-from text2grad.eval.measures import Measure, Row, TextMeasures, by_problem, mean_scores, measure_with, word_figures
+from text2grad.eval.measures import (
+    Measure,
+    Row,
+    TaskMeasure,
+    TextMeasures,
+    by_problem,
+    mean_scores,
+    measure_with,
+    word_figures,
+)
 from text2grad.eval.metrics import mean
 from text2grad.feedback import Critic, Example, from_json, reading, to_json, write_jsonl
-from text2grad.policy.encode import encode_prompts
 from text2grad.policy.load import load_frozen
 from text2grad.policy.model import Policy
 from text2grad.stages.judge.critics import judge_of, runner_of
@@ -46,9 +53,9 @@ from text2grad.stages.run.results import (
     write_results,
     write_whole,
 )
-from text2grad.stages.run.sampling import sample
+from text2grad.stages.run.sampling import answers_to, sample
 from text2grad.stages.run.summary import Summary, inlined
-from text2grad.tasks.base import Task, load_task, question_of, words_of
+from text2grad.tasks.base import Task, environment_of, load_task, question_of, words_of
 from text2grad.tasks.benchmarks.arc import lettered
 from text2grad.tasks.benchmarks.mt_bench import has_turns
 
@@ -228,25 +235,26 @@ def evaluate_policy(
     """
     figures: dict[str, float] = {}
     rows: dict[str, list[Row]] = {}
+    environment = environment_of(measure.task) if isinstance(measure, TaskMeasure) else None
 
     def answer(way: str, temperature: float, samples: int) -> None:
         examples = [example for example in heldout for _ in range(samples)]
         generation = config.generation.model_copy(update={"temperature": temperature})
-        answers = sample(policy, examples, generation)
-        texts, ids = [text for _, text in answers], [ids for ids, _ in answers]
+        answers = answers_to(policy, examples, generation, environment)
+        texts, ids = [each.text for each in answers], [each.sample.own for each in answers]
         triples = zip(examples, texts, measure(examples, texts), strict=True)
         rows[way] = [{"id": example.id, "response": text, **known} for example, text, known in triples]
         found = mean_scores(rows[way])  # first, and a measure of the task keeps its name
         found = found | {"length": mean([len(each) for each in ids]), **variety(ids)} | found
         found = found | word_figures(texts_by, examples, texts) | found
         if critic is not None:
-            table = TokenTable(policy.tokenizer)
-            aligned = [table.align(each) for each in ids]
+            aligned = [each.aligned for each in answers]
             found = found | reward_report(critic.critique(examples, texts), aligned, config.credit) | found
         if reference is not None:
-            prompts = encode_prompts(policy.tokenizer, examples, policy.context, generation.max_new_tokens)
             size, told = generation.batch_size, counting("drift")(len(ids))
-            found |= drift(policy, reference, prompts, ids, temperature or 1.0, size, told)
+            given = [each.prompt for each in answers], [each.sample.ids for each in answers]
+            masks = [each.sample.mask for each in answers]
+            found |= drift(policy, reference, *given, temperature or 1.0, size, told, masks)
         figures.update({f"{way}_{name}": value for name, value in found.items()})
 
     seed_everything(config.run.seed)
@@ -280,9 +288,11 @@ def try_temperatures(
         UserError: the task has no measure of its own.
     """
     repeated = [example for example in prompts for _ in range(config.evaluate.samples)]
+    environment = environment_of(measure.task) if isinstance(measure, TaskMeasure) else None
     tried: dict[float, float] = {}
     for temperature in config.evaluate.temperatures:
-        answers = sample(policy, repeated, config.generation.model_copy(update={"temperature": temperature}))
+        generation = config.generation.model_copy(update={"temperature": temperature})
+        answers = sample(policy, repeated, generation, environment)
         scores = mean_scores(measure(repeated, [text for _, text in answers]))
         if not scores:
             cure = "leave out evaluate.temperatures"

@@ -33,6 +33,7 @@ from text2grad.stages.run.prompts import heldout_prompts, task_of
 from text2grad.stages.run.results import SCORES, measured_on, write_json, write_results
 from text2grad.stages.run.sampling import sample
 from text2grad.stages.run.summary import Summary, inlined
+from text2grad.tasks.base import environment_of
 
 BLIND = tuple(sorted(kind for kind, spec in CRITICS.items() if spec.blind))
 """Critics that judge by the prompt and the answer alone."""
@@ -65,6 +66,8 @@ def run_reflect(config: Config, target: str, rounds: int) -> ReflectSummary:
     """
     refuse_knowing_critic(config)
     folder, task, prompt = prepare(config), task_of(config), revision_prompt(config)
+    if environment_of(task):
+        raise UsageError("--reflect revises single answers, and this task has an environment", "leave it out")
     heldout = heldout_prompts(config, task)
     policy = load_frozen(named_policy(config, target))
     name, journal = f"{target_name(target)}_reflect_{rounds}", folder / "reflect.journal"

@@ -14,16 +14,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from text2grad.align import Aligned, CreditSettings, TokenTable, credit
+from text2grad.align.trajectory import Trajectory, own_tokens
 from text2grad.durable.identity import digest_of_reference, flatten, own_code
 from text2grad.durable.run import RunOptions
 from text2grad.errors import UserError
-from text2grad.feedback import Critique, Message
+from text2grad.feedback import Critique, Example, Message, Transcript, conversation_of, turns_of
 from text2grad.policy.batch import TokenBatch
 from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.episode import encode_turns
 from text2grad.policy.model import Policy
 from text2grad.rl.loss import average
 from text2grad.rl.offline import offline_loss
@@ -36,23 +39,33 @@ from text2grad.train.supervised import Objective, descend, in_words, refuse_not_
 
 @dataclass(frozen=True)
 class Logged:
-    """A recorded answer and its critique.
+    """A recorded answer and its critique; of a `Transcript` the policy's turns are learned from.
 
-    `ids`: as it was sampled, if known; they are used if this tokenizer decodes them to the response.
+    `ids`: as it was sampled, if known, of several turns a list for each; they are used if this tokenizer decodes
+    them to the response.
     """
 
     id: str
     prompt: tuple[Message, ...]
     response: str
     critique: Critique
-    ids: tuple[int, ...] = ()
+    ids: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class WeightedAnswer(Encoded):
-    """A logged answer as token ids; `weights` may be of any sign. `start`: log-probabilities before training."""
+    """A logged answer as token ids; `weights` may be of any sign. `start`: log-probabilities before training.
+
+    `mask`: which tokens are the policy's; None: all of them.
+    """
 
     start: tuple[float, ...] = ()
+    mask: list[bool] | None = None
+
+    @property
+    def own(self) -> int:
+        """How many tokens are the policy's."""
+        return len(self.target) if self.mask is None else sum(self.mask)
 
 
 def train_offline(
@@ -96,7 +109,7 @@ def identity_of(
     policy: Policy, answers: Sequence[Logged], settings: OfflineSettings, credit_settings: CreditSettings
 ) -> dict[str, str]:
     """What a run depends on, by name; large things as digests."""
-    turns = ((*each.prompt, Message(role="assistant", content=each.response)) for each in answers)
+    turns = ((*each.prompt, *conversation_of(each.response)) for each in answers)
     return {
         **flatten(offline=settings, credit=credit_settings),
         **own_code("the credit scheme", credit_settings.scheme),
@@ -118,6 +131,8 @@ def encode_logged(
 def _weighed(
     policy: Policy, answer: Logged, table: TokenTable, settings: OfflineSettings, credit_settings: CreditSettings
 ) -> WeightedAnswer:
+    if isinstance(answer.response, Transcript):
+        return _weighed_turns(policy, answer, table, settings, credit_settings)
     ids, aligned = _read(policy, answer, table)
     shift = aligned.text.find(answer.response)
     if shift < 0:
@@ -127,6 +142,26 @@ def _weighed(
         )
     weights = token_weights(_moved(answer.critique, shift), aligned, settings, credit_settings)
     return WeightedAnswer(encode_prompt(policy.tokenizer, answer.prompt), ids, weights)
+
+
+def _weighed_turns(
+    policy: Policy, answer: Logged, table: TokenTable, settings: OfflineSettings, credit_settings: CreditSettings
+) -> WeightedAnswer:
+    """The turns of a transcript that can be trained (`policy.episode.Thread`); spans on others are left out."""
+    thread = encode_turns(policy.tokenizer, answer.prompt, answer.response, answer.ids)
+    asked = Example(id=answer.id, prompt=answer.prompt)
+    own = own_tokens(table, Trajectory(asked, thread.ids, thread.mask, [*thread.between, ()]))
+    first = turns_of(answer.response)[-len(turns_of(own.response))].start
+    if answer.response[first:] != str(own.response):
+        raise UserError(
+            f"{answer.id}: this tokenizer changes the text it reads, so no words can be weighed",
+            "take a model whose tokenizer keeps every character",
+        )
+    spans = tuple(span for span in answer.critique.spans if span.start >= first)
+    critique = _moved(answer.critique.model_copy(update={"spans": spans}), -first)
+    weights = np.zeros(len(thread.ids))
+    weights[own.places] = token_weights(critique, own.aligned, settings, credit_settings)
+    return WeightedAnswer(thread.prompt, thread.ids, weights.tolist(), mask=thread.mask)
 
 
 def _read(policy: Policy, answer: Logged, table: TokenTable) -> tuple[list[int], Aligned]:
@@ -174,7 +209,7 @@ def accumulate_gradient(
 ) -> dict[str, float]:
     """Add the gradient of the batch's mean loss per token; returns its terms."""
     ordered = sorted(batch, key=lambda item: item.tokens)
-    tokens = sum(len(item.target) for item in batch)  # the denominator of the whole batch
+    tokens = sum(item.own for item in batch)  # the denominator of the whole batch
 
     def terms(items: Sequence[WeightedAnswer]) -> tuple[Tensor, dict[str, Tensor]]:
         shares = loss_terms(policy, items, settings, tokens)
@@ -200,7 +235,8 @@ def loss_terms(
 
 
 def _packed(policy: Policy, items: Sequence[WeightedAnswer]) -> TokenBatch:
-    return policy.pack([item.prompt for item in items], [item.target for item in items])
+    masks = [item.mask for item in items]
+    return policy.pack([item.prompt for item in items], [item.target for item in items], masks)
 
 
 def _spread(rows: Sequence[Sequence[float]], batch: TokenBatch) -> Tensor:
@@ -230,4 +266,4 @@ def _described(
 
 
 def _mean_loss(policy: Policy, settings: OfflineSettings, item: WeightedAnswer) -> Tensor:
-    return loss_terms(policy, [item], settings, len(item.target))["loss"]
+    return loss_terms(policy, [item], settings, item.own)["loss"]

@@ -16,11 +16,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from text2grad.durable.run import RunOptions
-from text2grad.feedback import Message, Preference, record_json
+from text2grad.errors import UserError
+from text2grad.feedback import Preference, conversation_of, record_json
 from text2grad.policy.batch import TokenBatch
-from text2grad.policy.encode import encode_prompt, encode_target
+from text2grad.policy.episode import encode_turns
 from text2grad.policy.heads.head import Head
 from text2grad.policy.model import Policy
+from text2grad.policy.template import TEMPLATE
 from text2grad.rl.preference import implicit_rewards, pair_accuracy, pair_loss
 from text2grad.train.identity import digest_of_data, supervised_identity
 from text2grad.train.pairs import plan_batches, refuse_long
@@ -37,11 +39,15 @@ Rewards = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class EncodedPreference:
-    """A pair as token ids; both answers end with the end of their turn."""
+    """A pair as token ids; both answers end with the end of their turn.
+
+    `masks`: which tokens of the chosen and of the rejected answer are the policy's, where they have several turns.
+    """
 
     prompt: list[int]
     chosen: list[int]
     rejected: list[int]
+    masks: tuple[list[bool] | None, list[bool] | None] = (None, None)
 
     @property
     def whole(self) -> list[int]:
@@ -56,7 +62,7 @@ class EncodedPreference:
     @property
     def parts(self) -> dict[str, list[int]]:
         """The prompt and both answers by name."""
-        return vars(self)
+        return {"prompt": self.prompt, "chosen": self.chosen, "rejected": self.rejected}
 
 
 RewardsOf = Callable[[Sequence[EncodedPreference]], Rewards]
@@ -106,7 +112,8 @@ def train_on_pairs(
 ) -> dict[str, float]:
     """Train on the loss of Bradley and Terry of some rewards, as `train_dpo` does."""
     refuse_nothing(pairs, options)
-    answers = (Message(role="assistant", content=text) for pair in pairs for text in (pair.chosen, pair.rejected))
+    sides = (text for pair in pairs for text in (pair.chosen, pair.rejected))
+    answers = itertools.chain.from_iterable(map(conversation_of, sides))
     prompts = itertools.chain.from_iterable(pair.prompt for pair in pairs)
     data = digest_of_data(policy, map(record_json, pairs), itertools.chain(prompts, answers))
     objective = Objective[EncodedPreference](
@@ -123,16 +130,24 @@ def train_on_pairs(
 
 
 def encode_preferences(policy: Policy, pairs: Sequence[Preference]) -> list[EncodedPreference]:
-    """Token ids of all pairs; nothing is cut."""
-    tokenizer = policy.tokenizer
-    return [
-        EncodedPreference(
-            encode_prompt(tokenizer, pair.prompt),
-            encode_target(tokenizer, pair.chosen),
-            encode_target(tokenizer, pair.rejected),
+    """Token ids of all pairs; nothing is cut.
+
+    Raises:
+        UserError: the chat template rewrites earlier turns, so that the answers follow different prompts.
+    """
+    found = []
+    for pair in pairs:
+        chosen, rejected = (
+            encode_turns(policy.tokenizer, pair.prompt, text) for text in (pair.chosen, pair.rejected)
         )
-        for pair in pairs
-    ]
+        if chosen.prompt != rejected.prompt:
+            raise UserError(
+                f"{pair.id}: the chat template rewrites earlier turns, so its two transcripts share no prompt",
+                f"{TEMPLATE}, one that leaves earlier turns as they are",
+            )
+        masks = tuple(None if all(each.mask) else each.mask for each in (chosen, rejected))
+        found.append(EncodedPreference(chosen.prompt, chosen.ids, rejected.ids, masks))
+    return found
 
 
 def implied_rewards(policy: Policy, items: Sequence[EncodedPreference], beta: float) -> Rewards:
@@ -147,7 +162,9 @@ def implied_rewards(policy: Policy, items: Sequence[EncodedPreference], beta: fl
 def _packed(policy: Policy, items: Sequence[EncodedPreference]) -> TokenBatch:
     """All chosen answers, then all rejected ones."""
     prompts = [item.prompt for item in items]
-    return policy.pack(prompts * 2, [item.chosen for item in items] + [item.rejected for item in items])
+    answers = [item.chosen for item in items] + [item.rejected for item in items]
+    masks = [item.masks[0] for item in items] + [item.masks[1] for item in items]
+    return policy.pack(prompts * 2, answers, masks)
 
 
 def accumulate_gradient(

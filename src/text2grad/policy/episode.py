@@ -1,0 +1,209 @@
+"""Episodes: the policy speaks, an environment answers, turn after turn, as one sequence of ids.
+
+The policy's ids stay as they were sampled. Between its turns stand the ids of what the chat template writes around
+the words of others, once and for all: what was read or sampled is never tokenised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from text2grad.align import Aligned, TokenTable
+from text2grad.align.trajectory import Trajectory, own_tokens
+from text2grad.errors import UserError, warn_once
+from text2grad.feedback import Environment, Example, Message, turns_of
+from text2grad.policy.encode import check_lengths, encode_between, encode_prompt, encode_target
+from text2grad.policy.generate import Sample, generate
+from text2grad.policy.model import Policy
+from text2grad.policy.settings import GenerationSettings
+from text2grad.policy.template import TEMPLATE
+
+MakeEnvironment = Callable[[], Environment]
+"""Makes the environment of one episode, before its `reset`."""
+
+
+class Thread:
+    """A conversation with the policy as it grows, in words and in ids.
+
+    `prompt` are the ids before the policy's first turn, `ids` all after it, and `mask` is True at those of the
+    policy. `between` are the messages of others before each turn since `prompt`. Where the chat template writes
+    earlier turns in another way once they are answered, the model reads them so: all that was said becomes the
+    prompt of the next turn, and only what follows can be trained.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[Message], begun: Sequence[Message] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._asked: list[Message] = [*prompt, *begun]  # what stands before the turn that comes next
+        self.prompt = encode_prompt(tokenizer, self._asked)
+        self.ids: list[int] = []
+        self.mask: list[bool] = []
+        self.between: list[tuple[Message, ...]] = [tuple(begun)]
+
+    @property
+    def whole(self) -> list[int]:
+        """All ids, as the model reads them."""
+        return [*self.prompt, *self.ids]
+
+    def copy(self) -> Thread:
+        """As it is now, whatever becomes of this one."""
+        kept = copy(self)
+        kept._asked, kept.ids, kept.mask = [*self._asked], [*self.ids], [*self.mask]
+        kept.between = [*self.between]
+        return kept
+
+    def add_turn(self, ids: Sequence[int]) -> None:
+        """A turn of the policy, as it was sampled."""
+        self.ids += ids
+        self.mask += [True] * len(ids)
+
+    def add_answer(self, words: str, others: Sequence[Message]) -> None:
+        """What others said to the last turn, whose `words` are read off its ids; the policy's turn again."""
+        turn = Message(role="assistant", content=words)
+        ids = encode_between(self._tokenizer, self._asked, words, others)
+        self._asked += [turn, *others]
+        if ids is not None:
+            if ids[:1] == self.ids[-1:]:  # of some models the token that begins another's turn ends their own
+                ids = ids[1:]
+            self.ids += ids
+            self.mask += [False] * len(ids)
+            self.between.append(tuple(others))
+            return
+        warn_once(
+            "the chat template writes earlier turns of the policy in another way once they are answered (it leaves"
+            f" out reasoning, say): only the last turn of a transcript can be trained; {TEMPLATE}, one that leaves"
+            " them as they are, trains all"
+        )
+        words_before = [message for each in self.between for message in each]
+        self.between = [(*words_before, turn, *others)]
+        self.prompt, self.ids, self.mask = encode_prompt(self._tokenizer, self._asked), [], []
+
+
+def encode_turns(
+    tokenizer: Any, prompt: Sequence[Message], response: str, sampled: Sequence[Sequence[int]] = ()
+) -> Thread:
+    """A transcript on record as token ids; `sampled`: those of each of its turns, if they are known.
+
+    Raises:
+        UserError: see `encode_target` and `encode_between`.
+    """
+    turns = turns_of(response)
+    words = [response[turn.start : turn.end] for turn in turns]
+    table = TokenTable(tokenizer) if sampled else None
+    thread = Thread(tokenizer, prompt, turns[0].messages)
+    for number, turn in enumerate(turns):
+        if number:
+            thread.add_answer(words[number - 1], turn.messages)
+        known = list(sampled[number]) if number < len(sampled) else []
+        kept = known and table is not None and table.align(known).text == words[number]
+        thread.add_turn(known if kept else encode_target(tokenizer, words[number]))
+    return thread
+
+
+@dataclass
+class _Episode:
+    """One episode on its way; `after` is what others said to its last turn."""
+
+    environment: Environment
+    thread: Thread
+    over: bool = False
+    truncated: bool = False
+    after: tuple[Message, ...] = field(default=())
+
+    def take(self, sample: Sample, words: str, has_room: Callable[[Thread], bool]) -> None:
+        """A turn that was sampled, and what the environment says to it. Cut where there is no room for another."""
+        self.thread.add_turn(sample.ids)
+        if sample.truncated:
+            self.over = self.truncated = True
+            return
+        self.after, self.over = _answer(self.environment, Message(role="assistant", content=words))
+        if not self.over:
+            longer = self.thread.copy()
+            longer.add_answer(words, self.after)
+            if has_room(longer):
+                self.thread, self.after = longer, ()
+            else:
+                self.over = self.truncated = True
+
+    def sample(self) -> Sample:
+        """All of it, up to the last token of the policy."""
+        thread = self.thread
+        between = [*thread.between, self.after]
+        return Sample(thread.ids, self.truncated, None, thread.mask, between, thread.prompt)
+
+
+def play(
+    policy: Policy,
+    examples: Sequence[Example],
+    make: MakeEnvironment,
+    settings: GenerationSettings,
+    draws: Tensor | None = None,
+    progress: Callable[[float], None] = lambda count: None,
+) -> list[Sample]:
+    """One episode per example, the turns of all that are not over sampled together.
+
+    `draws` (N, max_turns * max_new_tokens) as in `generate`, those of one turn after the other. An episode that
+    has no room for one more turn of `max_new_tokens` ends, and so does one whose turn was cut.
+
+    Raises:
+        UserError: the environment answers in another shape, or the chat template refuses its turns.
+        NotFinite: see `generate`.
+    """
+    table, tokens = TokenTable(policy.tokenizer), settings.max_new_tokens
+    episodes = []
+    for example in examples:
+        environment = make()
+        begun = _messages(environment, "reset", environment.reset(example))
+        episodes.append(_Episode(environment, Thread(policy.tokenizer, example.prompt, begun)))
+    prompts = [(each.id, episode.thread.prompt) for each, episode in zip(examples, episodes, strict=True)]
+    check_lengths(prompts, policy.context, tokens)
+
+    def has_room(thread: Thread) -> bool:
+        fits = settings.max_length is None or len(thread.ids) + tokens <= settings.max_length
+        return fits and (policy.context is None or len(thread.whole) + tokens <= policy.context)
+
+    for turn in range(settings.max_turns):
+        last = turn + 1 == settings.max_turns
+        rows = [row for row, episode in enumerate(episodes) if not episode.over]
+        if not rows:
+            break
+        chances = None if draws is None else draws[rows, turn * tokens : (turn + 1) * tokens]
+        found = generate(policy, [episodes[row].thread.whole for row in rows], settings, draws=chances)
+        for row, sample in zip(rows, found, strict=True):
+            episodes[row].take(sample, table.align(sample.ids).text, (lambda _: False) if last else has_room)
+        progress(float(sum(episode.over for episode in episodes)))
+    return [episode.sample() for episode in episodes]
+
+
+def words_and_tokens(table: TokenTable, example: Example, sample: Sample) -> tuple[str, Aligned]:
+    """The policy's words, a `Transcript` where others spoke too, and which characters each of its tokens wrote."""
+    if sample.mask is None:
+        aligned = table.align(sample.ids)
+        return aligned.text, aligned
+    own = own_tokens(table, Trajectory(example, sample.ids, sample.mask, sample.between))
+    return own.response, own.aligned
+
+
+def _answer(environment: Environment, turn: Message) -> tuple[tuple[Message, ...], bool]:
+    answer = environment.step(turn)
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise _odd(environment, "step", answer, "return messages, and whether the episode is over")
+    others, over = _messages(environment, "step", answer[0]), bool(answer[1])
+    if not (others or over):
+        raise _odd(environment, "step", "nothing", "say something, or end the episode")
+    return others, over
+
+
+def _messages(environment: Environment, method: str, messages: Any) -> tuple[Message, ...]:
+    if not isinstance(messages, Sequence) or not all(isinstance(each, Message) for each in messages):
+        raise _odd(environment, method, messages, "return a list of text2grad.Message")
+    return tuple(messages)
+
+
+def _odd(environment: Environment, method: str, answer: object, cure: str) -> UserError:
+    shown = answer if answer == "nothing" else type(answer).__name__
+    return UserError(f"{type(environment).__name__}.{method} gave {shown}", cure)

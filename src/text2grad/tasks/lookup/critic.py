@@ -1,0 +1,147 @@
+"""A program as the critic of an agent: it names the wrong call, the wrong argument, the result that is not used.
+
+Every turn is judged by what stood before it: a sum that is right for the number that was looked up is right, also
+where another number should have been looked up. The verdict is that of the answer alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+
+from text2grad.feedback import Critique, Example, Judgement, Label, Source, Span, turns_of
+from text2grad.tasks.lookup.problems import is_right
+from text2grad.tasks.lookup.tools import ANSWER, COMPUTE, LOOK_UP, Tools, value_of
+
+WORD = re.compile(r"\d+|[a-z]+|\S")
+
+
+@dataclass
+class _Reading:
+    """One transcript as it is read, turn by turn: what the tools have said, and what is found."""
+
+    example: Example
+    response: str
+    x: str | None = None
+    result: str | None = None
+    spans: list[Span] = field(default_factory=list)
+
+    def mark(self, start: int, end: int, label: Label, reason: str = "") -> None:
+        """Praise or blame these characters, white space at their ends aside."""
+        text = self.response[start:end]
+        start, text = start + len(text) - len(text.lstrip()), text.strip()
+        if text:
+            self.spans.append(Span(start=start, end=start + len(text), label=label, text=text, reason=reason))
+
+    def compare(self, start: int, end: int, expected: str, reason: str = "") -> None:
+        """Praise the words that are expected and blame the others, or what stands where one is missing."""
+        places = [(start + found.start(), start + found.end()) for found in WORD.finditer(self.response[start:end])]
+        words = [self.response[a:b] for a, b in places]
+        for (first, last), wanted in zip(places, _wanted(words, WORD.findall(expected)), strict=True):
+            word = self.response[first:last]
+            if wanted == word:
+                self.mark(first, last, 1)
+            elif wanted.endswith(f" {word}"):
+                self.mark(first, first + 1, -1, reason or f"{wanted.removesuffix(word).strip()} is missing")
+            else:
+                right = _right_digits(word, wanted)
+                self.mark(first, first + right, 1)
+                self.mark(first + right, last, -1, reason or (f"should be {wanted}" if wanted else "too much"))
+
+    def look_up(self, start: int, end: int, column: str, item: str) -> None:
+        """A call of the table."""
+        plan, wanted = self.example.meta["plan"], self.example.meta["item"]
+        if self.x is not None:
+            self.mark(start, end, -1, "it was looked up before")
+        else:
+            self.compare(start, end, f"lookup {plan['column']} of {wanted}")
+        self.x = Tools(self.example.meta["table"]).number(column, item) or self.x
+
+    def compute(self, start: int, end: int, written: str) -> None:
+        """A call of the calculator."""
+        if self.x is None:
+            self.mark(start, end, -1, "nothing was looked up to compute with")
+        elif self.result is not None:
+            self.mark(start, end, -1, "it was computed before")
+        elif value_of(written) == value_of(expected := self.example.meta["plan"]["sum"].format(x=self.x)):
+            self.mark(start, end, 1)
+        else:
+            self.compare(start, end, f"compute {expected}")
+        self.result = value_of(written) or self.result
+
+    def answer(self, start: int, end: int) -> None:
+        """The answer, which ends the episode."""
+        if self.result is None:
+            self.mark(start, end, -1, "it was not computed")
+            return
+        expected = str(self.example.meta["plan"]["answer"]).format(x=self.x, result=self.result)
+        unused = self.result not in self.response[start:end].split()
+        self.compare(start, end, f"answer {expected}", f"the result {self.result} is not used" if unused else "")
+
+    def read(self) -> None:
+        """All turns."""
+        for turn in turns_of(self.response):
+            start, end = turn.start, turn.end
+            line = self.response[start:end].strip()
+            if call := LOOK_UP.fullmatch(line):
+                self.look_up(start, end, *call.groups())
+            elif call := COMPUTE.fullmatch(line):
+                self.compute(start, end, call[1])
+            elif ANSWER.fullmatch(line):
+                self.answer(start, end)
+            else:
+                self.mark(start, end, -1, "there is no such call")
+
+    def words(self, right: bool) -> Iterator[str]:
+        """The critique in sentences."""
+        yield "The answer is right." if right else "The answer is wrong."
+        for span in self.spans:
+            if span.label < 0:
+                yield f"`{span.text}`: {span.reason}."
+
+
+def _right_digits(word: str, wanted: str) -> int:
+    """How many digits of a wrong number are right before the first wrong one; 0 of what is no number."""
+    if not (word.isdigit() and wanted.isdigit()):
+        return 0
+    return next(
+        (place for place, (ours, theirs) in enumerate(zip(word, wanted, strict=False)) if ours != theirs), 0
+    )
+
+
+def _wanted(words: Sequence[str], expected: Sequence[str]) -> list[str]:
+    """For each written word what should stand there, with what is missing in front of it; "" for nothing."""
+    if len(words) == len(expected):
+        return list(expected)
+    wanted: list[str] = []
+    missing = ""
+    for kind, first, last, left, right in SequenceMatcher(None, words, expected, autojunk=False).get_opcodes():
+        if kind == "insert":
+            missing = " ".join(expected[left:right])
+            continue
+        found = [*expected[left:right], *[""] * (last - first)][: last - first]
+        if missing:
+            found[0], missing = f"{missing} {found[0]}", ""
+        wanted += found
+    if missing:  # behind the last word, which ended too early
+        wanted[-1] = f"{missing} {words[-1]}"
+    return wanted
+
+
+class LookupCritic:
+    """Judges transcripts of the task `lookup`."""
+
+    source = Source(kind="program", prompt_version="lookup")
+
+    def critique(self, examples: Sequence[Example], responses: Sequence[str]) -> list[Judgement]:
+        """Each turn by what stood before it, and the verdict on the answer."""
+        return [_judged(example, response) for example, response in zip(examples, responses, strict=True)]
+
+
+def _judged(example: Example, response: str) -> Critique:
+    reading, right = _Reading(example, response), is_right(example, response)
+    reading.read()
+    spans = tuple(sorted(reading.spans, key=lambda span: span.start))
+    return Critique(text=" ".join(reading.words(right)), spans=spans, score=1.0 if right else -1.0)
