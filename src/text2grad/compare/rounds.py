@@ -42,7 +42,7 @@ NAME = "loop"
 """The best policy of all rounds, among those of the run."""
 FILES = ("feedback.jsonl", "feedback_heldout.jsonl")
 ENDED, NEW, TAKEN = "round.json", "new", "taken"
-SFT = "sft"
+SFT, BEFORE = "sft", "before"
 SPLITS: tuple[Split, ...] = ("sft", "train", "heldout")
 Row = dict[str, Any]
 
@@ -115,7 +115,7 @@ def one_round(config: Config, number: int, best: Row | None, plan: Plan) -> Row:
         commands.run(REWARD_MODEL)
         counts |= choose_reward_model(commands, best)
         refuse_unfit_reward_model(commands.settings(commands.works[OURS]))
-    for name in (OURS, f"evaluate {SFT}", f"evaluate {OURS}"):
+    for name in (OURS, f"evaluate {BEFORE}", f"evaluate {OURS}"):
         commands.run(name)
     before, after = measured(commands, measure)
     policy = str(commands.folder / "ppo" / OURS / "policy")
@@ -126,7 +126,7 @@ def one_round(config: Config, number: int, best: Row | None, plan: Plan) -> Row:
 
 
 def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Round:
-    """The commands of a round, in a folder that has the best policy in the place of the SFT policy.
+    """The commands of a round, in a folder that has the best policy so far as `before`, and as its SFT policy.
 
     Its reward model starts from what the first one did; a policy that learns from all records once more, too.
     """
@@ -137,8 +137,9 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
     if config.task.data == IMPORTED:
         prompts = folder if plan.inbox is not None else config.run.folder
         values["task.data"] = str(prompts / FILES[0])
-    from_best = best is not None and not plan.offline
-    stand_for_sft(folder, Path(best["policy"] if best is not None and from_best else start.model))
+    before = best["policy"] if best else start.model
+    link(folder / "ppo" / BEFORE, before)
+    link(folder / SFT, start.model if plan.offline else before)
     new, every = f"{{folder}}/{NEW}/{FILES[0]}", f"{{folder}}/{FILES[0]}"
     offline = Work(("train", "--name", OURS, "--offline", every), reads=("offline", "credit"))
     online = Work(
@@ -148,18 +149,17 @@ def commands_of(config: Config, number: int, best: Row | None, plan: Plan) -> Ro
         ANNOTATE: Work(("annotate", "--out", new), reads=("annotate", "critic"), restart=False),
         REWARD_MODEL: Work(("train-reward",), "", (ANNOTATE,), ("reward_model", "critic")),
         OURS: offline if plan.offline else online,
-        f"evaluate {SFT}": replace(measuring(SFT), after=()),
+        f"evaluate {BEFORE}": replace(measuring(BEFORE), after=()),
         f"evaluate {OURS}": measuring(OURS),
     }
     return Round(config, number, works, values)
 
 
-def stand_for_sft(folder: Path, policy: Path) -> None:
-    """Link a policy into the folder of a round as its SFT policy, from which its commands start."""
-    place = folder / SFT / "policy"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.unlink(missing_ok=True)
-    place.symlink_to(policy.absolute(), target_is_directory=True)
+def link(place: Path, policy: str | Path) -> None:
+    """Have a policy stand in the place of a policy of a run."""
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "policy").unlink(missing_ok=True)
+    (place / "policy").symlink_to(Path(policy).absolute(), target_is_directory=True)
 
 
 def choose_reward_model(commands: Round, best: Row | None) -> Row:
@@ -193,7 +193,7 @@ class Earlier(Round):
         self.config = with_values(commands.config, values)
         for name in filter(lambda name: (commands.folder / name).is_file(), FILES):
             write_jsonl(self.folder / name, read_records(commands.folder / name))
-        stand_for_sft(self.folder, commands.folder / SFT / "policy")
+        link(self.folder / SFT, commands.folder / SFT / "policy")
 
 
 def f1_in(folder: Path) -> float | None:
@@ -219,7 +219,7 @@ def gather(config: Config, number: int) -> Row:
 
 def measured(commands: Round, measure: str) -> tuple[float, float]:
     """The mean sampled measure of the policy before a round and after it, on the problems that both have."""
-    before, after = (scores_of(commands, name, measure)["sampled"] for name in (SFT, OURS))
+    before, after = (scores_of(commands, name, measure)["sampled"] for name in (BEFORE, OURS))
     both = sorted(before.keys() & after.keys())
     return fmean(before[each] for each in both), fmean(after[each] for each in both)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from text2grad.compare.rounds import FILES, NAME, NEW, SFT, Plan, Round, run_loop
+from text2grad.compare.rounds import BEFORE, FILES, NAME, NEW, SFT, Plan, Round, run_loop
 from text2grad.config import Config, find_config, load_config
 from text2grad.errors import UsageError, UserError
 from text2grad.feedback import Feedback, Message, Source, read_records, write_records
@@ -69,8 +69,8 @@ class Commands:
         model = commands.config.critic.reward_model.folder
         (policy / "weights").write_text(f"{start}, {number} by {model.parts[-3] if model else number}")
 
-    def _evaluate_sft(self, commands: Round, folder: Path, number: int) -> None:
-        self._score(commands, SFT, self.scores[number - 1][0])
+    def _evaluate_before(self, commands: Round, folder: Path, number: int) -> None:
+        self._score(commands, BEFORE, self.scores[number - 1][0])
 
     def _evaluate_text2grad(self, commands: Round, folder: Path, number: int) -> None:
         self._score(commands, "text2grad", self.scores[number - 1][1])
@@ -102,7 +102,7 @@ def test_each_round_starts_from_the_best_policy_and_has_all_records(
     found = run_loop(config_in(tmp_path), Plan(2))
     assert (found.start, found.best, found.best_round, found.measure) == (0.1, 0.5, 2, "pass")
     assert best_in(tmp_path) == "start, 1 by 1, 2 by 2"
-    names = ("annotate", "reward model", "text2grad", "evaluate sft", "evaluate text2grad")
+    names = ("annotate", "reward model", "text2grad", "evaluate before", "evaluate text2grad")
     assert commands.ran[:5] == [f"1 {name}" for name in names]
     texts = [each.response for each in read_records(tmp_path / "rounds" / "2" / FILES[0])]
     assert texts == ["before", "feedback.jsonl 1", "feedback.jsonl 2"]
@@ -157,6 +157,7 @@ def test_an_inbox_gives_one_round_of_what_is_new(
     assert len(read_records(run / "rounds" / "3" / FILES[0])) == 27
     # The second night was worse than the first, and the third learns from all records from the start once more.
     assert best_in(run) == "start, 3 by 3"
+    assert (run / "rounds" / "3" / "ppo" / BEFORE / "policy" / "weights").read_text() == "start, 1 by 1"
 
 
 @pytest.mark.parametrize(
