@@ -39,6 +39,9 @@ class Seed:
     `live`: commands start over and print on this terminal; else they resume, and print to a log beside their note.
     """
 
+    always: Mapping[str, Any] = UNSTOPPED
+    """Settings of every work."""
+
     def __init__(
         self, config: Config, number: int, folder: Path, works: Mapping[str, Work], live: bool = False
     ) -> None:
@@ -81,7 +84,7 @@ class Seed:
         """The configuration of a work: with its recipe, and its rate times its factor."""
         settings = laid_over(self.config, work.recipe) if work.recipe else self.config
         settings = without_words(settings) if work.verdict_alone else settings
-        settings = with_values(settings, {**UNSTOPPED, "run.threads": work.threads})
+        settings = with_values(settings, {**self.always, "run.threads": work.threads})
         return times(settings, work.rate, work.factor) if work.factor != 1.0 else settings
 
     def words(self, name: str) -> list[str]:

@@ -1,0 +1,196 @@
+"""Rounds: what each is made of, which policy and reward model go on, what an inbox gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text2grad.compare.rounds import BEFORE, FILES, NAME, NEW, SFT, Plan, Round, run_loop
+from text2grad.config import Config, find_config, load_config
+from text2grad.errors import UsageError, UserError
+from text2grad.feedback import Feedback, Message, Source, read_records, write_records
+from text2grad.stages.run.results import SCORES, measured_on, write_json
+
+Rates = tuple[float, float]
+
+
+def record(id: str, response: str, prompt: str = "?") -> Feedback:
+    source = Source(kind="program", model="p")
+    return Feedback(id=id, prompt=(Message(role="user", content=prompt),), response=response, source=source)
+
+
+def config_in(folder: Path, *words: str) -> Config:
+    config = load_config([find_config("demo")], [f"--run.folder={folder}", *words])
+    policy = folder / SFT / "policy"
+    policy.mkdir(parents=True, exist_ok=True)
+    (policy / "weights").write_text("start")
+    return config
+
+
+class Commands:
+    """Commands that write what the true ones would: `scores` are (before, after) of each round, `marks` the F1 of
+    each round's reward model on the records of its own round and of the next."""
+
+    def __init__(self, scores: Sequence[Rates], marks: Sequence[Rates] = ((0.5, 0.5),) * 9) -> None:
+        self.scores, self.marks, self.ran = scores, marks, list[str]()
+
+    def run(self, commands: Round, name: str) -> None:
+        folder, number = commands.folder, commands.number
+        assert (commands.config.task.seed, commands.config.run.seed) == (0, number)
+        self.ran.append(f"{number} {name}")
+        write = getattr(self, f"_{name.replace(' ', '_')}")
+        write(commands, folder, number)
+        write_json(commands.note(name), {"digest": commands.digest(name)})
+
+    def _annotate(self, commands: Round, folder: Path, number: int) -> None:
+        (folder / NEW).mkdir(parents=True)
+        for name in FILES:
+            write_records(folder / NEW / name, [record("a", f"{name} {number}")])
+
+    def _reward_model(self, commands: Round, folder: Path, number: int) -> None:
+        self._rates(folder, self.marks[number - 1][0])
+        write_json(folder / "reward_model" / "gate.json", {"fit": True, "reasons": []})
+
+    def _evaluate_reward_model(self, commands: Round, folder: Path, number: int) -> None:
+        assert commands.config.critic.reward_model.folder is not None
+        self._rates(folder, self.marks[int(commands.config.critic.reward_model.folder.parts[-3]) - 1][1])
+
+    def _rates(self, folder: Path, f1: float) -> None:
+        write_json(folder / "evaluation" / "reward_model.json", {"good_f1": f1, "poor_f1": f1})
+
+    def _text2grad(self, commands: Round, folder: Path, number: int) -> None:
+        policy = folder / "ppo" / "text2grad" / "policy"
+        policy.mkdir(parents=True)
+        start = (folder / SFT / "policy" / "weights").read_text()
+        model = commands.config.critic.reward_model.folder
+        (policy / "weights").write_text(f"{start}, {number} by {model.parts[-3] if model else number}")
+
+    def _evaluate_before(self, commands: Round, folder: Path, number: int) -> None:
+        self._score(commands, BEFORE, self.scores[number - 1][0])
+
+    def _evaluate_text2grad(self, commands: Round, folder: Path, number: int) -> None:
+        self._score(commands, "text2grad", self.scores[number - 1][1])
+
+    def _score(self, commands: Round, name: str, value: float) -> None:
+        place = commands.folder / "evaluation" / measured_on(commands.config) / f"{name}{SCORES}"
+        write_json(place, {way: {"p1": {"pass": value, "rouge_l": value}} for way in ("greedy", "sampled")})
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Commands]:
+    def given(*arguments: Any) -> Commands:
+        commands = Commands(*arguments)
+        monkeypatch.setattr(Round, "_run", lambda self, name: commands.run(self, name))
+        return commands
+
+    return given
+
+
+def best_in(folder: Path) -> str:
+    return (folder / "ppo" / NAME / "policy" / "weights").read_text()
+
+
+def test_each_round_starts_from_the_best_policy_and_has_all_records(
+    tmp_path: Path, pretend: Callable[..., Commands]
+) -> None:
+    commands = pretend([(0.1, 0.3), (0.3, 0.5)])
+    write_records(tmp_path / FILES[0], [record("z", "before")])
+    found = run_loop(config_in(tmp_path), Plan(2))
+    assert (found.start, found.best, found.best_round, found.measure) == (0.1, 0.5, 2, "pass")
+    assert best_in(tmp_path) == "start, 1 by 1, 2 by 2"
+    names = ("annotate", "reward model", "text2grad", "evaluate before", "evaluate text2grad")
+    assert commands.ran[:5] == [f"1 {name}" for name in names]
+    texts = [each.response for each in read_records(tmp_path / "rounds" / "2" / FILES[0])]
+    assert texts == ["before", "feedback.jsonl 1", "feedback.jsonl 2"]
+    assert [row["records"] for row in found.rounds] == [2, 3]
+
+
+def test_the_first_round_that_falls_is_the_last(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
+    pretend([(0.1, 0.3), (0.3, 0.2), (0.3, 0.9)])
+    found = run_loop(config_in(tmp_path), Plan(3))
+    assert [row["kept"] for row in found.rounds] == [True, False]
+    assert (found.best, found.best_round) == (0.3, 1) and best_in(tmp_path) == "start, 1 by 1"
+
+
+def test_nothing_is_done_twice_and_more_rounds_go_on(tmp_path: Path, pretend: Callable[..., Commands]) -> None:
+    commands = pretend([(0.1, 0.3), (0.3, 0.5)])
+    config = config_in(tmp_path)
+    first = run_loop(config, Plan(1))
+    count = len(commands.ran)
+    assert run_loop(config, Plan(1)) == first and len(commands.ran) == count
+    (tmp_path / "rounds" / "1" / "round.json").unlink()  # as if killed just before the end
+    assert run_loop(config, Plan(1)) == first and len(commands.ran) == count
+    assert [row["round"] for row in run_loop(config, Plan(2)).rounds] == [1, 2]
+
+
+def test_a_reward_model_that_marks_worse_than_the_last_is_kept_back(
+    tmp_path: Path, pretend: Callable[..., Commands], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend([(0.1, 0.3), (0.3, 0.5), (0.5, 0.6)], [(0.6, 0.7), (0.4, 0.4), (0.65, 0.65)])
+    found = run_loop(config_in(tmp_path), Plan(3))
+    assert best_in(tmp_path) == "start, 1 by 1, 2 by 1, 3 by 1"
+    assert "round 2: the new reward model marks held-out answers worse (0.400) than the one before (0.700)" in (
+        capsys.readouterr().err
+    )
+    assert [row["reward_model"].split("/")[-3] for row in found.rounds] == ["1", "1", "1"]
+
+
+def test_an_inbox_gives_one_round_of_what_is_new(
+    tmp_path: Path, pretend: Callable[..., Commands], capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = pretend([(0.1, 0.3), (0.3, 0.2), (0.3, 0.4)])
+    inbox, run = tmp_path / "inbox", tmp_path / "run"
+    inbox.mkdir()
+    config = config_in(run, "--task.name=qa", "--task.data=imported")
+    config = config.model_copy(update={"task": config.task.model_copy(update={"heldout_share": 0.5})})
+    plan = Plan(3, inbox, offline=True, measure="rouge_l")
+    assert run_loop(config, plan).rounds == [] and f"nothing new in {inbox}" in capsys.readouterr().err
+    for night, rounds in ((1, 1), (1, 1), (2, 2), (3, 3)):
+        rows = [{"prompt": f"q{night} {n}", "response": "r", "critique": "c", "corrected": "s"} for n in range(9)]
+        (inbox / f"{night}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        assert len(run_loop(config, plan).rounds) == rounds
+    assert "annotate" not in " ".join(commands.ran) and "reward model" not in " ".join(commands.ran)
+    assert len(read_records(run / "rounds" / "3" / FILES[0])) == 27
+    # The second night was worse than the first, and the third learns from all records from the start once more.
+    assert best_in(run) == "start, 3 by 3"
+    assert (run / "rounds" / "3" / "ppo" / BEFORE / "policy" / "weights").read_text() == "start, 1 by 1"
+
+
+@pytest.mark.parametrize(
+    "row, words, message",
+    [
+        ({"prompt": "elsewhere", "response": "r", "critique": "c"}, (), "1 of 1 records are about other prompts"),
+        ({"prompt": 3}, (), "3.jsonl"),
+    ],
+)
+def test_an_inbox_that_cannot_be_read_is_one_line_and_nothing_is_taken(
+    row: dict[str, Any], words: tuple[str, ...], message: str, tmp_path: Path, pretend: Callable[..., Commands]
+) -> None:
+    commands = pretend([])
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    (inbox / "3.jsonl").write_text(f"{json.dumps(row)}\n")
+    with pytest.raises(UserError, match=message):
+        run_loop(config_in(tmp_path / "run", *words), Plan(1, inbox))
+    assert not commands.ran and not list((tmp_path / "run").glob("rounds/*/new"))
+
+
+@pytest.mark.parametrize(
+    "words, plan, message",
+    [
+        (("--critic.kind=program",), Plan(1), "nothing to refresh"),
+        ((), Plan(1, Path("nowhere")), "no folder nowhere"),
+    ],
+)
+def test_what_cannot_begin_is_one_line(words: tuple[str, ...], plan: Plan, message: str, tmp_path: Path) -> None:
+    with pytest.raises((UserError, UsageError), match=message):
+        run_loop(config_in(tmp_path, *words), plan)
+
+
+def test_rounds_need_a_policy_to_start_from(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no policy in"):
+        run_loop(load_config([find_config("demo")], [f"--run.folder={tmp_path}"]), Plan(1))
