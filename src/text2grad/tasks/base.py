@@ -36,6 +36,7 @@ _TASKS = {
     "code": "text2grad.tasks.code:CodeTask",
     "demo": "text2grad.tasks.demo:DemoTask",
     **dict.fromkeys(("docstrings", "function_summaries"), "text2grad.tasks.docstrings:DocstringsTask"),
+    "extraction": "text2grad.tasks.parts.extraction:ExtractionTask",
     "qa": "text2grad.tasks.qa:QATask",
     "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
