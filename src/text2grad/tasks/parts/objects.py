@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from text2grad.feedback import Place
 
-_SPACE = re.compile(r"[ \t\n\r]*")
+SPACES = " \t\n\r"
+_SPACE = re.compile(rf"[{SPACES}]*")
 _PLAIN = re.compile(r"(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|true|false|null")
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _LITERALS = {"true": True, "false": False, "null": None}
@@ -21,6 +22,13 @@ UNENDED = "the object does not end"
 Mark = Literal["right", "wrong", "twice", "again", "unasked"]
 """What a member is: the right or a wrong value of a field; the right one of a field that is given twice, which is
 no answer; a field that was given before; a key that nobody asked for."""
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_NESTED = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Member(NamedTuple):
@@ -51,14 +59,14 @@ def read_members(text: str) -> tuple[list[Member], list[Fault]]:
     start = text.find("{")
     if start < 0:
         return [], [Fault(_stripped(text, 0), "no JSON object")]
-    faults = [Fault(_stripped(text, 0, start), "nothing belongs before the object")] if text[:start].strip() else []
+    faults = [Fault(_stripped(text, 0, start), "nothing belongs before the object")] if text[:start].strip(SPACES) else []
     members: list[Member] = []
     try:
         end = _read(text, start, members)
     except _Broken as broken:
         piece = _PIECE.match(text, broken.at)
         return members, [*faults, Fault((broken.at, piece.end() if piece else broken.at), broken.reason)]
-    if text[end:].strip():
+    if text[end:].strip(SPACES):
         faults.append(Fault(_stripped(text, end), "nothing belongs after the object"))
     return members, faults
 
@@ -66,8 +74,8 @@ def read_members(text: str) -> tuple[list[Member], list[Fault]]:
 def _stripped(text: str, start: int, end: int | None = None) -> Place:
     """The characters between two places without white space around them."""
     inside = text[start:end]
-    first = start + len(inside) - len(inside.lstrip())
-    return first, max(first, start + len(inside.rstrip()))
+    first = start + len(inside) - len(inside.lstrip(SPACES))
+    return first, max(first, start + len(inside.rstrip(SPACES)))
 
 
 def _read(text: str, at: int, members: list[Member]) -> int:
@@ -82,9 +90,7 @@ def _read(text: str, at: int, members: list[Member]) -> int:
     while True:
         start = at
         if not text.startswith('"', at):
-            raise _Broken(
-                at, "a key in double quotes belongs here" if at < len(text) else "the object does not end"
-            )
+            raise _Broken(at, "a key in double quotes belongs here" if at < len(text) else UNENDED)
         key, at = _text(text, at)
         at = _after_space(text, at)
         if not text.startswith(":", at):
@@ -111,7 +117,7 @@ def _value(text: str, at: int) -> tuple[Any, Place, int]:
         return value, (at + 1, end - 1) if end - at > 2 else (at, end), end
     if text.startswith(("{", "["), at):
         try:
-            value, end = json.JSONDecoder().raw_decode(text, at)
+            value, end = _NESTED.raw_decode(text, at)
         except (ValueError, RecursionError):
             raise _Broken(at, "one value belongs here") from None
         return value, (at, end), end
