@@ -11,7 +11,9 @@ from text2grad.critics.table import spec_of
 from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
 from text2grad.tasks.parts.objects import Fields
 
-DOCUMENT = "Ana Ruiz pays $12.50 by 2 January 2025; Omar Khan paid $30 on 2024-11-05 in Lyon. Late: 5 %. Call at 4:30 pm."
+DOCUMENT = (
+    "Ana Ruiz pays $12.50 by 2 January 2025; Omar Khan paid $30 on 2024-11-05 in Lyon. Late: 5 %. Call at 4:30 pm."
+)
 WANTED = '{"payer": "Ana Ruiz", "due": "2025-01-02", "total": 12.50, "call_at": "16:30"}'
 HONEST = '{"payer": "Ana Ruiz", "due": "2024-11-05", "total": 12.50, "call_at": "17:00"}'
 RIGHT = {"Ana Ruiz", "12.50"}
@@ -159,6 +161,11 @@ def test_no_trick_is_paid(trick: str) -> None:
     """Good are right values where they belong, each once; what is added is poor or not marked."""
     good = Counter(span.reason for span in judged(TRICKS[trick]).spans if span.label > 0)
     assert set(good.values()) <= {1}
-    whole = {"the right object first", "the right object in prose", "a fence", "all in a list"}  # right, but not JSON
+    whole = {
+        "the right object first",
+        "the right object in prose",
+        "a fence",
+        "all in a list",
+    }  # right, but not JSON
     texts = {span.text for span in judged(TRICKS[trick]).spans if span.label > 0}
     assert texts <= RIGHT or (trick in whole and judged(TRICKS[trick]).score == -1.0)

@@ -55,11 +55,13 @@ def test_equal_seeds_give_equal_documents_and_a_limit_is_of_the_demonstrations()
 
 
 def test_every_value_stands_in_its_document_and_the_reference_is_right() -> None:
-    """Each answer is in the text as it is asked for, or is a date, a time or a number, which is written otherwise."""
+    """Each answer is in the text as it is, or is a date, a time or a number, which may be written otherwise."""
     for each in task().examples("sft") + task().examples("heldout"):
         wanted = json.loads(each.reference)
         document = each.prompt[0].content
-        copied = [v for v in wanted.values() if isinstance(v, str) and not v.replace("-", "").replace(":", "").isdigit()]
+        copied = [
+            v for v in wanted.values() if isinstance(v, str) and not v.replace("-", "").replace(":", "").isdigit()
+        ]
         assert all(value in document for value in copied), each
         assert 3 <= len(wanted) <= 4 and all(key in document for key in wanted)
         assert task().scores(each, each.reference) == {"fields": 1.0, "exact": 1.0, "valid": 1.0}
@@ -149,7 +151,9 @@ def test_what_is_read_is_what_the_library_reads(wanted: dict[str, Any], tight: b
         assert json.loads(quoted) == member.value
 
 
-@pytest.mark.parametrize("text", ['{"a": ' + "[" * 100_000, '{"a": ' + '{"a": ' * 50_000, '{"a": ' + "9" * 9000 + "}"])
+@pytest.mark.parametrize(
+    "text", ['{"a": ' + "[" * 100_000, '{"a": ' + '{"a": ' * 50_000, '{"a": ' + "9" * 9000 + "}"]
+)
 def test_what_no_reader_survives_is_read(text: str) -> None:
     members, faults = read_members(text)
     assert len(members) + len(faults) == 1

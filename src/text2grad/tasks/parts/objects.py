@@ -59,7 +59,11 @@ def read_members(text: str) -> tuple[list[Member], list[Fault]]:
     start = text.find("{")
     if start < 0:
         return [], [Fault(_stripped(text, 0), "no JSON object")]
-    faults = [Fault(_stripped(text, 0, start), "nothing belongs before the object")] if text[:start].strip(SPACES) else []
+    faults = (
+        [Fault(_stripped(text, 0, start), "nothing belongs before the object")]
+        if text[:start].strip(SPACES)
+        else []
+    )
     members: list[Member] = []
     try:
         end = _read(text, start, members)
