@@ -76,6 +76,7 @@ EXTRAS = {
     "ray": "ray",
     "sacrebleu": "evaluate",
     "textblob": "tagger",
+    "vega_datasets": "reports",
     **{name: name for name in ("tensorboard", "trackio", "trl", "wandb")},
 }
 """The extra of each package that the core of text2grad does not need."""

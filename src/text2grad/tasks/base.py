@@ -37,7 +37,9 @@ _TASKS = {
     "demo": "text2grad.tasks.demo:DemoTask",
     "lookup": "text2grad.tasks.lookup:LookupTask",
     **dict.fromkeys(("docstrings", "function_summaries"), "text2grad.tasks.docstrings:DocstringsTask"),
+    "extraction": "text2grad.tasks.parts.extraction:ExtractionTask",
     "qa": "text2grad.tasks.qa:QATask",
+    "reports": "text2grad.tasks.parts.reports:ReportsTask",
     "small_programs": "text2grad.tasks.programs:SmallProgramsTask",
     "summarization": "text2grad.tasks.summarization:SummarizationTask",
 }

@@ -1,0 +1,141 @@
+"""Extraction: a message, a list or a table -> a JSON object of the keys that are asked for. No download.
+
+A document is of one of ten kinds (`extraction.yaml`), written by a seeded generator: wording, order, the forms of
+dates, times, amounts and names vary, and other dates, amounts and people stand beside what is asked for. A share
+of the kinds (`task.heldout_share`: two of the ten) is held out with their structure and all their keys.
+
+The reference is the object. Each of its fields is right or wrong by itself, which is what the critic `fields` says.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from text2grad.feedback import Example
+from text2grad.settings import parse_yaml
+from text2grad.tasks.base import Split, TaskSettings, refuse_shares
+from text2grad.tasks.loaders import one_turn
+from text2grad.tasks.parts.objects import Fields
+from text2grad.tasks.parts.values import Value, draw
+
+SIZES: dict[Split, int] = {"sft": 400, "train": 400, "heldout": 200}
+"""Documents of a split; of `sft`, which `task.limit` changes, the default."""
+FEWEST, MOST = 3, 4
+"""Keys that are asked for."""
+ROWS = 4
+SEPARATORS = ("{}: {}", "{} - {}", "{} = {}", "* {}: {}")
+BARS = (" | ", "; ", "\t")
+ASKED = (
+    "Read the text and answer with a JSON object and nothing else. Its keys: {keys}{of}. Dates as YYYY-MM-DD,"
+    " times as HH:MM, amounts and counts as numbers, everything else as it is written.\n\n{document}"
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of document, as a record of `extraction.yaml`."""
+
+    kind: str
+    form: str
+    keys: Mapping[str, Any]
+    opening: Sequence[str]
+    others: Mapping[str, Any] = field(default_factory=dict)
+    sentences: Sequence[Sequence[str]] = ()
+    asides: Sequence[str] = ()
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    row: str = ""
+    asked: Sequence[str] = ("",)
+
+
+def read_kinds() -> list[Kind]:
+    """The kinds of `extraction.yaml`."""
+    text = (resources.files("text2grad.tasks.parts") / "extraction.yaml").read_text(encoding="utf-8")
+    return [Kind(**row) for row in parse_yaml(text)]
+
+
+def values_of(kind: Kind, rng: random.Random) -> dict[str, Value]:
+    """A value for each key and each other slot of a document; no two have the same answer."""
+    found: dict[str, Value] = {}
+    for key, what in {**kind.keys, **kind.others}.items():
+        taken = {value.answer for value in found.values()}
+        while key not in found or found[key].answer in taken:
+            found[key] = draw(what, rng)
+    return found
+
+
+def prose(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
+    """An opening, every sentence in one of its wordings and one aside, in any order."""
+    sentences = [rng.choice(wordings) for wordings in kind.sentences] + [rng.choice(kind.asides)]
+    rng.shuffle(sentences)
+    text = rng.choice([" ", "\n"]).join([rng.choice(kind.opening), *sentences])
+    return text.format(**{key: value.written for key, value in values.items()})
+
+
+def listed(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
+    """An opening and a line for each value, in any order."""
+    separator = rng.choice(SEPARATORS)
+    lines = [separator.format(rng.choice(labels), values[key].written) for key, labels in kind.labels.items()]
+    rng.shuffle(lines)
+    return "\n".join([rng.choice(kind.opening), *lines])
+
+
+def table(kind: Kind, values: Mapping[str, Value], rng: random.Random) -> str:
+    """An opening, a head, and the row that is asked for among others, columns and rows in any order."""
+    rows = [values]
+    while len(rows) < ROWS:
+        other = values_of(kind, rng)
+        if all(other[kind.row] != row[kind.row] for row in rows):
+            rows.append(other)
+    rng.shuffle(rows)
+    columns = rng.sample(list(kind.columns), len(kind.columns))
+    bar = rng.choice(BARS)
+    lines = [bar.join(rng.choice(kind.columns[key]) for key in columns)]
+    lines += [bar.join(row[key].written for key in columns) for row in rows]
+    return "\n".join([rng.choice(kind.opening), *lines])
+
+
+FORMS = {"prose": prose, "list": listed, "table": table}
+
+
+class ExtractionTask:
+    """Documents with the object that was asked for; kinds that are held out are in no other split.
+
+    `sft` and `train` are different documents of the same kinds. Equal seeds give equal examples.
+    """
+
+    name = "extraction"
+    critic_prompt = "qa"
+
+    def __init__(self, settings: TaskSettings) -> None:
+        refuse_shares(settings)
+        self.seed, self.limit = settings.seed, settings.limit
+        kinds = read_kinds()
+        random.Random(f"{self.seed}/kinds").shuffle(kinds)
+        cut = round(settings.heldout_share * len(kinds))
+        self.kinds = {"heldout": kinds[:cut], "train": kinds[cut:]}
+
+    def examples(self, split: Split) -> list[Example]:
+        """The documents of a split, every kind about equally often; `task.limit` is of the `sft` split."""
+        rng = random.Random(f"{self.seed}/{split}")
+        kinds = self.kinds["heldout" if split == "heldout" else "train"]
+        count = self.limit if split == "sft" and self.limit else SIZES[split]
+        return [self._example(f"{split}-{n}", kinds[n % len(kinds)], rng) for n in range(count if kinds else 0)]
+
+    def _example(self, id: str, kind: Kind, rng: random.Random) -> Example:
+        values = values_of(kind, rng)
+        keys = rng.sample([key for key in kind.keys if key != kind.row], rng.randint(FEWEST, MOST))
+        which = rng.choice(kind.asked).format(**{key: value.written for key, value in values.items()})
+        document = FORMS[kind.form](kind, values, rng)
+        content = ASKED.format(keys=", ".join(keys), of=f", of {which}" if which else "", document=document)
+        reference = "{" + ", ".join(f"{json.dumps(key)}: {values[key].answer}" for key in keys) + "}"
+        return one_turn(id, content, reference, {"kind": kind.kind})
+
+    def scores(self, example: Example, response: str) -> dict[str, float]:
+        """`fields`: share of the fields that are right; `exact`: all are; `valid`: JSON with exactly these keys."""
+        return Fields.of(example.reference, response).scores()

@@ -1,0 +1,194 @@
+"""Read an answer that should be one JSON object, with the characters of each value, and compare it with another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from json.decoder import scanstring
+from typing import Any, Literal, NamedTuple
+
+from text2grad.feedback import Place
+
+SPACES = " \t\n\r"
+_SPACE = re.compile(rf"[{SPACES}]*")
+_PLAIN = re.compile(r"(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|true|false|null")
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_LITERALS = {"true": True, "false": False, "null": None}
+UNENDED = "the object does not end"
+Mark = Literal["right", "wrong", "twice", "again", "unasked"]
+"""What a member is: the right or a wrong value of a field; the right one of a field that is given twice, which is
+no answer; a field that was given before; a key that nobody asked for."""
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_NESTED = json.JSONDecoder(parse_constant=_refuse)
+
+
+class Member(NamedTuple):
+    """A key and its value, every number as a float; `whole` are the characters of both, `place` those of the value,
+    of a text without its quotes."""
+
+    key: str
+    value: Any
+    whole: Place
+    place: Place
+
+
+class Fault(NamedTuple):
+    """What is not JSON: where, which may be the end of the text, and why."""
+
+    place: Place
+    reason: str
+
+
+class _Broken(Exception):
+    def __init__(self, at: int, reason: str) -> None:
+        super().__init__(reason)
+        self.at, self.reason = at, reason
+
+
+def read_members(text: str) -> tuple[list[Member], list[Fault]]:
+    """The members of the one object of a text, as far as it can be read, and what is not JSON, in their order."""
+    start = text.find("{")
+    if start < 0:
+        return [], [Fault(_stripped(text, 0), "no JSON object")]
+    faults = (
+        [Fault(_stripped(text, 0, start), "nothing belongs before the object")]
+        if text[:start].strip(SPACES)
+        else []
+    )
+    members: list[Member] = []
+    try:
+        end = _read(text, start, members)
+    except _Broken as broken:
+        piece = _PIECE.match(text, broken.at)
+        return members, [*faults, Fault((broken.at, piece.end() if piece else broken.at), broken.reason)]
+    if text[end:].strip(SPACES):
+        faults.append(Fault(_stripped(text, end), "nothing belongs after the object"))
+    return members, faults
+
+
+def _stripped(text: str, start: int, end: int | None = None) -> Place:
+    """The characters between two places without white space around them."""
+    inside = text[start:end]
+    first = start + len(inside) - len(inside.lstrip(SPACES))
+    return first, max(first, start + len(inside.rstrip(SPACES)))
+
+
+def _read(text: str, at: int, members: list[Member]) -> int:
+    """Read the object that begins at `at` into `members`; returns where it ends.
+
+    Raises:
+        _Broken: it is not JSON.
+    """
+    at = _after_space(text, at + 1)
+    if text.startswith("}", at):
+        return at + 1
+    while True:
+        start = at
+        if not text.startswith('"', at):
+            raise _Broken(at, "a key in double quotes belongs here" if at < len(text) else UNENDED)
+        key, at = _text(text, at)
+        at = _after_space(text, at)
+        if not text.startswith(":", at):
+            raise _Broken(at, "a colon belongs here")
+        value, place, at = _value(text, _after_space(text, at + 1))
+        members.append(Member(key, value, (start, at), place))
+        at = _after_space(text, at)
+        if text.startswith("}", at):
+            return at + 1
+        if not text.startswith(",", at):
+            raise _Broken(at, "a comma or } belongs here" if at < len(text) else UNENDED)
+        at = _after_space(text, at + 1)
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _value(text: str, at: int) -> tuple[Any, Place, int]:
+    """The value at `at`, the characters that it is marked by, and where it ends."""
+    if text.startswith('"', at):
+        value, end = _text(text, at)
+        return value, (at + 1, end - 1) if end - at > 2 else (at, end), end
+    if text.startswith(("{", "["), at):
+        try:
+            value, end = _NESTED.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            raise _Broken(at, "one value belongs here") from None
+        return value, (at, end), end
+    if not (found := _PLAIN.match(text, at)):
+        raise _Broken(at, "a value belongs here")
+    value = float(found[0]) if found["number"] else _LITERALS[found[0]]
+    return value, found.span(), found.end()
+
+
+def _text(text: str, at: int) -> tuple[str, int]:
+    try:
+        return scanstring(text, at + 1, True)
+    except json.JSONDecodeError:
+        raise _Broken(at, "this text in quotes does not end, or has a sign that JSON does not take") from None
+
+
+@dataclass(frozen=True)
+class Fields:
+    """An answer beside the object that is wanted."""
+
+    wanted: dict[str, Any]
+    members: list[Member]
+    faults: list[Fault]
+
+    @classmethod
+    def of(cls, reference: str, response: str) -> Fields:
+        """Compare a response with the object in `reference`."""
+        wanted = {member.key: member.value for member in read_members(reference)[0]}
+        return cls(wanted, *read_members(response))
+
+    @cached_property
+    def marks(self) -> list[Mark]:
+        """What each of `members` is."""
+        return list(self._marks())
+
+    def _marks(self) -> Iterator[Mark]:
+        times = Counter(member.key for member in self.members)
+        before: set[str] = set()
+        for member in self.members:
+            if member.key not in self.wanted:
+                yield "unasked"
+            elif member.key in before:
+                yield "again"
+            elif not equal(member.value, self.wanted[member.key]):
+                yield "wrong"
+            else:
+                yield "twice" if times[member.key] > 1 else "right"
+            before.add(member.key)
+
+    @property
+    def missing(self) -> list[str]:
+        """The keys that the answer lacks."""
+        given = {member.key for member in self.members}
+        return [key for key in self.wanted if key not in given]
+
+    @property
+    def share(self) -> float:
+        """Right fields out of all that were asked for or given; 0 where the answer is not JSON."""
+        given = sum(mark in ("again", "unasked") for mark in self.marks)
+        return 0.0 if self.faults else self.marks.count("right") / max(1, len(self.wanted) + given)
+
+    def scores(self) -> dict[str, float]:
+        """The measures of the task `extraction`."""
+        valid = not self.faults and len(self.members) == len(self.wanted) and not self.missing
+        return {"fields": self.share, "exact": float(self.share == 1.0), "valid": float(valid)}
+
+
+def equal(value: Any, wanted: Any) -> bool:
+    """Whether two values of JSON are the same; no text is a number, and true is not 1."""
+    return type(value) is type(wanted) and bool(value == wanted)

@@ -1,0 +1,297 @@
+"""What a short report states of the facts of a row, and what it says that is in no fact. A slow and careful reader.
+
+A text is stated by one of its forms. A number is stated where it has the fact's value and stands nearest to one of
+the fact's cues, with no other number between them: a list of all numbers of the row states nothing. Only complete
+sentences state anything, of them the first `MOST`, and lines of `label: value` are none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from text2grad.feedback import Label, Place
+
+FEWEST, MOST = 2, 3
+"""Sentences of a report."""
+HEDGES = "about|around|roughly|nearly|almost|approximately|some|circa|close to|just over|just under|~"
+SCALES = {"thousand": 3, "million": 6, "billion": 9}
+WORDS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True))  # noqa: SIM905
+OTHER_UNITS = (
+    "kg",
+    "kilograms",
+    "tons",
+    "km",
+    "kilometers",
+    "kilometres",
+    "km/h",
+    "mph",
+    "inches",
+    "feet",
+    "°F",
+    "F",
+    "€",
+    "euros",
+    "£",
+)
+"""Units that no table has."""
+_NUMBER = re.compile(
+    rf"(?:(?P<hedge>\b(?:{HEDGES})\s*)?)(?P<currency>[$€£])?(?P<digits>(?<![\w.])[-−]?\d+(?:[,\u00a0\u2009\u202f]\d{{3}}(?!\d))*(?:\.\d+)?)"
+    rf"(?P<scale>\s+(?:{'|'.join(SCALES)})\b)?|\b(?P<word>{'|'.join(WORDS)})\b",
+    re.IGNORECASE,
+)
+_END = re.compile(r"[.!?]+[\"')]*(?=\s|$)")
+_LABEL = re.compile(r"\w\s*[:=|](?=\s|$)")
+_LABELLED = re.compile(r"\W*\w+(?:\W\w+){0,3}\s*[:=|](?=\s|$)")
+_NAME = re.compile(r"(?<![\w'])[A-Z][a-z]+(?:\s+[A-Z][a-z]+)*")
+_JOINT = re.compile(r"[,;]|\band\b|\bbut\b|\bwhile\b")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a row says: `forms` are the texts that state it, or `number` is its value, `cues` and `units` the words
+    beside it."""
+
+    name: str
+    forms: tuple[str, ...] = ()
+    number: str = ""
+    cues: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Fact:
+        """From the record of an example's `meta`."""
+        return cls(**{key: value if isinstance(value, str) else tuple(value) for key, value in row.items()})
+
+
+class Number(NamedTuple):
+    """A number of a text; `precise` is what one of its last written digit is worth. `free`: it may be rounded
+    further, because it is hedged or in thousands. `spelled`: it is a word."""
+
+    place: Place
+    value: Decimal
+    precise: Decimal
+    free: bool
+    spelled: bool
+    plain: bool
+
+
+class Remark(NamedTuple):
+    """Characters of a report that state the fact `name`, or do not; `invented`: a number that is in no fact."""
+
+    place: Place
+    label: Label
+    reason: str
+    name: str = ""
+    invented: bool = False
+
+
+def numbers(text: str, start: int = 0, end: int | None = None) -> Iterator[Number]:
+    """The numbers of a text between two places, with signs, separators and words for thousands."""
+    for found in _NUMBER.finditer(text, start, len(text) if end is None else end):
+        if found["word"]:
+            value = Decimal(WORDS[found["word"].lower()])
+            yield Number(found.span("word"), value, Decimal(1), False, True, True)
+            continue
+        digits = re.sub(r"[^\d.-]", "", found["digits"].replace("−", "-"))
+        scale = Decimal(10) ** SCALES[found["scale"].strip().lower()] if found["scale"] else Decimal(1)
+        places = len(digits.partition(".")[2])
+        place = found.start("digits"), found.end("scale") if found["scale"] else found.end("digits")
+        free = bool(found["hedge"] or found["scale"])
+        step = scale / 10**places
+        yield Number(place, Decimal(digits) * scale, step, free, False, digits.isascii())
+
+
+def states(number: Number, value: Decimal) -> bool:
+    """Whether a number is a value, or the value rounded.
+
+    Rounded to the last digit written it needs three digits or more; where it is hedged ("about") or counted in
+    thousands it may be rounded to any place that leaves it two.
+    """
+    if not number.plain or number.value == value:
+        return number.plain
+    size, far = abs(number.value), abs(number.value - value)
+    if number.spelled or number.value * value <= 0:
+        return False
+    if not number.free:
+        return size / number.precise >= 100 and far <= number.precise / 2
+    step = number.precise
+    while size / step >= 10:
+        if size % step == 0 and far <= step / 2:
+            return True
+        step *= 10
+    return False
+
+
+def pattern(form: str, cased: bool = False) -> re.Pattern[str]:
+    """A word or phrase that stands by itself; * is any ending; white space is any white space. A form without small
+    letters, as MS, is looked for as it is written if `cased`."""
+    inside = r"\s+".join(re.escape(part).replace(r"\*", r"\w*") for part in form.split())
+    before = r"(?<!\w)(?<![$€£])(?<!\d[.,])" if form[0].isdigit() else r"(?<![^\W\d])" if form[0].isalpha() else ""
+    after = r"(?!\w)(?![.,]\d)" if form[-1].isalnum() else ""
+    return re.compile(before + inside + after, 0 if cased and form.upper() == form else re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A text beside the facts of a row; `given` is what the writer was shown."""
+
+    facts: Sequence[Fact]
+    text: str
+    given: str
+
+    @cached_property
+    def forms(self) -> list[tuple[Place, Fact]]:
+        """Where the text has a form of a fact, the longest of those that overlap."""
+        found = [
+            (match.span(), fact)
+            for fact in self.facts
+            for form in fact.forms
+            for match in pattern(form, cased=True).finditer(self.text)
+        ]
+        found.sort(key=lambda each: each[0][0] - each[0][1])
+        kept: list[tuple[Place, Fact]] = []
+        for place, fact in found:
+            if not any(start < place[1] and place[0] < end for (start, end), _ in kept):
+                kept.append((place, fact))
+        return sorted(kept, key=lambda each: each[0])
+
+    def _in_form(self, at: int) -> bool:
+        return any(start <= at < end for (start, end), _ in self.forms)
+
+    @cached_property
+    def sentences(self) -> list[Place]:
+        """The complete sentences: a full stop, question or exclamation mark ends one, a new line breaks it off."""
+        found, start = [], 0
+        for line in re.finditer(r"[^\n]+", self.text):
+            start = line.start()
+            for end in _END.finditer(self.text, *line.span()):
+                if not self._in_form(end.start()):
+                    start += len(self.text[start : end.end()]) - len(self.text[start : end.end()].lstrip())
+                    found.append((start, end.end()))
+                    start = end.end()
+        return found
+
+    @cached_property
+    def remarks(self) -> list[Remark]:
+        """What is stated, each fact once, and what is wrong, in the order of the text."""
+        stated: set[str] = set()
+        found: list[Remark] = []
+        for start, end in self.sentences[:MOST]:
+            if _LABELLED.match(self.text, start, end) or len(_LABEL.findall(self.text, start, end)) > 1:
+                found.append(Remark((start, end), -1, "a list of values is no sentence"))
+                continue
+            for remark in sorted([*self._texts(start, end), *self._numbers(start, end), *self._names(start, end)]):
+                if remark.name in stated and remark.label > 0:
+                    if not self._in_form(remark.place[0]):
+                        found.append(Remark(remark.place, -1, f"the {remark.name} is said again"))
+                    continue
+                stated |= {remark.name} if remark.label > 0 else set()
+                found.append(remark)
+        beyond = self.sentences[MOST:]
+        if beyond:
+            place = beyond[0][0], len(self.text.rstrip())
+            found.append(Remark(place, -1, f"after the {MOST}rd sentence"))
+        return found
+
+    def _texts(self, start: int, end: int) -> Iterator[Remark]:
+        for place, fact in self.forms:
+            if start <= place[0] and place[1] <= end:
+                yield Remark(place, 1, f"the {fact.name}", fact.name)
+
+    def _numbers(self, start: int, end: int) -> Iterator[Remark]:
+        inside = [each for each in numbers(self.text, start, end) if not self._in_form(each.place[0])]
+        cues = [
+            (match.span(), fact)
+            for fact in self.facts
+            for cue in fact.cues
+            for match in pattern(cue).finditer(self.text, start, end)
+            if not self._in_form(match.start())
+        ]
+        for index, number in enumerate(inside):
+            least = inside[index - 1].place[1] if index else start
+            most = inside[index + 1].place[0] if index + 1 < len(inside) else end
+            near = [(self._distance(number.place, place), fact) for place, fact in cues if least <= place[0] < most]
+            fact = min(near, key=lambda each: each[0])[1] if near else None
+            if remark := self._of_number(number, fact, most):
+                yield remark
+
+    def _distance(self, number: Place, cue: Place) -> float:
+        """Words between a number and a cue; a comma or "and" counts as two, standing before as half a one."""
+        before = cue[1] <= number[0]
+        between = self.text[cue[1] : number[0]] if before else self.text[number[1] : cue[0]]
+        return len(re.findall(r"\w+", between)) + 2 * len(_JOINT.findall(between)) + 0.5 * before
+
+    def _of_number(self, number: Number, fact: Fact | None, most: int) -> Remark | None:
+        """What a number is, beside the fact whose cue is the nearest."""
+        place = number.place
+        if fact and states(number, Decimal(fact.number)):
+            if wrong := self._wrong_unit(place, most, fact):
+                return Remark(wrong, -1, f"the unit of the {fact.name} is {fact.units[0]}")
+            return Remark(place, 1, f"the {fact.name}", fact.name)
+        if number.spelled and not fact:
+            return None
+        if not number.plain:
+            return Remark(place, -1, "these are no plain digits", invented=True)
+        known = any(fact.number and states(number, Decimal(fact.number)) for fact in self.facts)
+        if known:
+            reason = f"this is not the {fact.name}" if fact else "it does not say what this number is"
+            return Remark(place, -1, reason)
+        return Remark(place, -1, "this number is not in the row", invented=True)
+
+    def _wrong_unit(self, number: Place, most: int, fact: Fact) -> Place | None:
+        """A number with the currency before it or the unit directly after it, where that is not the fact's."""
+        start, end = number
+        if self.text[start - 1 : start] in set("$€£") - set(fact.units):
+            return start - 1, end
+        every = {unit for each in self.facts for unit in each.units} | set(OTHER_UNITS)
+        for unit in every - set(fact.units) if fact.units else ():
+            found = pattern(unit, cased=True)
+            if match := re.compile(r"\s*" + found.pattern, found.flags).match(self.text, end, most):
+                return start, match.end()
+        return None
+
+    def _names(self, start: int, end: int) -> Iterator[Remark]:
+        """Capitalised words inside a sentence that the writer was not shown."""
+        known = {word.casefold() for word in re.findall(r"\w+", self.given)}
+        known |= {word.casefold() for fact in self.facts for unit in fact.units for word in unit.split()}
+        for match in _NAME.finditer(self.text, start + 1, end):
+            words = {word.casefold() for word in match[0].split()}
+            if not words & known and not self._in_form(match.start()):
+                yield Remark(match.span(), -1, "this name is not in the row")
+
+    @property
+    def stated(self) -> list[str]:
+        """The names of the facts that are stated."""
+        return [remark.name for remark in self.remarks if remark.label > 0]
+
+    @property
+    def missing(self) -> list[str]:
+        """The names of those that are not."""
+        return [fact.name for fact in self.facts if fact.name not in self.stated]
+
+    @property
+    def brief(self) -> bool:
+        """Whether the text is two or three sentences and nothing else."""
+        ends = self.sentences[-1][1] if self.sentences else 0
+        return FEWEST <= len(self.sentences) <= MOST and not self.text[ends:].strip()
+
+    @property
+    def share(self) -> float:
+        """Facts that are stated out of all facts and all faults; its length is one fault."""
+        faults = sum(remark.label < 0 for remark in self.remarks) + (not self.brief)
+        return len(self.stated) / max(1, len(self.facts) + faults)
+
+    def scores(self) -> dict[str, float]:
+        """The measures of the task `reports`."""
+        count = sum(not each.spelled and not self._in_form(each.place[0]) for each in numbers(self.text))
+        invented = sum(remark.invented for remark in self.remarks)
+        return {
+            "covered": len(self.stated) / max(1, len(self.facts)),
+            "invented": 1 - min(1.0, invented / max(1, count)),
+            "length": float(self.brief),
+        }

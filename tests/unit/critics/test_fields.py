@@ -1,0 +1,171 @@
+"""The critic of JSON objects: what it marks and why, and that no trick earns more than the honest answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from text2grad.critics.parts.fields import FieldsCritic
+from text2grad.critics.table import spec_of
+from text2grad.feedback import Critique, Example, Failure, Feedback, Message, Source
+from text2grad.tasks.parts.objects import Fields
+
+DOCUMENT = (
+    "Ana Ruiz pays $12.50 by 2 January 2025; Omar Khan paid $30 on 2024-11-05 in Lyon. Late: 5 %. Call at 4:30 pm."
+)
+WANTED = '{"payer": "Ana Ruiz", "due": "2025-01-02", "total": 12.50, "call_at": "16:30"}'
+HONEST = '{"payer": "Ana Ruiz", "due": "2024-11-05", "total": 12.50, "call_at": "17:00"}'
+RIGHT = {"Ana Ruiz", "12.50"}
+
+
+def judged(response: str, reference: str = WANTED) -> Critique:
+    example = Example(id="a", prompt=(Message(role="user", content=DOCUMENT),), reference=reference)
+    (found,) = FieldsCritic().critique([example], [response])
+    assert isinstance(found, Critique)
+    Feedback.of(example, response, found, Source(kind="program"))  # which checks the quotes
+    return found
+
+
+def test_right_values_are_good_wrong_ones_poor_with_the_kind_of_mistake() -> None:
+    found = judged('{"payer": "Omar Khan", "due": "2 January 2025", "total": "12.50", "city": "Lyon"}')
+    assert [(span.text, span.label, span.reason) for span in found.spans] == [
+        ("Omar Khan", -1, "it is in the text, but is not the payer"),
+        ("2 January 2025", -1, "a date is written YYYY-MM-DD"),
+        ("12.50", -1, "the total is a number, not text"),
+        ('"city": "Lyon"', -1, "nobody asked for this key"),
+    ]
+    assert (found.score, found.omissions) == (-1.0, ("call_at",))
+    assert found.text == "Wrong: payer, due, total. Not asked for: city. Missing: call_at."
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ('"Zoe Zhang"', "this is not in the text"),
+        ('"ana ruiz"', "the payer, but not as it is written"),
+        ('""', "this is not in the text"),
+        ("null", "the payer is text, not null"),
+        ("true", "the payer is text, not true or false"),
+        ('["Ana Ruiz"]', "the payer is text, not a list"),
+        ('{"name": "Ana Ruiz"}', "the payer is text, not an object"),
+    ],
+)
+def test_reasons_say_the_kind_of_mistake_and_never_the_right_value(value: str, reason: str) -> None:
+    (span,) = [span for span in judged(WANTED.replace('"Ana Ruiz"', value)).spans if span.label < 0]
+    assert span.reason == reason and span.text == (value.strip('"') or '""')
+
+
+def test_other_times_dates_and_numbers_are_simply_not_what_is_asked_for() -> None:
+    poor = [span.reason for span in judged(HONEST.replace("12.50", "30")).spans if span.label < 0]
+    assert poor == ["this is not the due", "this is not the total", "this is not the call_at"]
+    (form,) = [span.reason for span in judged(WANTED.replace("16:30", "4:30 pm")).spans if span.label < 0]
+    assert form == "a time is written HH:MM"
+
+
+def test_no_reason_and_no_omission_gives_the_right_value_away() -> None:
+    for response in ("{}", "", "no", HONEST.replace("Ana Ruiz", "Omar Khan").replace("12.50", "1")):
+        found = judged(response)
+        said = " ".join([found.text, *found.omissions, *(span.reason for span in found.spans)])
+        assert not any(value in said for value in ("Ana Ruiz", "2025-01-02", "12.5", "16:30"))
+
+
+def test_an_answer_that_breaks_off_keeps_what_was_right() -> None:
+    found = judged('{"payer": "Ana Ruiz", "due": "2025-01-02" "total": 12.50}')
+    marked = [(span.text, span.label) for span in found.spans]
+    assert marked == [("Ana Ruiz", 1), ("2025-01-02", 1), ('"total"', -1)]
+    assert found.score == -1.0 and found.omissions == ("total", "call_at")
+    assert found.text.endswith("Not JSON at character 42: a comma or } belongs here.")
+
+
+def test_the_best_and_the_worst() -> None:
+    assert (judged(WANTED).score, judged(WANTED).omissions) == (1.0, ())
+    assert all(span.label == 1 for span in judged(WANTED).spans)
+    assert (judged("").score, judged("").text, judged("").spans) == (-1.0, "The answer is empty.", ())
+    assert judged("Ana Ruiz").spans[0].text == "Ana Ruiz" and judged("Ana Ruiz").spans[0].label == -1
+
+
+@pytest.mark.parametrize("reference", ["", "{}", "[1]", "Ana Ruiz", '{"a": 1'])
+def test_without_an_object_it_can_say_nothing(reference: str) -> None:
+    example = Example(id="a", prompt=(Message(role="user", content="?"),), reference=reference)
+    (found,) = FieldsCritic().critique([example], [WANTED])
+    assert isinstance(found, Failure) and found.kind == "unsupported"
+    needs = spec_of("fields").needs
+    assert needs and not needs.has(example)
+
+
+def more(text: str) -> str:
+    """The honest answer with more members."""
+    return f"{HONEST[:-1]}, {text}}}"
+
+
+TRICKS = {
+    "a right field again": more('"payer": "Ana Ruiz"'),
+    "a right field five times": more(", ".join(['"payer": "Ana Ruiz"'] * 5)),
+    "a wrong field corrected later": more('"due": "2025-01-02"'),
+    "every date there is": more('"due": "2025-01-02", "due": "2024-11-05"'),
+    "the right one first": HONEST.replace('"due"', '"due": "2025-01-02", "due"', 1),
+    "each key with each value": more(", ".join(f'"{k}": "{v}"' for k in ("due", "call_at") for v in (1, 2, 3))),
+    "a list of candidates": HONEST.replace('"2024-11-05"', '["2025-01-02", "2024-11-05"]'),
+    "the right one in a list": HONEST.replace('"2024-11-05"', '["2025-01-02"]'),
+    "the right one in an object": HONEST.replace('"2024-11-05"', '{"due": "2025-01-02"}'),
+    "the whole answer in a field": more(f'"answer": {WANTED}'),
+    "all in an object": f'{{"answer": {WANTED}}}',
+    "all in a list": f"[{WANTED}]",
+    "two objects": HONEST + WANTED,
+    "two objects in two lines": f"{HONEST}\n{WANTED}",
+    "the right object first": f"{WANTED}\n{HONEST}",
+    "the right object in prose": f"The answer is {WANTED}",
+    "a fence": f"```json\n{WANTED}\n```",
+    "candidates in one text": HONEST.replace("2024-11-05", "2025-01-02 or 2024-11-05"),
+    "words around a value": HONEST.replace("2024-11-05", "due 2025-01-02"),
+    "the document in a field": HONEST.replace("2024-11-05", DOCUMENT),
+    "the document": DOCUMENT,
+    "the document behind": f"{HONEST}\n{DOCUMENT}",
+    "the document before": f"{DOCUMENT}\n{HONEST}",
+    "the document as a key": more(f'"{DOCUMENT}": 1'),
+    "keys nobody asked for": more('"name": "Ana Ruiz", "date": "2025-01-02", "amount": 12.50'),
+    "keys in other letters": more('"Due": "2025-01-02", "DUE": "2025-01-02", "call at": "16:30"'),
+    "a key with an escape": more('"d\\u0075e": "2025-01-02"'),
+    "a key with a space": more('"due ": "2025-01-02"'),
+    "digits of another script": HONEST.replace("2024-11-05", "２０２５-０１-０２").replace("17:00", "١٦:٣٠"),
+    "a hyphen of another kind": HONEST.replace("2024-11-05", "2025‑01‑02"),
+    "an invisible sign": HONEST.replace("2024-11-05", "2025-01-02\u200b"),
+    "spaces around it": HONEST.replace("2024-11-05", " 2025-01-02 "),
+    "a huge number": HONEST.replace("12.50", "9" * 5000),
+    "a huge exponent": HONEST.replace("12.50", "1e999"),
+    "not a number": HONEST.replace("12.50", "NaN"),
+    "infinity": HONEST.replace("12.50", "Infinity"),
+    "deep nesting": HONEST.replace("12.50", "[" * 3000 + "12.50" + "]" * 3000),
+    "null everywhere": '{"payer": null, "due": null, "total": null, "call_at": null}',
+    "true for everything": HONEST.replace("12.50", "true"),
+    "empty texts": '{"payer": "", "due": "", "total": "", "call_at": ""}',
+    "a number as text": HONEST.replace("12.50", '"12.50"'),
+    "a comment": HONEST.replace("12.50", '12.50 /* "due": "2025-01-02" */'),
+    "an object that does not end": HONEST[:-1],
+    "values alone": '"Ana Ruiz", "2025-01-02", 12.50, "16:30"',
+    "the question": '{"payer": "payer", "due": "due", "total": "total", "call_at": "call_at"}',
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS, ids=str)
+def test_no_trick_scores_more_than_the_honest_answer(trick: str) -> None:
+    honest, found = judged(HONEST), judged(TRICKS[trick])
+    assert honest.score == 0.0 and found.score is not None and found.score <= honest.score
+    assert Fields.of(WANTED, TRICKS[trick]).scores()["fields"] <= 0.5
+    assert Fields.of(WANTED, TRICKS[trick]).scores()["exact"] == 0.0
+
+
+@pytest.mark.parametrize("trick", TRICKS, ids=str)
+def test_no_trick_is_paid(trick: str) -> None:
+    """Good are right values where they belong, each once; what is added is poor or not marked."""
+    good = Counter(span.reason for span in judged(TRICKS[trick]).spans if span.label > 0)
+    assert set(good.values()) <= {1}
+    whole = {
+        "the right object first",
+        "the right object in prose",
+        "a fence",
+        "all in a list",
+    }  # right, but not JSON
+    texts = {span.text for span in judged(TRICKS[trick]).spans if span.label > 0}
+    assert texts <= RIGHT or (trick in whole and judged(TRICKS[trick]).score == -1.0)

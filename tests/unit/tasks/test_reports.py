@@ -1,0 +1,207 @@
+"""The task `reports`: what states a fact, numbers against a slow oracle, tables held out whole."""
+
+from __future__ import annotations
+
+from decimal import ROUND_DOWN, ROUND_UP, Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from text2grad.errors import MissingPackageError, UserError
+from text2grad.tasks.base import TaskSettings, load_task
+from text2grad.tasks.parts.reports import ReportsTask, forms_of
+from text2grad.tasks.parts.statements import Fact, Report, numbers, states
+
+FACTS = (
+    Fact("name", ("ford pinto 4",)),
+    Fact("year", ("1971",)),
+    Fact("horsepower", (), "130", ("horsepower", "hp"), ("horsepower", "hp")),
+    Fact("weight", (), "3504", ("weigh*", "pound*"), ("lb", "lbs", "pounds")),
+    Fact("mileage", (), "17.6", ("mpg", "miles per gallon"), ("mpg", "miles")),
+    Fact("cylinders", (), "8", ("cylinder*",)),
+    Fact("price", (), "2400000", ("cost*", "price*"), ("dollars", "$")),
+)
+GIVEN = "name: ford pinto 4; year: 1971; Weight: 3504 lb"
+
+
+def report(text: str) -> Report:
+    return Report(FACTS, text, GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "stated"),
+    [
+        ("The Ford Pinto 4 was built in 1971.", "name year"),
+        ("It has 130 horsepower and weighs 3,504 lb.", "horsepower weight"),
+        ("With 130 hp, 8 cylinders and 17.6 mpg it weighs 3504 pounds.", "horsepower cylinders mileage weight"),
+        ("Its horsepower is 130 and its weight is 3504.", "horsepower weight"),
+        ("Eight cylinders give it 130hp.", "cylinders horsepower"),
+        ("It weighs about 3,500 pounds.", "weight"),
+        ("It weighs 3\u202f504 pounds.", "weight"),
+        ("It weighs 3504.0 pounds.", "weight"),
+        ("It costs 2.4 million dollars.", "price"),
+        ("It costs $2,400,000.", "price"),
+        ("It costs nearly 2,400 thousand dollars.", "price"),
+        ("It does 17.60 miles per gallon.", "mileage"),
+        ("Does it do about 18 mpg?", "mileage"),
+        # what does not
+        ("It weighs 3,500 pounds.", ""),
+        ("It does 18 mpg.", ""),
+        ("It weighs about 4,000 pounds.", ""),
+        ("It weighs about 3,400 pounds.", ""),
+        ("It weighs 130 pounds and has 3504 horsepower.", ""),
+        ("It has 3504 horsepower and weighs 130.", ""),
+        ("It weighs -3504 pounds.", ""),
+        ("It weighs 3504 kg.", ""),
+        ("It costs €2,400,000.", ""),
+        ("It was built in 1971.5 or $1971 or 21971.", ""),
+        ("It weighs 35,04 pounds.", ""),
+        ("It weighs 3504 pounds", ""),
+        ("weight: 3504, mpg: 17.6, hp: 130.", ""),
+        ("8, 130, 3504, 17.6.", ""),
+        ("It weighs ３５０４ pounds.", ""),
+        ("It has eighteen cylinders, six cylinders or one cylinder.", ""),
+        ("A ford pinto 45 or a ford pinto.", ""),
+    ],
+)
+def test_what_states_a_fact(sentence: str, stated: str) -> None:
+    assert sorted(report(sentence).stated) == sorted(stated.split())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "poor", "reason"),
+    [
+        ("It has 150 horsepower.", "150", "this number is not in the row"),
+        ("It weighs 130 pounds.", "130", "this is not the weight"),
+        ("It is a 130.", "130", "it does not say what this number is"),
+        ("It weighs 3504 kg.", "3504 kg", "the unit of the weight is lb"),
+        ("It costs £2,400,000 today.", "£2,400,000", "the unit of the price is dollars"),
+        ("It weighs ３５０４ pounds.", "３５０４", "these are no plain digits"),
+        ("It has six cylinders.", "six", "this number is not in the row"),
+        ("It has 8 cylinders, yes 8 cylinders.", "8", "the cylinders is said again"),
+        ("It was built in Detroit by Henry Ford.", "Detroit", "this name is not in the row"),
+        ("hp: 130, mpg: 17.6.", "hp: 130, mpg: 17.6.", "a list of values is no sentence"),
+        ("A. B. C. D is it. Yes.", "D is it. Yes.", "after the 3rd sentence"),
+    ],
+)
+def test_what_is_poor_and_why(sentence: str, poor: str, reason: str) -> None:
+    (found,) = [each for each in report(sentence).remarks if each.label < 0]
+    assert (sentence[slice(*found.place)], found.reason) == (poor, reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "scores"),
+    [
+        ("The ford pinto 4 has 130 hp. It weighs 3504 lb.", (3 / 7, 1, 1)),
+        ("The ford pinto 4 has 130 hp. It weighs 3505 lb, does 12 mpg.", (2 / 7, 1 / 3, 1)),
+        ("The ford pinto 4 has 130 hp.", (2 / 7, 1, 0)),
+        ("It has 130 hp. It is. It was. It weighs 3504 lb.", (1 / 7, 1, 0)),
+        ("It has 130 hp. It weighs 3504 lb. And", (2 / 7, 1, 0)),
+        ("", (0, 1, 0)),
+    ],
+)
+def test_measures(text: str, scores: tuple[float, ...]) -> None:
+    assert tuple(report(text).scores().values()) == pytest.approx(scores)
+
+
+written = st.decimals(Decimal("-99999"), Decimal(99999), places=3, allow_nan=False)
+
+
+def slowly(value: Decimal, number: Decimal, decimals: int, free: bool) -> bool:
+    """Whether `number`, written with so many decimals, is the value or a rounding of it: all are tried."""
+    if number == value:
+        return True
+    if number == 0 or value == 0 or (number < 0) != (value < 0):
+        return False
+    for place in range(-decimals, 8 if free else 1 - decimals):
+        step = Decimal(10) ** place
+        roundings = {(value / step).to_integral_value(way) for way in (ROUND_DOWN, ROUND_UP)}
+        nearest = min(abs(each * step - value) for each in roundings)
+        near = {each * step for each in roundings if abs(each * step - value) == nearest}
+        if number in near and abs(number / step) >= (10 if free else 100):
+            return True
+    return False
+
+
+@given(written, st.integers(0, 3), st.integers(-3, 5), st.booleans(), st.integers(-1, 1))
+def test_roundings_against_a_slow_oracle(value: Decimal, decimals: int, place: int, free: bool, off: int) -> None:
+    step = Decimal(10) ** place
+    number = (value / step).to_integral_value() * step + off * Decimal(10) ** -decimals
+    spelled = f"{number:,.{decimals}f}"
+    text = f"about {spelled}" if free else spelled
+    (found,) = numbers(text)
+    assert found.value == Decimal(spelled.replace(",", "")) and found.free == free
+    assert states(found, value) == slowly(value, found.value, decimals, free), (text, value)
+
+
+@given(written)
+def test_a_number_states_itself_however_it_is_written(value: Decimal) -> None:
+    for spelled in (
+        f"{value:f}",
+        f"{value:,f}",
+        f"{value:,f}".replace("-", "−"),
+        f"{value:,f}".replace(",", "\u2009"),
+    ):
+        (found,) = numbers(f"it is {spelled}.")
+        assert states(found, value) and found.value == value
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("CO2, A4 and v1.2 are none", []),
+        ("10-12 and 3/4", [10, 12, 3, 4]),
+        ("1,234,567 and 12,34", [1234567, 12, 34]),
+        ("1.5 thousand, 2 million", [1500, 2000000]),
+        ("two or one", [2]),
+        ("5. 6", [5, 6]),
+    ],
+)
+def test_numbers_of_a_text(text: str, values: list[int]) -> None:
+    assert [each.value for each in numbers(text)] == values
+
+
+@given(st.text("abZ 13504.,-:$\n€３hpweighs", max_size=60))
+def test_every_remark_is_a_place_of_the_text(text: str) -> None:
+    found = report(text)
+    assert all(0 <= start < end <= len(text) for (start, end), *_ in found.remarks)
+    assert len(found.stated) == len(set(found.stated)) and 0 <= found.share <= 1
+    assert all(0 <= score <= 1 for score in found.scores().values())
+
+
+def test_days_and_months_are_written_in_many_forms() -> None:
+    days = forms_of("2012/01/03", "day")
+    assert days[0] == "3 January 2012" and {"January 3rd, 2012", "Jan 3, 2012", "2012-01-03"} <= set(days)
+    assert forms_of("2006-05-01", "month") == ("May 2006", "May 2006", "2006-05")
+    assert (forms_of("1970-01-01", "year"), forms_of("x", "text")) == (("1970",), ("x",))
+
+
+@pytest.fixture
+def task() -> ReportsTask:
+    pytest.importorskip("vega_datasets", reason="the tables are of the extra `reports`")
+    found = load_task(TaskSettings(name="reports", limit=80))
+    assert isinstance(found, ReportsTask)
+    return found
+
+
+def test_two_tables_are_held_out_whole(task: ReportsTask) -> None:
+    tables = {split: {each.meta["table"] for each in task.examples(split)} for split in ("sft", "train", "heldout")}
+    assert len(tables["heldout"]) == 2 and len(tables["sft"]) == len(tables["train"]) == 6
+    assert not tables["heldout"] & (tables["sft"] | tables["train"])
+    shown = [{each.prompt for each in task.examples(split)} for split in ("sft", "train")]
+    assert not shown[0] & shown[1] and len(task.examples("sft")) == 80
+
+
+def test_every_demonstration_states_all_facts_and_nothing_else(task: ReportsTask) -> None:
+    """Which is a test of the reader as well: two tables of eight are of another seed's held-out rows."""
+    for each in [*task.examples("sft"), *task.examples("heldout")]:
+        assert task.scores(each, each.reference) == {"covered": 1.0, "invented": 1.0, "length": 1.0}, each.reference
+
+
+def test_without_the_tables_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("text2grad.tasks.parts.reports.find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match=r"this needs vega_datasets: pip install 'text2grad\[reports\]'"):
+        load_task(TaskSettings(name="reports"))
+    with pytest.raises(UserError, match="splits of its own"):
+        load_task(TaskSettings(name="reports", split=(0.5, 0.25, 0.25)))
