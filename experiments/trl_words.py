@@ -2,15 +2,15 @@
 
 Both start from one SFT policy (`text2grad sft --config demo`), sample as many answers to the same prompts, take as
 many optimizer steps, and have the same critic, the task's tests: plain GRPO is paid its verdict, the plug-in its
-verdict and its words (`text2grad.plugins.trl`, words_weight 1). The learning rate of each is chosen on --tune-seed
+verdict and its words (`text2grad.plugins.trl`, words_weight 1). The learning rate of each is chosen on --tune-seeds
 over one grid; the seeds reported are others. What stands in --out/trl.jsonl is not run again.
 
     pip install 'text2grad[trl]'
-    OMP_NUM_THREADS=1 python experiments/trl_words.py [--seeds 0 1 2] [--tune-seed 100] [--lrs 2e-4 5e-4]
-        [--steps 30] [--out runs/trl]
+    OMP_NUM_THREADS=1 python experiments/trl_words.py [--seeds 0 1 2] [--tune-seeds 100 101]
+        [--lrs 1e-4 2e-4 3e-4 5e-4] [--steps 30] [--out runs/trl]
 
-The last line of stdout is one JSON object: `sft`, the held-out pass@1 before, and of `text2grad` and `grpo` the chosen
-`lr`, the mean of the seeds (`sampled`, `greedy`), and `seeds`.
+The last line of stdout is one JSON object: `sft`, the sampled held-out pass@1 before, and of `text2grad` and `grpo`
+the chosen `lr`, the means over the seeds (`sampled`, `greedy`), and the first of each seed (`seeds`).
 """
 
 from __future__ import annotations
@@ -45,35 +45,39 @@ Row = dict[str, Any]
 
 def main() -> None:
     chosen = options()
-    print(json.dumps(compared(chosen.out, chosen.seeds, chosen.tune_seed, chosen.lrs, chosen.steps)))
+    print(json.dumps(compared(chosen.out, chosen.seeds, chosen.tune_seeds, chosen.lrs, chosen.steps)))
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--tune-seed", type=int, default=100)
-    parser.add_argument("--lrs", nargs="+", type=float, default=[2e-4, 5e-4])
+    parser.add_argument("--tune-seeds", nargs="+", type=int, default=[100, 101])
+    parser.add_argument("--lrs", nargs="+", type=float, default=[1e-4, 2e-4, 3e-4, 5e-4])
     parser.add_argument("--steps", type=int, default=30, help=f"of {ROLLOUTS} answers each")
     parser.add_argument("--out", type=Path, default=Path("runs/trl"))
     chosen = parser.parse_args()
-    if chosen.tune_seed in chosen.seeds:
+    if set(chosen.tune_seeds) & set(chosen.seeds):
         parser.error("a seed cannot be both tuned on and reported")
     return chosen
 
 
-def compared(out: Path, seeds: Sequence[int], tune_seed: int, lrs: Sequence[float], steps: int) -> Row:
+def compared(out: Path, seeds: Sequence[int], tune_seeds: Sequence[int], lrs: Sequence[float], steps: int) -> Row:
     """Both methods at the best of their rates, and the policy they start from."""
     config = load_config(find_config("demo"), [f"--run.folder={out}", "--run.threads=1"])
     if not (out / "sft" / "policy").is_dir():
         run_sft(config)
     found: Row = {"sft": measured(config, {"method": "sft"})["sampled"]}
     for method in METHODS:
-        tried = [measured(config, {"method": method, "seed": tune_seed, "lr": lr, "steps": steps}) for lr in lrs]
-        lr = max(tried, key=lambda row: float(row["sampled"]))["lr"]
-        rows = [measured(config, {"method": method, "seed": seed, "lr": lr, "steps": steps}) for seed in seeds]
+        tried = {lr: runs(config, method, tune_seeds, lr, steps) for lr in lrs}
+        lr = max(tried, key=lambda each: fmean(row["sampled"] for row in tried[each]))
+        rows = runs(config, method, seeds, lr, steps)
         found[method] = {"lr": lr, **{way: round(fmean(row[way] for row in rows), 4) for way in WAYS}}
         found[method]["seeds"] = [row["sampled"] for row in rows]
     return found
+
+
+def runs(config: Config, method: str, seeds: Sequence[int], lr: float, steps: int) -> list[Row]:
+    return [measured(config, {"method": method, "seed": seed, "lr": lr, "steps": steps}) for seed in seeds]
 
 
 def measured(config: Config, key: Row) -> Row:

@@ -76,7 +76,7 @@ EXTRAS = {
     "ray": "ray",
     "sacrebleu": "evaluate",
     "textblob": "tagger",
-    **{name: name for name in ("tensorboard", "trackio", "trl", "wandb")},
+    **{name: name for name in ("tensorboard", "trackio", "trl", "verl", "wandb")},
 }
 """The extra of each package that the core of text2grad does not need."""
 

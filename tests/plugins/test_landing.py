@@ -10,7 +10,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from text2grad.align.rewards import Payment, TokenCredit
-from text2grad.feedback import Failure
+from text2grad.align.trajectory import Trajectory
+from text2grad.feedback import Example, Failure, Message
 from text2grad.plugins import check_landing
 from text2grad.plugins.credit import advantages_of
 from text2grad.plugins.landing import Case, Row, landing_cases
@@ -22,8 +23,8 @@ Fault = Callable[[list[Row | None], Sequence[Case]], Any]
 def rows_of(credit: TokenCredit, cases: Sequence[Case], rewards: bool = False) -> list[Row | None]:
     """What an engine does that pads prompts on the left and trajectories on the right."""
     payments = credit.of([case.trajectory for case in cases])
-    own = [case.trajectory.mask or [] for case in cases]
-    found: list[Any] = advantages_of(payments, [case.group for case in cases], own)
+    batch = [case.trajectory for case in cases]
+    found: list[Any] = advantages_of(payments, [case.group for case in cases], batch)
     if rewards:
         found = [payment.rewards for payment in payments]
     return [row_of(case, numbers) for case, numbers in zip(cases, found, strict=True)]
@@ -153,7 +154,9 @@ def test_advantages_compare_whole_trajectories_of_a_group_alone() -> None:
         for verdict in verdicts.values()
     ]
     payments.append(Payment(failures=(Failure(kind="invalid", message="no"),)))
-    found = advantages_of(payments, ["a", "a", "b", "a", "b", "a"], [[1, 1]] * 4 + [[1, 0]] + [[1, 1]], 2.0)
+    example = Example(id="-", prompt=(Message(role="user", content=""),))
+    batch = [Trajectory(example, [5, 6], [1, 0] if row == 4 else None) for row in range(6)]
+    found = advantages_of(payments, ["a", "a", "b", "a", "b", "a"], batch, 2.0)
     expected = [[1, -1], [-1, -3], [1, -1], [0, -2], [-1, 0], None]
     for numbers, wanted in zip(found, expected, strict=True):
         if wanted is None:

@@ -15,7 +15,7 @@ import torch
 from text2grad.align.rewards import Payment, TokenCredit
 from text2grad.align.trajectory import Trajectory
 from text2grad.errors import UserError, optional_packages
-from text2grad.plugins.credit import example_of, require, words_of
+from text2grad.plugins.credit import FAILED, example_of, failed_share, require, words_of
 from text2grad.rl.advantage import with_words
 
 with optional_packages():
@@ -63,7 +63,7 @@ class TokenCreditMixin:
         examples = [example_of(each, {name: rows[name][at] for name in rows}) for at, each in enumerate(prompts)]
         batch = [Trajectory(*each) for each in zip(examples, completion_ids, own_mask, strict=True)]
         self._payments = self.credit.of(batch)
-        log_metric("text2grad/failed", sum(bool(each.failures) for each in self._payments) / len(batch))
+        log_metric(FAILED, failed_share(self._payments))
         return [each.verdict for each in self._payments]
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
